@@ -1,0 +1,72 @@
+"""Message ids: natural ones from the producer, and the ranges a producer session generates.
+
+A generated id is 32 hex digits: the session's start (48 bits of UTC ms), the bucket (16 bits), the
+session's number (32 random bits) and a counter (32 bits). Start and number together name the session,
+so a batch needs only its first counter on the wire, and the bucket is read off the id.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_ID = re.compile(r"[0-9A-Za-z._:\-]{1,64}")
+_IDS = re.compile(r"[0-9A-Za-z._:\-]{1,64}(?:\n[0-9A-Za-z._:\-]{1,64})*")
+_GENERATED = re.compile(r"[0-9a-f]{32}")
+COUNTER_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSession:
+    """Names one producer's run of generated ids and of batch sequences."""
+
+    start_ms: int
+    number: int
+
+    def pack(self) -> bytes:
+        """Ten bytes that sort by start."""
+        return self.start_ms.to_bytes(6, "big") + self.number.to_bytes(4, "big")
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> ProducerSession:
+        """The session that `pack` wrote."""
+        if len(packed) != 10:
+            raise ValueError("a producer session is ten bytes")
+        return cls(int.from_bytes(packed[:6], "big"), int.from_bytes(packed[6:], "big"))
+
+    def prefix(self, bucket: int) -> str:
+        """The first 24 digits of every id this session generates in `bucket`."""
+        return f"{self.start_ms:012x}{bucket:04x}{self.number:08x}"
+
+
+def valid_id(message_id: str) -> bool:
+    """Whether `message_id` has the form of an id."""
+    return _ID.fullmatch(message_id) is not None
+
+
+def valid_ids(ids: Sequence[str]) -> bool:
+    """Whether all have the form of an id: one pass of the matcher over the whole column."""
+    return _IDS.fullmatch("\n".join(ids)) is not None
+
+
+def generated_ids(prefix: str, first: int, count: int) -> list[str]:
+    """The ids of `count` consecutive counters."""
+    return [f"{prefix}{counter:08x}" for counter in range(first, first + count)]
+
+
+def parse_generated(message_id: str) -> tuple[ProducerSession, int, int] | None:
+    """(session, bucket, counter) when the id has the generated form, else None.
+
+    A natural id may have that form by chance (a UUID in hex); storage looks it up as natural first.
+    """
+    if _GENERATED.fullmatch(message_id) is None:
+        return None
+    session = ProducerSession(int(message_id[:12], 16), int(message_id[16:24], 16))
+    return session, int(message_id[12:16], 16), int(message_id[24:], 16)
+
+
+def bucket_of(message_id: str, buckets: int) -> int:
+    """The bucket of a natural id: stable for ever, the same in every language (CRC-32 of its bytes)."""
+    return zlib.crc32(message_id.encode("ascii")) % buckets

@@ -1,0 +1,61 @@
+"""A message, its status, and the forms its id, priority and headers may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dejaq import limits
+from dejaq.errors import Code
+
+
+class Status(StrEnum):
+    """Where a message stands; derived from its time, its lock and the clock, never stored."""
+
+    AVAILABLE = "available"
+    WAITING = "waiting"
+    PROCESSING = "processing"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as its owner sees it.
+
+    `ts` is its position on the timeline: the producer's time, or the lease's end while it is leased.
+    """
+
+    id: str
+    topic: str
+    bucket: int
+    ts: int
+    priority: int
+    body: bytes
+    producer_group: str
+    lock_consumer: str
+    version: int
+    attempts: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def status(self, now: int) -> Status:
+        """The status at `now`, in UTC milliseconds."""
+        return status_of(self.ts, self.lock_consumer, now)
+
+
+def status_of(ts: int, lock_consumer: str, now: int) -> Status:
+    """Derive a status; the order of the tests is part of the contract."""
+    if ts <= now:
+        return Status.AVAILABLE
+    return Status.PROCESSING if lock_consumer else Status.WAITING
+
+
+def check_headers(headers: Mapping[str, str]) -> Code:
+    """OK, or INVALID_HEADERS when the map is too large or holds something other than strings."""
+    if len(headers) > limits.HEADERS_COUNT_MAX:
+        return Code.INVALID_HEADERS
+    size = 0
+    for key, value in headers.items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key:
+            return Code.INVALID_HEADERS
+        size += len(key.encode()) + len(value.encode())
+    return Code.OK if size <= limits.HEADERS_BYTES_MAX else Code.INVALID_HEADERS

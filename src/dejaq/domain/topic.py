@@ -1,0 +1,112 @@
+"""A topic, its settings and its provisioning state."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+
+from dejaq import limits
+from dejaq.errors import Code, error_of
+
+_NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
+
+
+class TopicState(StrEnum):
+    """A topic is made and unmade in steps that survive a crash; only a live one takes messages."""
+
+    CREATING = "creating"
+    LIVE = "live"
+    DELETING = "deleting"
+
+
+class Durability(StrEnum):
+    """When a change is acknowledged: after fsync, or after the write reached the operating system."""
+
+    FSYNC = "fsync"
+    RELAXED = "relaxed"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What an owner may choose for a topic; every field has a default that is safe."""
+
+    buckets: int = field(
+        default=limits.BUCKETS_DEFAULT,
+        metadata={"doc": "How many parts the topic is spread over; fixed at creation."},
+    )
+    max_future_ms: int = field(
+        default=limits.FUTURE_MS_DEFAULT,
+        metadata={"doc": "How far ahead a message may be scheduled."},
+    )
+    max_lease_ms: int = field(
+        default=limits.LEASE_MS_MAX, metadata={"doc": "The longest lease a consumer may ask for."}
+    )
+    max_body_bytes: int = field(
+        default=limits.BODY_BYTES_MAX, metadata={"doc": "The largest body that is accepted."}
+    )
+    durability: Durability = field(
+        default=Durability.FSYNC,
+        metadata={"doc": "`fsync`: acknowledged after fsync. `relaxed`: before; a power cut may lose it."},
+    )
+
+    def check(self) -> None:
+        """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
+        ranges = {
+            "buckets": (limits.BUCKETS_MIN, limits.BUCKETS_MAX),
+            "max_future_ms": (0, limits.TS_MS_MAX),
+            "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
+            "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+        }
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise error_of(
+                    Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}"
+                )
+
+    def as_dict(self) -> dict[str, int | str]:
+        """Plain values, for JSON."""
+        return {name: str(v) if isinstance(v, StrEnum) else v for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, int | str]) -> TopicSettings:
+        """The settings that `as_dict` wrote; unknown names are an error."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise error_of(
+                Code.INVALID_SETTING, f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}"
+            )
+        arguments = dict(values)
+        if "durability" in arguments:
+            try:
+                arguments["durability"] = Durability(str(arguments["durability"]))
+            except ValueError:
+                raise error_of(
+                    Code.INVALID_SETTING, "durability is 'fsync' or 'relaxed'"
+                ) from None
+        settings = cls(**arguments)  # type: ignore[arg-type]
+        settings.check()
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A named collection of messages. `number` is its short key in storage and is never used again."""
+
+    name: str
+    number: int
+    settings: TopicSettings
+    state: TopicState = TopicState.LIVE
+    created_ms: int = 0
+
+    def in_state(self, state: TopicState) -> Topic:
+        """The same topic in another state."""
+        return replace(self, state=state)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise INVALID_TOPIC when `name` is not a topic name."""
+    if _NAME.fullmatch(name) is None:
+        raise error_of(Code.INVALID_TOPIC, f"{name[:140]!r} is not a topic name")

@@ -1,0 +1,55 @@
+"""Every limit of DejaQ, with its unit last in the name; each is tested at and beyond its edge."""
+
+from __future__ import annotations
+
+ID_CHARS_MAX = 64
+TOPIC_NAME_CHARS_MAX = 128
+GROUP_CHARS_MAX = 64
+CONSUMER_NAME_CHARS_MAX = 64
+
+# The end of the year 9999, the last instant a Python datetime can show.
+TS_MS_MAX = 253_402_300_799_999
+PRIORITY_MIN = -(2**31)
+PRIORITY_MAX = 2**31 - 1
+
+BODY_BYTES_MAX = 1024 * 1024
+# Bodies above this are stored apart from the timeline, so that a move or release never copies them.
+INLINE_BODY_BYTES_MAX = 16 * 1024
+HEADERS_COUNT_MAX = 32
+HEADERS_BYTES_MAX = 4096
+
+BATCH_COUNT_MAX = 10_000
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+# One frame on the wire: the largest batch, its columns and some room.
+FRAME_BYTES_MAX = BATCH_BYTES_MAX + 4 * 1024 * 1024
+BROWSE_PAGE_MAX = 5_000
+HISTOGRAM_STEPS_MAX = 10_000
+
+BUCKETS_MIN = 1
+BUCKETS_MAX = 1024
+BUCKETS_DEFAULT = 64
+TOPICS_MAX = 10_000
+
+LEASE_MS_MIN = 100
+LEASE_MS_DEFAULT = 30_000
+LEASE_MS_MAX = 12 * 3600 * 1000
+FUTURE_MS_DEFAULT = 10 * 366 * 24 * 3600 * 1000
+
+CONNECTIONS_MAX = 10_000
+SESSIONS_MAX = 10_000
+# Frames a session may have waiting for their answer before the broker stops reading from it.
+SESSION_INFLIGHT_MAX = 64
+CREDIT_ROWS_MAX = 100_000
+CREDIT_ROWS_DEFAULT = 10_000
+CREDIT_BYTES_DEFAULT = 64 * 1024 * 1024
+LEASE_ROWS_MAX = 2_000
+
+# How far ahead of its time a message may be leased to a consumer, whose SDK holds it until then.
+PREFETCH_MS_MAX = 5_000
+PREFETCH_MS_DEFAULT = 500
+
+# What the loader may hold in memory for all buckets together.
+WINDOW_BYTES_DEFAULT = 256 * 1024 * 1024
+# How long a producer session's counters are remembered after its last batch.
+PRODUCER_SESSION_MS_MAX = 24 * 3600 * 1000
+PRODUCER_SESSION_GAPS_MAX = 1_000

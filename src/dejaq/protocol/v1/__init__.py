@@ -1,0 +1,1 @@
+"""Generated from proto/dejaq/v1 by `make protocol`."""

@@ -1,0 +1,373 @@
+from dejaq.protocol.v1 import errors_pb2 as _errors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SettleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SETTLE_KIND_UNSPECIFIED: _ClassVar[SettleKind]
+    DELETE: _ClassVar[SettleKind]
+    EXTEND: _ClassVar[SettleKind]
+    RELEASE: _ClassVar[SettleKind]
+    GIVE_BACK: _ClassVar[SettleKind]
+SETTLE_KIND_UNSPECIFIED: SettleKind
+DELETE: SettleKind
+EXTEND: SettleKind
+RELEASE: SettleKind
+GIVE_BACK: SettleKind
+
+class ClientFrame(_message.Message):
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    EDIT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    UNSUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    RECALLED_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    hello: Hello
+    ping: Ping
+    producer: ProducerHandshake
+    consumer: ConsumerHandshake
+    create: CreateBatch
+    edit: EditBatch
+    cancel: CancelBatch
+    subscribe: Subscribe
+    unsubscribe: Unsubscribe
+    settle: Settle
+    recalled: RecallAnswer
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ...) -> None: ...
+
+class BrokerFrame(_message.Message):
+    __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    error: _errors_pb2.Error
+    welcome: Welcome
+    pong: Pong
+    outcomes: _errors_pb2.Outcomes
+    push: Push
+    recall: Recall
+    draining: Draining
+    def __init__(self, request: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., outcomes: _Optional[_Union[_errors_pb2.Outcomes, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "sdk", "client", "clock")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SDK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    sdk: str
+    client: str
+    clock: str
+    def __init__(self, protocol: _Optional[int] = ..., sdk: _Optional[str] = ..., client: _Optional[str] = ..., clock: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "broker", "version", "cluster", "clock", "broker_us")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    BROKER_US_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    broker: str
+    version: str
+    cluster: str
+    clock: str
+    broker_us: int
+    def __init__(self, protocol: _Optional[int] = ..., broker: _Optional[str] = ..., version: _Optional[str] = ..., cluster: _Optional[str] = ..., clock: _Optional[str] = ..., broker_us: _Optional[int] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ("client_us", "latency_ms", "clock_offset_ms")
+    CLIENT_US_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
+    client_us: int
+    latency_ms: float
+    clock_offset_ms: float
+    def __init__(self, client_us: _Optional[int] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ...) -> None: ...
+
+class Pong(_message.Message):
+    __slots__ = ("client_us", "broker_us")
+    CLIENT_US_FIELD_NUMBER: _ClassVar[int]
+    BROKER_US_FIELD_NUMBER: _ClassVar[int]
+    client_us: int
+    broker_us: int
+    def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
+
+class Draining(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProducerHandshake(_message.Message):
+    __slots__ = ("topic", "group")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ConsumerHandshake(_message.Message):
+    __slots__ = ("topic", "name")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: str
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class CreateBatch(_message.Message):
+    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    sequence: int
+    bucket: int
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    relative: bool
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ...) -> None: ...
+
+class Headers(_message.Message):
+    __slots__ = ("entries",)
+    class EntriesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.ScalarMap[str, str]
+    def __init__(self, entries: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class EditBatch(_message.Message):
+    __slots__ = ("ids", "ts", "bodies", "priorities", "headers", "versions", "relative")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    relative: bool
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., versions: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ...) -> None: ...
+
+class CancelBatch(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("credit_rows", "credit_bytes", "lease_ms", "prefetch_ms")
+    CREDIT_ROWS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_MS_FIELD_NUMBER: _ClassVar[int]
+    credit_rows: int
+    credit_bytes: int
+    lease_ms: int
+    prefetch_ms: int
+    def __init__(self, credit_rows: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., prefetch_ms: _Optional[int] = ...) -> None: ...
+
+class Unsubscribe(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Settle(_message.Message):
+    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    kind: SettleKind
+    lease: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    lease_ms: int
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    relative: bool
+    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ...) -> None: ...
+
+class IdSpan(_message.Message):
+    __slots__ = ("count", "prefix", "first")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    prefix: str
+    first: int
+    def __init__(self, count: _Optional[int] = ..., prefix: _Optional[str] = ..., first: _Optional[int] = ...) -> None: ...
+
+class Push(_message.Message):
+    __slots__ = ("lease", "expires", "spans", "ids", "ts", "bodies", "attempts", "priorities", "headers", "rows")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    expires: int
+    spans: _containers.RepeatedCompositeFieldContainer[IdSpan]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Recall(_message.Message):
+    __slots__ = ("lease", "rows")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecallAnswer(_message.Message):
+    __slots__ = ("lease", "rows")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("topic", "ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ("start", "end", "status", "owner", "consumer")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    status: str
+    owner: str
+    consumer: str
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., status: _Optional[str] = ..., owner: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+
+class CountRequest(_message.Message):
+    __slots__ = ("topic", "filter")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: Filter
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+
+class CountResponse(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class HistogramRequest(_message.Message):
+    __slots__ = ("topic", "filter", "step_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    STEP_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: Filter
+    step_ms: int
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., step_ms: _Optional[int] = ...) -> None: ...
+
+class HistogramResponse(_message.Message):
+    __slots__ = ("starts", "counts")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BrowseRequest(_message.Message):
+    __slots__ = ("topic", "filter", "page_size", "cursor")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: Filter
+    page_size: int
+    cursor: bytes
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[bytes] = ...) -> None: ...
+
+class MessageColumns(_message.Message):
+    __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    consumers: _containers.RepeatedScalarFieldContainer[str]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    statuses: _containers.RepeatedScalarFieldContainer[str]
+    asked: _containers.RepeatedScalarFieldContainer[int]
+    cursor: bytes
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., groups: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., statuses: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., cursor: _Optional[bytes] = ...) -> None: ...

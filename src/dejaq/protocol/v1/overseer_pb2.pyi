@@ -1,0 +1,152 @@
+from dejaq.protocol.v1 import errors_pb2 as _errors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InfoResponse(_message.Message):
+    __slots__ = ("cluster", "brokers", "topics", "clients")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    brokers: _containers.RepeatedCompositeFieldContainer[BrokerInfo]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    clients: _containers.RepeatedCompositeFieldContainer[ClientInfo]
+    def __init__(self, cluster: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
+
+class BrokerInfo(_message.Message):
+    __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    DEGRADATIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_MS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    version: str
+    storage: str
+    started_ms: int
+    clock_ms: int
+    degradations: _containers.RepeatedScalarFieldContainer[str]
+    draining: bool
+    drift_ms: float
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ...) -> None: ...
+
+class ClientInfo(_message.Message):
+    __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SDK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
+    INFLIGHT_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    sdk: str
+    state: str
+    topic: str
+    who: str
+    latency_ms: float
+    clock_offset_ms: float
+    inflight: int
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., sdk: _Optional[str] = ..., state: _Optional[str] = ..., topic: _Optional[str] = ..., who: _Optional[str] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ..., inflight: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PingRequest(_message.Message):
+    __slots__ = ("client_us",)
+    CLIENT_US_FIELD_NUMBER: _ClassVar[int]
+    client_us: int
+    def __init__(self, client_us: _Optional[int] = ...) -> None: ...
+
+class PingResponse(_message.Message):
+    __slots__ = ("client_us", "broker_us")
+    CLIENT_US_FIELD_NUMBER: _ClassVar[int]
+    BROKER_US_FIELD_NUMBER: _ClassVar[int]
+    client_us: int
+    broker_us: int
+    def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
+
+class TopicSettings(_message.Message):
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    buckets: int
+    max_future_ms: int
+    max_lease_ms: int
+    max_body_bytes: int
+    durability: str
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ...) -> None: ...
+
+class TopicInfo(_message.Message):
+    __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PROCESSING_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    settings: TopicSettings
+    created_ms: int
+    available: int
+    waiting: int
+    processing: int
+    consumers: int
+    producers: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_ms: _Optional[int] = ..., available: _Optional[int] = ..., waiting: _Optional[int] = ..., processing: _Optional[int] = ..., consumers: _Optional[int] = ..., producers: _Optional[int] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("name", "settings")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    settings: TopicSettings
+    def __init__(self, name: _Optional[str] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
+
+class TopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TopicResponse(_message.Message):
+    __slots__ = ("topic", "created")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    topic: TopicInfo
+    created: bool
+    def __init__(self, topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,203 @@
+"""The storage contract: where a message's life is kept and where every change to it is decided.
+
+A backend applies each change as one conditional transition (`domain.transitions`) in the same atomic step as
+the write, and returns only when the change is durable as the topic's settings demand. Requests and results
+are columns. `now` is passed in, always in UTC milliseconds. A failed or cut write raises `Indefinite`; a
+storage that cannot work raises `StoreError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, to be asked rather than guessed."""
+
+    name: str
+    durable: bool
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages a query is about: `start <= ts < end`, and each field that is not None."""
+
+    start: int = 0
+    end: int = 2**63 - 1
+    status: Status | None = None
+    owner: str | None = None
+    consumer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Messages in order of (ts, id), and the cursor of the next page, or None after the last."""
+
+    messages: list[Message]
+    cursor: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the live lease of a message, under which lease and row, and the time it was due."""
+
+    consumer: str
+    lease_id: int
+    row: int
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """New values for messages of one owner, as columns; a None column, or a None in it, leaves that field.
+
+    `versions` makes a row conditional: VERSION_CONFLICT unless the message still has that version.
+    """
+
+    ids: Sequence[str]
+    ts: Sequence[int | None] | None = None
+    bodies: Sequence[bytes | None] | None = None
+    priorities: Sequence[int | None] | None = None
+    headers: Sequence[bytes | None] | None = None
+    versions: Sequence[int | None] | None = None
+
+
+class Storage(Protocol):
+    """One store of topics and messages. All methods are safe to call concurrently from one event loop."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+
+    async def open(self, now: int) -> None:
+        """Make the store usable, or raise STORE_LOCKED, STORE_CORRUPT, STORE_NEWER or STORE_FAILED."""
+
+    async def close(self) -> None:
+        """Finish what is under way, make it durable and let go of the store."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the store takes no more changes, or None while it works. `recover` tries again."""
+
+    async def recover(self, now: int) -> None:
+        """Open the store anew after a failure; raises when the fault still stands."""
+
+    # Topics
+
+    async def topics(self) -> list[Topic]:
+        """Every topic, in any state."""
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Create or replace the record of a topic."""
+
+    async def next_topic_number(self) -> int:
+        """A number that no topic of this store ever had."""
+
+    async def drop_topic(self, topic: Topic) -> None:
+        """Remove a topic, its messages and everything kept for them."""
+
+    # The producer's side
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        """Create the admitted rows of `batch`.
+
+        Per row: OK, ALREADY_EXISTS (the same id and content, or a repeat of the batch), ID_TAKEN, or the code
+        in `batch.refused`.
+        """
+
+    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
+        """Change time, body, priority or headers: OK, NOT_FOUND, NOT_OWNER, LEASED or VERSION_CONFLICT.
+
+        A changed message gets a new version. Its attempts stay; a lost lease on it ends.
+        """
+
+    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+        """Remove messages: OK, NOT_FOUND, NOT_OWNER or LEASED."""
+
+    # The consumer's side
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        """Lease what is free and due up to `request.until`, earliest first, then lower priority first.
+
+        Rows come sorted by (ts, priority). An expired lease makes its rows due at its end. None: nothing is due.
+        """
+
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        """A time before which nothing in `buckets` becomes due unless something changes; None: nothing is there."""
+
+    async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
+        """Bring what is due up to `until` near, so that `lease` need not wait for it. Only a hint."""
+
+    async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
+        """What is left of the live leases of `consumer`, with the row numbers they had."""
+
+    async def delete(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+    ) -> Outcomes:
+        """Remove rows of a live lease: OK or LEASE_LOST by row number."""
+
+    async def extend(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        expires: int,
+        now: int,
+    ) -> Outcomes:
+        """Move the end of a live lease: OK or LEASE_LOST by row number. The lease id stays."""
+
+    async def release(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        ts: int | Sequence[int],
+        now: int,
+    ) -> Outcomes:
+        """End a live lease and put the rows at `ts` (one, or one a row of the ranges): OK or LEASE_LOST."""
+
+    async def recall(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+    ) -> Outcomes:
+        """Undo a live lease that user code never saw: time and attempts are as before it. OK or LEASE_LOST."""
+
+    # Queries
+
+    async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
+        """The messages, in the order of `ids`; None where there is none."""
+
+    async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
+        """Who holds the live lease of each id; None where nobody does."""
+
+    async def count(self, topic: Topic, where: Filter, now: int) -> int:
+        """How many messages match, exactly."""
+
+    async def histogram(
+        self, topic: Topic, where: Filter, step: int, now: int
+    ) -> list[tuple[int, int]]:
+        """(start of step, count) for each step of [start, end) that has messages, exactly."""
+
+    async def browse(
+        self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int
+    ) -> Page:
+        """One page of the messages that match, in order of (ts, id)."""
