@@ -1,0 +1,1 @@
+"""DejaQ: a scheduled-message queue."""

@@ -1,0 +1,1 @@
+"""The broker: a process that takes, keeps and delivers messages."""

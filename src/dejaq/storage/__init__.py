@@ -1,0 +1,1 @@
+"""Where messages are kept: one contract, several backends."""

@@ -1,0 +1,1 @@
+"""Messages: sessions, dealing buckets, leasing and pushing."""

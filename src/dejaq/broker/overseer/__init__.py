@@ -1,0 +1,1 @@
+"""Topics, clients and the state of the cluster."""

@@ -1,0 +1,45 @@
+"""How a client reaches a broker: over gRPC, or directly inside one process. The SDK knows only this."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+Response = TypeVar("Response", bound=Message)
+
+
+class SessionChannel(Protocol):
+    """The client's end of one `Carrier.Session`."""
+
+    async def send(self, frame: carrier.ClientFrame) -> None:
+        """Send a frame; waits while the broker is not reading. Raises Unavailable when the session is broken."""
+
+    async def receive(self) -> carrier.BrokerFrame | None:
+        """The next frame; None after the broker ended the session. Raises Unavailable when it is broken."""
+
+    async def close(self) -> None:
+        """End the session."""
+
+
+class Transport(Protocol):
+    """A way to one broker."""
+
+    @property
+    def address(self) -> str:
+        """What to show people: host:port, or `in-process`."""
+
+    async def session(self) -> SessionChannel:
+        """Open a session. Raises Unavailable when the broker does not answer."""
+
+    async def call(self, method: str, request: Message, response: type[Response], timeout: float) -> Response:
+        """A unary call, `method` as in `Overseer.Info`. Raises a DejaqError."""
+
+    def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
+        """A server-streaming call. Raises a DejaqError."""
+
+    async def close(self) -> None:
+        """Let go of the connection."""
