@@ -169,9 +169,7 @@ def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
         )
     size = sum(map(len, batch.bodies)) + sum(map(len, batch.headers or ()))
     if size > limits.BATCH_BYTES_MAX:
-        raise error_of(
-            Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}"
-        )
+        raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}")
     if batch.sequence < 0 or batch.sequence + count - 1 > COUNTER_MAX:
         raise error_of(Code.INVALID_ARGUMENT, "the sequence of a producer session is a 32-bit counter")
     if not 0 <= batch.bucket < settings.buckets:

@@ -48,7 +48,9 @@ def valid_id(message_id: str) -> bool:
 
 def valid_ids(ids: Sequence[str]) -> bool:
     """Whether all have the form of an id: one pass of the matcher over the whole column."""
-    return _IDS.fullmatch("\n".join(ids)) is not None
+    joined = "\n".join(ids)
+    # The matcher cannot tell a separator from a line break inside an id; their number can.
+    return joined.count("\n") == len(ids) - 1 and _IDS.fullmatch(joined) is not None
 
 
 def generated_ids(prefix: str, first: int, count: int) -> list[str]:

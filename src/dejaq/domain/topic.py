@@ -83,9 +83,7 @@ class TopicSettings:
             try:
                 arguments["durability"] = Durability(str(arguments["durability"]))
             except ValueError:
-                raise error_of(
-                    Code.INVALID_SETTING, "durability is 'fsync' or 'relaxed'"
-                ) from None
+                raise error_of(Code.INVALID_SETTING, "durability is 'fsync' or 'relaxed'") from None
         settings = cls(**arguments)  # type: ignore[arg-type]
         settings.check()
         return settings

@@ -74,9 +74,7 @@ def decide_by_consumer(standing: Standing | None, *, consumer: str, version: int
     return Code.OK
 
 
-def decide_by_owner(
-    standing: Standing | None, *, owner: str, now: int, version: int | None = None
-) -> Code:
+def decide_by_owner(standing: Standing | None, *, owner: str, now: int, version: int | None = None) -> Code:
     """Move, edit and cancel need the owner, no live lease and, where given, the version."""
     if standing is None:
         return Code.NOT_FOUND

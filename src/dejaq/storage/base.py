@@ -116,6 +116,8 @@ class Storage(Protocol):
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change time, body, priority or headers: OK, NOT_FOUND, NOT_OWNER, LEASED or VERSION_CONFLICT.
 
+        An id that stands twice is changed once, and DUPLICATE_IN_BATCH the second time.
+
         A changed message gets a new version. Its attempts stay; a lost lease on it ends.
         """
 
@@ -192,12 +194,8 @@ class Storage(Protocol):
     async def count(self, topic: Topic, where: Filter, now: int) -> int:
         """How many messages match, exactly."""
 
-    async def histogram(
-        self, topic: Topic, where: Filter, step: int, now: int
-    ) -> list[tuple[int, int]]:
+    async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
         """(start of step, count) for each step of [start, end) that has messages, exactly."""
 
-    async def browse(
-        self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int
-    ) -> Page:
+    async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of the messages that match, in order of (ts, id)."""

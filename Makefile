@@ -1,0 +1,63 @@
+# Everything a person or CI runs here. `make help` lists it.
+
+PYTHON ?= python3
+BIN := .venv/bin
+CORE := .venv/core.stamp
+DEV := .venv/dev.stamp
+# Two workers fit two cores; more make tests that watch the clock wait for each other.
+WORKERS ?= 2
+DATA ?= data
+LISTEN ?= 127.0.0.1:7400
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-core test lint format serve protocol docs system clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(CORE) ## Show the main job: schedule, deliver, kill -9 the broker in the middle, lose nothing
+	$(BIN)/python scripts/demo.py
+
+demo-core: demo ## The same as demo
+
+test: $(DEV) ## Run the whole test suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+lint: $(DEV) ## Check style, types, imports and that generated files are fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_protocol.py --check
+	$(BIN)/python scripts/generate_docs.py --check
+
+format: $(DEV) ## Rewrite the source in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+serve: $(CORE) ## Run a broker on ./data, listening on 127.0.0.1:7400 (DATA= and LISTEN= change that)
+	$(BIN)/dejaq serve --data $(DATA) --listen $(LISTEN)
+
+protocol: $(DEV) ## Generate src/dejaq/protocol/v1 from proto/
+	$(BIN)/python scripts/generate_protocol.py
+
+docs: $(DEV) ## Generate the reference pages in docs/
+	$(BIN)/python scripts/generate_docs.py
+
+system: ## Install the Debian packages that are missing
+	scripts/install_system.sh
+
+clean: ## Remove the virtual environment, caches and build leftovers
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info
+
+$(CORE): requirements/core.txt pyproject.toml scripts/build_venv.sh
+	PYTHON="$(PYTHON)" scripts/build_venv.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(DEV): $(CORE) requirements/dev.txt
+	scripts/install_system.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	touch $@

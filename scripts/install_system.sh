@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Install the Debian packages the project uses and the machine lacks; where that is not possible, name them.
+# The exit code is 0 when nothing that is required is missing at the end.
+set -euo pipefail
+
+python="${PYTHON:-python3}"
+
+python_works() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
+
+# Prints the missing packages: the required ones with $1 = required, those only tests use with $1 = tests.
+missing() {
+    if [ "$1" = required ]; then
+        command -v "$python" >/dev/null || echo python3
+        python_works || echo python3-venv
+    else
+        command -v strace >/dev/null || echo strace
+    fi
+}
+
+wanted="$(missing required; missing tests)"
+[ -n "$wanted" ] || exit 0
+# Word splitting is meant: one package a word.
+# shellcheck disable=SC2086
+set -- $wanted
+
+if ! command -v apt-get >/dev/null; then
+    echo "dejaq: missing from this machine: $*; it has no apt-get, so install them by its own means" >&2
+elif [ "$(id -u)" = 0 ]; then
+    echo "dejaq: installing $*" >&2
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } >&2 ||
+        echo "dejaq: apt-get could not install $*; install them by hand" >&2
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    echo "dejaq: installing $* with sudo" >&2
+    { sudo apt-get update -qq &&
+        sudo DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } >&2 ||
+        echo "dejaq: apt-get could not install $*; install them by hand" >&2
+else
+    echo "dejaq: missing from this machine: $*; as root, run: apt-get install $*" >&2
+fi
+
+if [ -n "$(missing required)" ]; then
+    exit 1
+fi
+if [ -n "$(missing tests)" ]; then
+    echo "dejaq: going on without $(missing tests | tr '\n' ' ')- the tests that need it say so and are skipped" >&2
+fi

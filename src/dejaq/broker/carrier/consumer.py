@@ -1,0 +1,272 @@
+"""One consumer of one topic: its subscription, what it holds, and how it settles that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dejaq import limits
+from dejaq.broker.background import Background
+from dejaq.broker.carrier.inflight import Inflight, mask_of
+from dejaq.broker.carrier.leaser import Flow, Leaser
+from dejaq.broker.metrics import (
+    DELETED,
+    EXTENDED,
+    PUSHED,
+    RELEASED,
+    RETURNED,
+    Metrics,
+    MetricSpec,
+)
+from dejaq.crashpoints import crash_at
+from dejaq.domain.batch import LeaseSet, Outcomes, RowRange
+from dejaq.domain.topic import Topic
+from dejaq.domain.transitions import check_lease, check_ts
+from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, Unavailable, error_of
+from dejaq.protocol.columns import (
+    ranges_from_proto,
+    ranges_of_rows,
+    release_times_from_proto,
+    write_push,
+)
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_COUNTED: dict[int, MetricSpec] = {
+    carrier.DELETE: DELETED,
+    carrier.EXTEND: EXTENDED,
+    carrier.RELEASE: RELEASED,
+    carrier.GIVE_BACK: RETURNED,
+}
+
+
+class Link(Protocol):
+    """The consumer's session, as far as the consumer needs it."""
+
+    async def send(self, frame: carrier.BrokerFrame) -> None:
+        """Send a frame; waits while the client is not reading."""
+
+    def end(self, error: DejaqError) -> None:
+        """End the session and tell the client why."""
+
+    async def ask_back(self, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask the client for rows that are not yet due; gives those it has let go of."""
+
+
+class Consumer:
+    """A named consumer in a live session."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        topic: Topic,
+        link: Link,
+        storage: Storage,
+        clock: Clock,
+        metrics: Metrics,
+        background: Background,
+        prefetch_ms_max: int,
+        nudge_all: Callable[[int], None],
+        storage_failed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.inflight = Inflight()
+        self._link = link
+        self._storage = storage
+        self._clock = clock
+        self._metrics = metrics
+        self._background = background
+        self._prefetch_ms_max = prefetch_ms_max
+        self._nudge_all = nudge_all
+        self._storage_failed = storage_failed
+        self._leaser: Leaser | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._before: asyncio.Task[None] | None = None
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether leases flow."""
+        return self._leaser is not None
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """The buckets that are dealt to it."""
+        return self._leaser.buckets if self._leaser is not None else ()
+
+    def follow(self, before: asyncio.Task[None] | None) -> None:
+        """Wait for the farewell of who had the name before, so that what it leased last is not missed."""
+        self._before = before
+
+    def put_out(self) -> asyncio.Task[None] | None:
+        """End this session because another has taken the name; gives its farewell."""
+        self._link.end(
+            OutOfState(f"another session took over as consumer {self.name!r} of {self.topic.name!r}: a name is one consumer")
+        )
+        return self.unsubscribe()
+
+    def subscribe(self, proto: carrier.Subscribe) -> None:
+        """Start the flow of leases, or change its terms."""
+        flow = self._flow_of(proto)
+        if self._leaser is None:
+            self._leaser = Leaser(
+                storage=self._storage,
+                clock=self._clock,
+                metrics=self._metrics,
+                topic=self.topic,
+                consumer=self.name,
+                inflight=self.inflight,
+                push=self._push,
+            )
+            self._pump = self._background.spawn(
+                self._run(self._leaser, self._before), name=f"pump {self.topic.name}/{self.name}"
+            )
+        self._leaser.set_flow(flow)
+
+    def _flow_of(self, proto: carrier.Subscribe) -> Flow:
+        code = check_lease(proto.lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
+        if code is not Code.OK:
+            raise error_of(
+                code,
+                f"a lease of {proto.lease_ms} ms is not from {limits.LEASE_MS_MIN} to "
+                f"{self.topic.settings.max_lease_ms} ms",
+            )
+        if not 1 <= proto.credit_rows <= limits.CREDIT_ROWS_MAX:
+            raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
+        if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
+            raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
+        return Flow(
+            credit_rows=proto.credit_rows,
+            credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
+            lease_ms=proto.lease_ms,
+            prefetch_ms=min(proto.prefetch_ms, self._prefetch_ms_max),
+        )
+
+    def unsubscribe(self) -> asyncio.Task[None] | None:
+        """Stop the flow; what was leased and not pushed goes back, which the task that it gives waits for."""
+        leaser, pump = self._leaser, self._pump
+        self._leaser = self._pump = None
+        if leaser is None or pump is None:
+            return self._before
+        pump.cancel()
+        self._before = self._background.spawn(
+            self._farewell(leaser, pump), name=f"farewell {self.topic.name}/{self.name}"
+        )
+        return self._before
+
+    async def _run(self, leaser: Leaser, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        try:
+            await leaser.run()
+        except DejaqError as error:
+            self._storage_failed()
+            self._link.end(Unavailable("leases cannot be given now; reconnect to go on", details=str(error)))
+        except Exception:  # noqa: BLE001 - a fault in one pump must not reach the others
+            log.exception("the pump of %s/%s failed", self.topic.name, self.name)
+            self._link.end(InternalError())
+
+    async def _farewell(self, leaser: Leaser, pump: asyncio.Task[None]) -> None:
+        await asyncio.wait((pump,))
+        try:
+            await leaser.give_back()
+        except DejaqError as error:
+            # The leases stand and run out by themselves.
+            log.info("leases of %s/%s were not given back: %s", self.topic.name, self.name, error)
+        self._nudge_all(self._clock.now_ms())
+
+    def assign(self, buckets: Sequence[int]) -> None:
+        """Lease from these buckets."""
+        if self._leaser is not None:
+            self._leaser.assign(buckets)
+
+    def nudge(self, ts: int, bucket: int | None) -> None:
+        """Something is now on the timeline at `ts`."""
+        if self._leaser is not None:
+            self._leaser.nudge(ts, bucket)
+
+    async def _push(self, lease: LeaseSet) -> None:
+        frame = carrier.BrokerFrame()
+        write_push(frame.push, lease)
+        self._metrics.add(PUSHED, len(lease), self.topic.name)
+        self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
+        crash_at("broker.before_push")
+        await self._link.send(frame)
+        crash_at("broker.after_push")
+
+    async def settle(self, proto: carrier.Settle) -> Outcomes:
+        """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
+        ranges = ranges_from_proto(proto.ranges)
+        if ranges is not None and ranges[-1][1] > limits.LEASE_ROWS_MAX:
+            raise InvalidArgument(f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most")
+        now = self._clock.now_ms()
+        mask = None if ranges is None else mask_of(ranges)
+        arguments = (self.topic, proto.lease, self.name, ranges)
+        if proto.kind == carrier.DELETE:
+            outcomes = await self._storage.delete(*arguments, now)
+        elif proto.kind == carrier.EXTEND:
+            expires = now + self._checked_lease(proto.lease_ms)
+            outcomes = await self._storage.extend(*arguments, expires, now)
+            self.inflight.extend(proto.lease, mask, expires)
+            mask = mask_of((row, row + 1) for row in outcomes.failed)
+        elif proto.kind == carrier.RELEASE:
+            times = self._checked_times(proto, ranges, now)
+            outcomes = await self._storage.release(*arguments, times, now)
+            self._nudge_all(times if isinstance(times, int) else min(times))
+        elif proto.kind == carrier.GIVE_BACK:
+            outcomes = await self._storage.recall(*arguments, now)
+            self._nudge_all(now)
+        else:
+            raise InvalidArgument("a settle needs a kind: delete, extend, release or give back")
+        self._settled(proto.lease, mask)
+        asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
+        self._metrics.add(_COUNTED[proto.kind], asked - len(outcomes.codes), self.topic.name)
+        return outcomes
+
+    def _checked_lease(self, lease_ms: int) -> int:
+        code = check_lease(lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
+        if code is not Code.OK:
+            raise error_of(code)
+        return lease_ms
+
+    def _checked_times(
+        self, proto: carrier.Settle, ranges: list[RowRange] | None, now: int
+    ) -> int | list[int]:
+        times = release_times_from_proto(proto, now=now)
+        listed = [times] if isinstance(times, int) else times
+        rows = None if ranges is None else sum(end - start for start, end in ranges)
+        if rows is not None and len(listed) not in (1, rows):
+            raise InvalidArgument(f"{len(listed)} times for {rows} rows")
+        for value in listed:
+            code = check_ts(value, now=now, max_future_ms=self.topic.settings.max_future_ms)
+            if code is not Code.OK:
+                raise error_of(code, details=f"release to {value}")
+        return times
+
+    async def ask_back(self, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask for rows that are not yet due; gives those that user code will not see."""
+        if lease_id not in self.inflight and self._leaser is not None:
+            # The lease is committed but its push is not out yet; asking first would find nothing.
+            await self._leaser.caught_up()
+        wanted = set(rows)
+        return sorted(wanted.intersection(await self._link.ask_back(lease_id, rows)))
+
+    async def undo(self, lease_id: int, rows: Sequence[int]) -> None:
+        """Undo the lease on rows that the client has let go of."""
+        ranges = ranges_of_rows(rows)
+        outcomes = await self._storage.recall(
+            self.topic, lease_id, self.name, ranges, self._clock.now_ms()
+        )
+        self._settled(lease_id, mask_of(ranges))
+        self._metrics.add(RETURNED, len(rows) - len(outcomes.codes), self.topic.name)
+
+    def _settled(self, lease_id: int, mask: int | None) -> None:
+        self.inflight.settle(lease_id, mask)
+        if self._leaser is not None:
+            self._leaser.room_freed()

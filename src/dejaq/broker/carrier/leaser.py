@@ -1,0 +1,251 @@
+"""The pump of one subscribed consumer: leases what is due in its buckets and pushes it, as credit allows.
+
+Two loops share a short queue of lease calls. The first starts a call whenever there is credit and something may
+be due; the second waits for the calls in order and pushes what they brought. So the fsync of one lease is
+waited for while the next is under way. When nothing is due the first rests until the earliest of: the next
+message's time less the lead, a nudge, room, a new deal, and a look around at least every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from dejaq import limits
+from dejaq.broker.carrier.inflight import Inflight
+from dejaq.broker.metrics import EXPIRED, LEASED, RETURNED, Metrics
+from dejaq.domain.batch import LeaseRequest, LeaseSet
+from dejaq.domain.topic import Topic
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.alarm import Alarm
+from dejaq.timekeeper.clock import Clock
+
+CALLS_MAX = 3
+RECHECK_MS = 1_000
+# How long to leave a store alone that has something near but gives nothing.
+RETRY_MS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a consumer subscribed to."""
+
+    credit_rows: int
+    credit_bytes: int
+    lease_ms: int
+    prefetch_ms: int
+
+    @property
+    def lead_ms(self) -> int:
+        """How long before its time a message is gone for; the rest of the window gathers more into one lease."""
+        return self.prefetch_ms - self.prefetch_ms // 4
+
+
+@dataclass(slots=True)
+class _Call:
+    """One lease call under way and the credit that is set aside for it."""
+
+    task: asyncio.Task[LeaseSet | None]
+    rows: int
+    size: int
+    until: int
+    nudges: int
+    pushing: bool = False
+
+
+class Leaser:
+    """Leases for one consumer and hands every lease set to `push`, in order."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        clock: Clock,
+        metrics: Metrics,
+        topic: Topic,
+        consumer: str,
+        inflight: Inflight,
+        push: Callable[[LeaseSet], Awaitable[None]],
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._metrics = metrics
+        self._topic = topic
+        self._consumer = consumer
+        self._inflight = inflight
+        self._push = push
+        self._flow = Flow(credit_rows=0, credit_bytes=0, lease_ms=limits.LEASE_MS_DEFAULT, prefetch_ms=0)
+        self._buckets: Sequence[int] = ()
+        self._calls: deque[_Call] = deque()
+        self._wake = asyncio.Event()
+        self._called = asyncio.Event()
+        self._pushed = asyncio.Event()
+        self._alarm = Alarm(clock, self._wake.set)
+        self._nudges = 0
+        # The last call brought nothing up to this time, and nothing has changed since.
+        self._dry = False
+        self._dry_until = 0
+        # While resting: until when, and whether for room or for time.
+        self._resting_until: int | None = None
+        self._wants_room = False
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """The buckets that it leases from."""
+        return self._buckets
+
+    def assign(self, buckets: Sequence[int]) -> None:
+        """Lease from these buckets from now on."""
+        if buckets != self._buckets:
+            self._buckets = buckets
+            self._nudged()
+
+    def set_flow(self, flow: Flow) -> None:
+        """Take new credit, lease length and window."""
+        self._flow = flow
+        self._nudged()
+
+    def room_freed(self) -> None:
+        """Rows were settled: go on if credit was what it waited for."""
+        if self._wants_room:
+            self._wake.set()
+
+    def nudge(self, ts: int, bucket: int | None) -> None:
+        """Something is now on the timeline at `ts` that was not there before; None: in any bucket."""
+        if bucket is not None and bucket not in self._buckets:
+            return
+        if self._resting_until is None:
+            self._nudged()
+        elif not self._wants_room:
+            at = ts - self._flow.lead_ms
+            if at <= self._clock.now_ms():
+                self._nudged()
+            elif at < self._resting_until:
+                self._resting_until = at
+                self._alarm.set(at)
+
+    def _nudged(self) -> None:
+        self._nudges += 1
+        self._dry = False
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Push what the consumer already holds, then lease and push until cancelled or until the store fails."""
+        held = await self._storage.leases_of(self._topic, self._consumer, self._clock.now_ms())
+        for lease in [lease for lease in held if lease.lease_id not in self._inflight]:
+            self._inflight.add(lease)
+            await self._push(lease)
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(self._lease_loop())
+                loops.create_task(self._push_loop())
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._alarm.close()
+
+    async def give_back(self) -> None:
+        """After `run`: undo the leases that were taken and not pushed, so that others get them at once."""
+        while self._calls:
+            call = self._calls.popleft()
+            await asyncio.wait((call.task,))
+            lease = None if call.task.cancelled() or call.task.exception() else call.task.result()
+            if lease is None or call.pushing:
+                continue
+            await self._storage.recall(
+                self._topic, lease.lease_id, self._consumer, None, self._clock.now_ms()
+            )
+            self._metrics.add(RETURNED, len(lease), self._topic.name)
+
+    async def caught_up(self) -> None:
+        """Wait until the lease calls that are under way now are pushed."""
+        waiting = {id(call) for call in self._calls}
+        while waiting & {id(call) for call in self._calls}:
+            self._pushed.clear()
+            await self._pushed.wait()
+
+    async def _lease_loop(self) -> None:
+        while True:
+            self._wake.clear()
+            now = self._clock.now_ms()
+            self._metrics.add(EXPIRED, self._inflight.expire(now), self._topic.name)
+            rows, size = self._room()
+            if len(self._calls) >= CALLS_MAX or rows <= 0 or size <= 0:
+                await self._rest(self._inflight.next_expiry(), for_room=True)
+            elif self._dry or not self._buckets:
+                await self._rest(await self._next_due(), for_room=False)
+                self._dry = False
+            else:
+                await self._call(rows=rows, size=size, now=now)
+
+    def _room(self) -> tuple[int, int]:
+        rows = self._flow.credit_rows - self._inflight.rows - sum(call.rows for call in self._calls)
+        size = self._flow.credit_bytes - self._inflight.bytes - sum(call.size for call in self._calls)
+        return min(rows, limits.LEASE_ROWS_MAX), min(size, limits.BATCH_BYTES_MAX)
+
+    async def _call(self, *, rows: int, size: int, now: int) -> None:
+        until = now + self._flow.prefetch_ms
+        request = LeaseRequest(
+            buckets=self._buckets,
+            consumer=self._consumer,
+            until=until,
+            expires=until + self._flow.lease_ms,
+            rows_max=rows,
+            bytes_max=size,
+        )
+        task = asyncio.get_running_loop().create_task(self._storage.lease(self._topic, request, now))
+        call = _Call(task=task, rows=rows, size=size, until=until, nudges=self._nudges)
+        self._calls.append(call)
+        self._called.set()
+        # Lets the synchronous part run: when nothing is due the answer is there at once.
+        await asyncio.sleep(0)
+        if task.done() and not task.exception() and task.result() is None:
+            self._ran_dry(call)
+
+    def _ran_dry(self, call: _Call) -> None:
+        if call.nudges == self._nudges:
+            self._dry = True
+            self._dry_until = call.until
+
+    async def _push_loop(self) -> None:
+        while True:
+            while not self._calls:
+                self._called.clear()
+                await self._called.wait()
+            call = self._calls[0]
+            # Not `await task`: a cancelled pump must not cancel a commit, whose outcome would then be unknown.
+            await asyncio.wait((call.task,))
+            lease = call.task.result()
+            if lease is not None:
+                call.rows = call.size = 0
+                call.pushing = True
+                self._inflight.add(lease)
+                self._metrics.add(LEASED, len(lease), self._topic.name)
+                await self._push(lease)
+            else:
+                self._ran_dry(call)
+            self._calls.popleft()
+            self._pushed.set()
+            self.room_freed()
+
+    async def _next_due(self) -> int | None:
+        if not self._buckets:
+            return None
+        now = self._clock.now_ms()
+        ts = await self._storage.next_ts(self._topic, self._buckets, now)
+        if ts is None:
+            return None
+        return ts - self._flow.lead_ms if ts > self._dry_until else now + RETRY_MS
+
+    async def _rest(self, until: int | None, *, for_room: bool) -> None:
+        """Wait for `until`, a nudge or room; at most a second, so that a jump of the clock is noticed."""
+        latest = self._clock.now_ms() + RECHECK_MS
+        self._resting_until = latest if until is None else min(until, latest)
+        self._wants_room = for_room
+        self._alarm.set(self._resting_until)
+        await self._wake.wait()
+        self._alarm.unset()
+        self._resting_until = None
+        self._wants_room = False

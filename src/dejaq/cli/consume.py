@@ -1,0 +1,92 @@
+"""`dejaq consume`: take messages as they become due, show them, and settle them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.output import iso, shown, text_or_base64
+from dejaq.cli.times import SECONDS
+from dejaq.errors import Code, Conflict
+
+if TYPE_CHECKING:
+    from dejaq.sdk.client import Client
+    from dejaq.sdk.lease import Lease
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.option("--name", help="The consumer's name; who comes back under it gets its leases back.")
+@click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@click.option("--lease", "lease_s", type=SECONDS, default=30.0, show_default=True, help="Length of a lease.")
+@click.option("--release-after", type=SECONDS, help="Do not delete: put each back, due after this long.")
+@click.option("--timeout", type=SECONDS, help="Stop when nothing has come for this long.")
+@pass_invocation
+def consume(
+    invocation: Invocation,
+    topic: str,
+    name: str | None,
+    limit: int | None,
+    lease_s: float,
+    release_after: float | None,
+    timeout: float | None,
+) -> int:
+    """Take messages of TOPIC as they become due, print each, then delete it."""
+    name = name or f"cli-{os.getpid()}-{secrets.token_hex(3)}"
+
+    async def work(client: Client) -> tuple[int, int]:
+        taken = lost = 0
+        async with client.consumer(topic, name=name, lease=lease_s) as consumer:
+            leases = aiter(consumer)
+            while limit is None or taken < limit:
+                try:
+                    async with asyncio.timeout(timeout):
+                        lease = await anext(leases)
+                except (TimeoutError, StopAsyncIteration):
+                    break
+                _print(invocation, lease, client.now_ms())
+                taken += 1
+                lost += not await _settle(lease, release_after)
+        return taken, lost
+
+    invocation.output.note(f"consuming {topic} as {name}; Ctrl-C stops")
+    taken, lost = invocation.run(work)
+    done = "deleted" if release_after is None else "released"
+    invocation.output.note(f"{taken:,} taken, {taken - lost:,} {done}" + (f", {lost:,} lost" if lost else ""))
+    return 1 if lost else 0
+
+
+async def _settle(lease: Lease, release_after: float | None) -> bool:
+    try:
+        if release_after is None:
+            await lease.delete()
+        else:
+            await lease.release(delay=release_after)
+    except Conflict as refused:
+        if refused.code is not Code.LEASE_LOST:
+            raise
+        click.secho(f"dejaq: {lease.id}: the lease ran out; it is delivered again", fg="red", err=True)
+        return False
+    return True
+
+
+def _print(invocation: Invocation, lease: Lease, now_ms: int) -> None:
+    at_ms = round(lease.at.timestamp() * 1000)
+    values: dict[str, Any] = {
+        "id": lease.id,
+        "at": iso(at_ms),
+        "ts": at_ms,
+        "late_ms": now_ms - at_ms,
+        "attempts": lease.attempts,
+        "version": lease.version,
+        "headers": dict(lease.headers),
+        **text_or_base64(lease.body),
+    }
+    invocation.output.record(
+        values, f"{values['at']}  +{values['late_ms']} ms  {lease.id}  {shown(lease.body, width=200)}"
+    )

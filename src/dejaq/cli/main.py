@@ -1,0 +1,94 @@
+"""The entry point of `dejaq`: the commands, loaded when they are used, and what a failure looks like."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+from dejaq.cli.invocation import Group, Invocation
+
+# Where each command is defined. A module is imported when its command is used, so that `dejaq` starts fast.
+COMMANDS = {
+    "serve": "dejaq.cli.serve:serve",
+    "topic": "dejaq.cli.topic:topic",
+    "produce": "dejaq.cli.produce:produce",
+    "consume": "dejaq.cli.consume:consume",
+    "get": "dejaq.cli.message:get",
+    "move": "dejaq.cli.message:move",
+    "edit": "dejaq.cli.message:edit",
+    "cancel": "dejaq.cli.message:cancel",
+    "count": "dejaq.cli.query:count",
+    "histogram": "dejaq.cli.query:histogram",
+    "browse": "dejaq.cli.query:browse",
+    "info": "dejaq.cli.info:info",
+    "top": "dejaq.cli.top:top",
+    "shell": "dejaq.cli.shell:shell",
+    "bench": "dejaq.cli.bench:bench",
+}
+
+
+class Root(Group):
+    """The command `dejaq` itself."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order a newcomer meets them."""
+        return [name for name, where in COMMANDS.items() if find_spec(where.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        where = COMMANDS.get(cmd_name)
+        if where is None or cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, name = where.partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.command(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None},
+    epilog=(
+        "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no broker. Times: ISO 8601 with a zone, "
+        "epoch milliseconds, or relative to now such as +90s, 5m, 2h, 1d, -5m."
+    ),
+)
+@click.version_option(package_name="dejaq-mq", prog_name="dejaq")
+def root() -> None:
+    """DejaQ: each message reaches one consumer at the millisecond its producer asked for."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command line and exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str], shared: Invocation | None = None) -> int:
+    """Run one command line; the exit code. `shared` holds options that are given already."""
+    invocation = Invocation() if shared is None else shared
+    try:
+        with root.make_context("dejaq", list(arguments), obj=invocation) as context:
+            result = root.invoke(context)
+            return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.exceptions.NoArgsIsHelpError as wrong:
+        click.echo(wrong.format_message())
+        return 2
+    except click.ClickException as wrong:
+        wrong.show()
+        return wrong.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader has seen enough, as with `dejaq browse ... | head`.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last place where an error can be told to a person
+        from dejaq.cli.failures import report
+
+        return report(error, invocation)

@@ -1,0 +1,170 @@
+"""`dejaq get`, `move`, `edit` and `cancel`: single messages, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.options import group_option, header_option, one_time, parse_headers
+from dejaq.cli.output import iso, shown, text_or_base64
+from dejaq.cli.times import SECONDS, WHEN, When
+from dejaq.errors import MEANINGS, Code
+
+if TYPE_CHECKING:
+    from dejaq.domain.message import Message
+    from dejaq.sdk.client import Client
+    from dejaq.sdk.producer import Producer
+
+COLUMNS = ("id", "at", "status", "priority", "attempts", "group", "consumer", "shown")
+
+
+def message_values(message: Message, now_ms: int) -> dict[str, Any]:
+    """A message as plain values."""
+    return {
+        "id": message.id,
+        "topic": message.topic,
+        "at": iso(message.ts),
+        "ts": message.ts,
+        "status": str(message.status(now_ms)),
+        "priority": message.priority,
+        "attempts": message.attempts,
+        "version": message.version,
+        "group": message.producer_group,
+        "consumer": message.lock_consumer,
+        "bucket": message.bucket,
+        "headers": dict(message.headers),
+        **text_or_base64(message.body),
+    }
+
+
+def print_messages(invocation: Invocation, messages: Sequence[Message], now_ms: int) -> None:
+    """Messages as a table, or as JSON with every field."""
+    rows = [message_values(message, now_ms) for message in messages]
+    if not invocation.json:
+        for row, message in zip(rows, messages, strict=True):
+            row["shown"] = shown(message.body)
+    invocation.output.table(rows, COLUMNS, numbers=("priority", "attempts"), empty="no messages")
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@pass_invocation
+def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
+    """Show messages by id. Exits with 1 when one is not there."""
+
+    async def work(client: Client) -> tuple[list[Message | None], int]:
+        return list(await client.get(topic, list(ids))), client.now_ms()
+
+    found, now_ms = invocation.run(work)
+    there = [message for message in found if message is not None]
+    if there:
+        print_messages(invocation, there, now_ms)
+    return refusals(
+        invocation, ids, {row: Code.NOT_FOUND for row, message in enumerate(found) if message is None}
+    )
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--at", type=WHEN, help="The new time.")
+@click.option("--delay", type=SECONDS, help="The new time, from now.")
+@group_option
+@pass_invocation
+def move(
+    invocation: Invocation, topic: str, ids: tuple[str, ...], at: When | None, delay: float | None, group: str
+) -> int:
+    """Move messages to another time."""
+    when = one_time(at, delay)
+    if when is None:
+        raise click.UsageError("Give the new time with --at or --delay.")
+    arguments = when.as_arguments()
+    return _change(
+        invocation, topic, group, ids, "moved", lambda producer: producer.move(list(ids), **arguments)
+    )
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--body", help="The new body.")
+@click.option("--at", type=WHEN, help="The new time.")
+@click.option("--delay", type=SECONDS, help="The new time, from now.")
+@click.option("--priority", type=int, help="The new priority; lower goes first.")
+@header_option
+@group_option
+@pass_invocation
+def edit(
+    invocation: Invocation,
+    topic: str,
+    ids: tuple[str, ...],
+    body: str | None,
+    at: When | None,
+    delay: float | None,
+    priority: int | None,
+    headers: tuple[str, ...],
+    group: str,
+) -> int:
+    """Change the body, time, priority or headers of messages; what is not given stays."""
+    when = one_time(at, delay)
+    arguments: dict[str, Any] = {} if when is None else when.as_arguments()
+    if body is not None:
+        arguments["body"] = body.encode()
+    if priority is not None:
+        arguments["priority"] = priority
+    if headers:
+        arguments["headers"] = parse_headers(headers)
+    if not arguments:
+        raise click.UsageError("Give what to change: --body, --at, --delay, --priority or --header.")
+
+    async def change(producer: Producer) -> Mapping[int, Code]:
+        codes: dict[int, Code] = {}
+        for row, message_id in enumerate(ids):
+            codes[row] = await producer.edit(message_id, **arguments)
+        return codes
+
+    return _change(invocation, topic, group, ids, "edited", change)
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@group_option
+@pass_invocation
+def cancel(invocation: Invocation, topic: str, ids: tuple[str, ...], group: str) -> int:
+    """Cancel messages: they are never delivered."""
+    return _change(invocation, topic, group, ids, "cancelled", lambda producer: producer.cancel(list(ids)))
+
+
+def _change(
+    invocation: Invocation,
+    topic: str,
+    group: str,
+    ids: Sequence[str],
+    done: str,
+    change: Callable[[Producer], Awaitable[Any]],
+) -> int:
+    async def work(client: Client) -> Any:
+        async with client.producer(topic, group=group) as producer:
+            return await change(producer)
+
+    outcomes = invocation.run(work)
+    codes = {row: outcomes[row] for row in range(len(ids))}
+    for row, message_id in enumerate(ids):
+        if codes[row].succeeded:
+            invocation.output.record({"id": message_id, "outcome": done}, f"{done} {message_id}")
+    return refusals(invocation, ids, {row: code for row, code in codes.items() if not code.succeeded})
+
+
+def refusals(invocation: Invocation, ids: Sequence[str], codes: Mapping[int, Code]) -> int:
+    """Tell what became of the ids that were refused; the exit code."""
+    for row, code in codes.items():
+        if invocation.json:
+            invocation.output.object({"id": ids[row], "outcome": code.name, "message": MEANINGS[code]})
+        else:
+            click.secho(f"dejaq: {ids[row]}: {MEANINGS[code]} [{code.name}]", fg="red", err=True)
+    return 1 if codes else 0

@@ -1,0 +1,128 @@
+"""Results on stdout: tables and lines for people, one JSON object a line for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def text_or_base64(body: bytes) -> dict[str, str]:
+    """`body` where the bytes are text, else `body_base64`: what `dejaq produce --file` reads back."""
+    try:
+        return {"body": body.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def shown(body: bytes, width: int = 60) -> str:
+    """A body in one line for people."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"<{len(body)} bytes>"
+    line = printable(text)
+    return line if len(line) <= width else line[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def printable(text: str) -> str:
+    """`text` without what would move the cursor or change the terminal."""
+    return "".join(c if c.isprintable() else "\N{MIDDLE DOT}" for c in text)
+
+
+def iso(ms: int) -> str:
+    """UTC milliseconds as ISO 8601."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Output:
+    """One command's results."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+
+    @property
+    def console(self) -> Console:
+        """A terminal that knows its width and whether it has colours."""
+        from rich.console import Console
+
+        return Console(file=sys.stdout, highlight=False)
+
+    def record(self, values: Mapping[str, Any], line: str | None = None) -> None:
+        """One result: as JSON, or as `line`, or field by field."""
+        if self.json:
+            self.object(values)
+        elif line is not None:
+            click.echo(line)
+        else:
+            width = max(map(len, values), default=0)
+            for name, value in values.items():
+                click.echo(f"{name:<{width}}  {_plain(value)}")
+
+    def object(self, values: Mapping[str, Any]) -> None:
+        """One JSON object on a line, seen at once by who reads the pipe."""
+        sys.stdout.write(json.dumps(values, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def table(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Sequence[str],
+        *,
+        numbers: Iterable[str] = (),
+        empty: str = "",
+    ) -> None:
+        """Many results: one JSON object each with every field, or a table of `columns`."""
+        if self.json:
+            for row in rows:
+                self.object(row)
+            return
+        if not rows:
+            click.echo(empty, err=True)
+            return
+        self.console.print(table_of(rows, columns, numbers=numbers))
+
+    def note(self, text: str) -> None:
+        """A remark for people, beside the results."""
+        if not self.json:
+            click.echo(text, err=True)
+
+
+def table_of(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, numbers: Iterable[str] = ()
+) -> Any:
+    """A rich table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    right = set(numbers)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        # Text, not markup: a topic or body may hold square brackets.
+        table.add_row(*(Text(_plain(row.get(column))) for column in columns))
+    return table
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, Mapping):
+        return printable(" ".join(f"{k}={v}" for k, v in value.items()))
+    if isinstance(value, list | tuple):
+        return printable(", ".join(map(str, value)))
+    return printable(str(value))

@@ -1,0 +1,178 @@
+"""`dejaq produce`: one message from the command line, or a file of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.options import group_option, header_option, one_time, parse_headers
+from dejaq.cli.progress import Progress
+from dejaq.cli.rows import Row, RowError, parse_row
+from dejaq.cli.times import SECONDS, WHEN, When
+from dejaq.errors import MEANINGS, Code
+
+if TYPE_CHECKING:
+    from dejaq.sdk.client import Client
+    from dejaq.sdk.producer import Producer
+
+# Enough to make a batch cheap, few enough that progress is seen and an error is near its line.
+ROWS_A_BATCH = 1_000
+BYTES_A_BATCH = 4 * 1024 * 1024
+
+
+@click.command(cls=Command)
+@click.argument("topic")
+@click.option("--body", help="The message.")
+@click.option("--id", "message_id", metavar="ID", help="Its id; a repeat with the same id changes nothing.")
+@click.option("--at", type=WHEN, help="When it is due. Default: now.")
+@click.option("--delay", type=SECONDS, help="When it is due, from now.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Lower goes first.")
+@header_option
+@group_option
+@click.option(
+    "--file",
+    "path",
+    metavar="PATH",
+    help="Send every line of this file, or of stdin with '-': "
+    '{"body" or "body_base64", "id", "at" or "delay", "priority", "headers"}.',
+)
+@pass_invocation
+def produce(
+    invocation: Invocation,
+    topic: str,
+    body: str | None,
+    message_id: str | None,
+    at: When | None,
+    delay: float | None,
+    priority: int,
+    headers: tuple[str, ...],
+    group: str,
+    path: str | None,
+) -> int:
+    """Send a message, or a file of messages, to TOPIC."""
+    if (body is None) == (path is None):
+        raise click.UsageError("Give one of --body and --file.")
+    if path is not None:
+        if any((message_id, at, delay is not None, priority, headers)):
+            raise click.UsageError("With --file, ids, times, priorities and headers stand in the rows.")
+        return _produce_file(invocation, topic, group, path)
+    assert body is not None
+    when = one_time(at, delay) or When(0, relative=True)
+    arguments: dict[str, Any] = {"priority": priority, "headers": parse_headers(headers) or None}
+
+    async def work(client: Client) -> str:
+        async with client.producer(topic, group=group) as producer:
+            return await producer.send(body.encode(), id=message_id, **when.as_arguments(), **arguments)
+
+    sent = invocation.run(work)
+    invocation.output.record({"id": sent, "topic": topic}, sent)
+    return 0
+
+
+def _produce_file(invocation: Invocation, topic: str, group: str, path: str) -> int:
+    async def work(client: Client) -> Sender:
+        async with client.producer(topic, group=group) as producer:
+            with _lines(path) as (source, size), Progress("sending", size, quiet=invocation.json) as progress:
+                sender = Sender(invocation, producer)
+                await sender.send_all(source, progress)
+                return sender
+
+    sender = invocation.run(work)
+    summary = {
+        "topic": topic,
+        "created": sender.created,
+        "repeats": sender.repeats,
+        "refused": sender.refused,
+    }
+    invocation.output.record(
+        summary,
+        f"{sender.created:,} created, {sender.repeats:,} already there, {sender.refused:,} refused",
+    )
+    return 1 if sender.refused else 0
+
+
+@contextmanager
+def _lines(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """The open source and its size in bytes, where that is known."""
+    if path == "-":
+        yield sys.stdin.buffer, None
+        return
+    try:
+        with Path(path).open("rb") as source:
+            known = Path(path).is_file()
+            yield source, Path(path).stat().st_size if known else None
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as wrong:
+        raise click.BadParameter(f"cannot read {path}: {wrong.strerror}", param_hint="--file") from None
+
+
+class Sender:
+    """Sends rows in batches and keeps count of what became of them."""
+
+    def __init__(self, invocation: Invocation, producer: Producer) -> None:
+        self._invocation = invocation
+        self._producer = producer
+        self.created = 0
+        self.repeats = 0
+        self.refused = 0
+
+    async def send_all(self, source: IO[bytes], progress: Progress) -> None:
+        """Send every line; one that is refused is told with its number and the rest goes on."""
+        rows: list[Row] = []
+        held = 0
+        for number, line in enumerate(source, start=1):
+            if line.strip():
+                try:
+                    rows.append(parse_row(line.decode("utf-8"), number))
+                    held += len(rows[-1].body)
+                except (RowError, UnicodeDecodeError) as wrong:
+                    self._refuse(number, "INVALID_ROW", str(wrong))
+            if len(rows) >= ROWS_A_BATCH or held >= BYTES_A_BATCH:
+                await self._send(rows)
+                rows, held = [], 0
+            progress.advance(len(line), f"{self.created:,} created")
+        if rows:
+            await self._send(rows)
+        progress.advance(0, f"{self.created:,} created")
+
+    async def _send(self, rows: Sequence[Row]) -> None:
+        # A batch is columns: rows with and without an id, and with a time or a delay, go apart.
+        kinds: dict[tuple[bool, bool], list[Row]] = {}
+        for row in rows:
+            kinds.setdefault((row.id is not None, row.when.relative), []).append(row)
+        for (named, relative), alike in kinds.items():
+            await self._send_alike(alike, named=named, relative=relative)
+
+    async def _send_alike(self, rows: Sequence[Row], *, named: bool, relative: bool) -> None:
+        times: dict[str, Any] = (
+            {"delay": [row.when.ms / 1000 for row in rows]}
+            if relative
+            else {"at": [row.when.ms for row in rows]}
+        )
+        results = await self._producer.send_batch(
+            [row.body for row in rows],
+            ids=[str(row.id) for row in rows] if named else None,
+            priorities=[row.priority for row in rows] if any(row.priority for row in rows) else None,
+            headers=[row.headers for row in rows] if any(row.headers for row in rows) else None,
+            **times,
+        )
+        for index, row in enumerate(rows):
+            code = results.codes[index]
+            if code is Code.OK:
+                self.created += 1
+            elif code.succeeded:
+                self.repeats += 1
+            else:
+                self._refuse(row.line, code.name, MEANINGS[code])
+
+    def _refuse(self, line: int, code: str, message: str) -> None:
+        self.refused += 1
+        if self._invocation.json:
+            self._invocation.output.object({"line": line, "outcome": code, "message": message})
+        else:
+            click.secho(f"dejaq: line {line}: {message} [{code}]", fg="red", err=True)

@@ -1,0 +1,170 @@
+"""How a broker is set up: one frozen value, read from a TOML file, the environment and arguments.
+
+Arguments win over the environment (`DEJAQ_<KEY>`), which wins over the file. A bad value is an
+INVALID_ARGUMENT that names the key, where it came from and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from dejaq import limits
+from dejaq.errors import Code, DejaqError, error_of
+
+ENVIRONMENT_PREFIX = "DEJAQ_"
+_TRUTHS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _key(default: object, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything a broker can be told; each field's `doc` is its line in docs/settings.md."""
+
+    data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
+    listen: str | None = _key("127.0.0.1:7400", "host:port to serve on; port 0 takes a free one.")
+    metrics: str | None = _key(None, "host:port of the Prometheus endpoint; without it there is none.")
+    insecure: bool = _key(False, "Allow an address other than loopback although nothing is encrypted.")
+    cluster: str = _key("dejaq", "The name of the cluster, shown to clients.")
+    broker: str = _key("", "The name of this broker; without it host name and process number.")
+    window_bytes: int = _key(limits.WINDOW_BYTES_DEFAULT, "What the loader may hold in memory.")
+    prefetch_ms_max: int = _key(
+        limits.PREFETCH_MS_MAX, "How far ahead of its time a message may be sent to a consumer."
+    )
+    memory_bytes_max: int = _key(
+        2 * 1024**3, "Resident memory above which creates are refused with OVERLOADED; 0 for no limit."
+    )
+    sessions_max: int = _key(limits.SESSIONS_MAX, "Client sessions at one time.")
+    connections_max: int = _key(limits.CONNECTIONS_MAX, "Client connections with a session at one time.")
+    topics_max: int = _key(limits.TOPICS_MAX, "Topics at one time.")
+    drain_ms: int = _key(3_000, "How long a stopping broker waits for its clients to finish.")
+    drift_ms_max: int = _key(500, "A jump of the clock beyond this is reported as a degradation.")
+
+    def check(self) -> None:
+        """Raise INVALID_ARGUMENT, naming the key, when a value is out of range or does not fit another."""
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise _refusal(name, value, f"an integer from {low} to {high}")
+        for name in ("listen", "metrics"):
+            address = getattr(self, name)
+            if address is not None:
+                host, _ = split_address(address, key=name)
+                if not self.insecure and not is_loopback(host):
+                    raise _refusal(
+                        name,
+                        address,
+                        "a loopback address: without encryption DejaQ serves other machines only when told "
+                        "insecure=true",
+                    )
+
+    @property
+    def name(self) -> str:
+        """The broker's name, or one made of the host and the process."""
+        return self.broker or f"{socket.gethostname()}-{os.getpid()}"
+
+
+_RANGES: dict[str, tuple[int, int]] = {
+    "window_bytes": (1024 * 1024, 2**50),
+    "prefetch_ms_max": (0, limits.PREFETCH_MS_MAX),
+    "memory_bytes_max": (0, 2**50),
+    "sessions_max": (1, limits.SESSIONS_MAX),
+    "connections_max": (1, limits.CONNECTIONS_MAX),
+    "topics_max": (1, limits.TOPICS_MAX),
+    "drain_ms": (0, 600_000),
+    "drift_ms_max": (1, 3_600_000),
+}
+
+
+def load_config(
+    file: str | Path | None = None, *, env: Mapping[str, str] | None = None, **arguments: Any
+) -> BrokerConfig:
+    """The config of a file, the environment and the arguments that are not None, checked."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        for name, value in _read(Path(file)).items():
+            values[name] = _coerce(name, value, source=str(file))
+    environment = os.environ if env is None else env
+    for known in fields(BrokerConfig):
+        text = environment.get(ENVIRONMENT_PREFIX + known.name.upper())
+        if text is not None:
+            values[known.name] = _coerce(known.name, text, source=ENVIRONMENT_PREFIX + known.name.upper())
+    for name, value in arguments.items():
+        if value is not None:
+            values[name] = _coerce(name, value, source="argument")
+    config = BrokerConfig(**values)
+    config.check()
+    return config
+
+
+def split_address(address: str, *, key: str = "listen") -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise _refusal(key, address, "host:port with a port from 0 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise error_of(Code.INVALID_ARGUMENT, f"config file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise error_of(Code.INVALID_ARGUMENT, f"config file {path} is not TOML: {error}") from None
+
+
+def _coerce(name: str, value: Any, *, source: str) -> Any:
+    kinds = {known.name: str(known.type) for known in fields(BrokerConfig)}
+    if name not in kinds:
+        raise error_of(
+            Code.INVALID_ARGUMENT, f"{source}: unknown key {name!r}; known: {', '.join(sorted(kinds))}"
+        )
+    kind = kinds[name]
+    if kind == "bool":
+        truth = _TRUTHS.get(str(value).lower())
+        if truth is None:
+            raise _refusal(name, value, "true or false", source)
+        return truth
+    if kind == "int":
+        if isinstance(value, bool) or not str(value).lstrip("-").isdecimal():
+            raise _refusal(name, value, "an integer", source)
+        return int(value)
+    if not isinstance(value, str | Path):
+        raise _refusal(name, value, "a string", source)
+    if str(value) == "" and "None" in kind:
+        return None
+    return str(value)
+
+
+def _refusal(name: str, value: object, allowed: str, source: str = "") -> DejaqError:
+    place = f"{source}: " if source and source != "argument" else ""
+    return error_of(Code.INVALID_ARGUMENT, f"{place}{name}={value!r} is not {allowed}")

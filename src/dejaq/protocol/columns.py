@@ -1,0 +1,203 @@
+"""Batches between the wire and the domain: columns stay columns, nothing is done a message at a time.
+
+Everything that arrives is checked for form here (lengths that agree, names that decode) and raises
+INVALID_ARGUMENT; what the values may be is for the domain and the broker to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, RowRange
+from dejaq.domain.headers import decode_headers, encode_headers
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.message import Message
+from dejaq.domain.topic import TopicSettings
+from dejaq.errors import Code, InvalidArgument
+from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
+
+_CODES = {int(code): code for code in Code}
+
+
+def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int) -> CreateBatch:
+    """The batch that a producer sent, its delays counted from `now`."""
+    try:
+        session = ProducerSession.unpack(proto.session)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    return CreateBatch(
+        owner=owner,
+        session=session,
+        sequence=proto.sequence,
+        ts=times_from_proto(proto.ts, relative=proto.relative, now=now),
+        bodies=list(proto.bodies),
+        ids=list(proto.ids) or None,
+        bucket=proto.bucket,
+        priorities=list(proto.priorities) or None,
+        headers=list(proto.headers) or None,
+    )
+
+
+def times_from_proto(column: Sequence[int], *, relative: bool, now: int) -> list[int]:
+    """A column of times, or of delays counted from `now`."""
+    return [now + delay for delay in column] if relative else list(column)
+
+
+def ranges_from_proto(ranges: Sequence[int]) -> list[RowRange] | None:
+    """Pairs of start and end; None, for every row, when there are none."""
+    if not ranges:
+        return None
+    if len(ranges) % 2:
+        raise InvalidArgument("ranges are pairs of a start and an end")
+    pairs = list(zip(ranges[::2], ranges[1::2], strict=True))
+    end_before = 0
+    for start, end in pairs:
+        if not end_before <= start < end:
+            raise InvalidArgument(f"rows {start} to {end} are empty, out of order or named twice")
+        end_before = end
+    return pairs
+
+
+def ranges_of_rows(rows: Sequence[int]) -> list[RowRange]:
+    """Row numbers as ranges, in order."""
+    ranges: list[RowRange] = []
+    for row in sorted(set(rows)):
+        if ranges and ranges[-1][1] == row:
+            ranges[-1] = (ranges[-1][0], row + 1)
+        else:
+            ranges.append((row, row + 1))
+    return ranges
+
+
+def release_times_from_proto(proto: carrier_pb2.Settle, *, now: int) -> int | list[int]:
+    """The one time of a release, or one a row, its delays counted from `now`."""
+    times = times_from_proto(proto.ts, relative=proto.relative, now=now)
+    if not times:
+        raise InvalidArgument("a release needs a time, or one a row")
+    return times[0] if len(times) == 1 else times
+
+
+def write_push(push: carrier_pb2.Push, lease: LeaseSet) -> None:
+    """Write a lease set into a frame's own Push, so that no column is copied twice."""
+    push.lease = lease.lease_id
+    push.expires = lease.expires
+    for span in lease.spans:
+        if span.ids is not None:
+            push.spans.add(count=span.count)
+            push.ids.extend(span.ids)
+        else:
+            push.spans.add(count=span.count, prefix=span.prefix, first=span.first)
+    push.ts.extend(lease.ts)
+    push.bodies.extend(lease.bodies)
+    if lease.attempts is not None:
+        push.attempts.extend(lease.attempts)
+    if lease.priorities is not None:
+        push.priorities.extend(lease.priorities)
+    if lease.headers is not None:
+        push.headers.extend(lease.headers)
+    if lease.rows is not None:
+        push.rows.extend(lease.rows)
+
+
+def lease_from_proto(push: carrier_pb2.Push, *, consumer: str) -> LeaseSet:
+    """The lease set that `write_push` wrote."""
+    spans: list[IdSpan] = []
+    taken = 0
+    for span in push.spans:
+        if span.prefix:
+            spans.append(IdSpan(count=span.count, prefix=span.prefix, first=span.first))
+        else:
+            spans.append(IdSpan(count=span.count, ids=push.ids[taken : taken + span.count]))
+            taken += span.count
+    return LeaseSet(
+        lease_id=push.lease,
+        consumer=consumer,
+        expires=push.expires,
+        spans=spans,
+        ts=list(push.ts),
+        bodies=list(push.bodies),
+        attempts=list(push.attempts) or None,
+        priorities=list(push.priorities) or None,
+        headers=list(push.headers) or None,
+        rows=list(push.rows) or None,
+    )
+
+
+def write_outcomes(proto: errors_pb2.Outcomes, outcomes: Outcomes) -> None:
+    """Write the rows that are not plainly OK."""
+    if outcomes.codes:
+        rows = sorted(outcomes.codes)
+        proto.rows.extend(rows)
+        proto.codes.extend([int(outcomes.codes[row]) for row in rows])
+
+
+def outcomes_from_proto(proto: errors_pb2.Outcomes, *, count: int) -> Outcomes:
+    """The outcomes of a batch of `count` rows; a code of a newer broker counts as INTERNAL."""
+    return Outcomes(
+        count,
+        {row: _CODES.get(code, Code.INTERNAL) for row, code in zip(proto.rows, proto.codes, strict=True)},
+    )
+
+
+def messages_to_proto(
+    messages: Sequence[Message], *, now: int, asked: Sequence[int] | None = None, cursor: bytes | None = None
+) -> carrier_pb2.MessageColumns:
+    """Messages as columns, with their status at `now`."""
+    return carrier_pb2.MessageColumns(
+        ids=[m.id for m in messages],
+        buckets=[m.bucket for m in messages],
+        ts=[m.ts for m in messages],
+        priorities=[m.priority for m in messages],
+        bodies=[m.body for m in messages],
+        groups=[m.producer_group for m in messages],
+        consumers=[m.lock_consumer for m in messages],
+        versions=[m.version for m in messages],
+        attempts=[m.attempts for m in messages],
+        headers=[encode_headers(m.headers) for m in messages],
+        statuses=[m.status(now) for m in messages],
+        asked=asked,
+        cursor=cursor or b"",
+    )
+
+
+def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> list[Message]:
+    """The messages that `messages_to_proto` wrote."""
+    columns = zip(
+        proto.ids,
+        proto.buckets,
+        proto.ts,
+        proto.priorities,
+        proto.bodies,
+        proto.groups,
+        proto.consumers,
+        proto.versions,
+        proto.attempts,
+        proto.headers,
+        strict=True,
+    )
+    return [
+        Message(
+            id=message_id,
+            topic=topic,
+            bucket=bucket,
+            ts=ts,
+            priority=priority,
+            body=body,
+            producer_group=group,
+            lock_consumer=consumer,
+            version=version,
+            attempts=attempts,
+            headers=decode_headers(headers),
+        )
+        for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers in columns
+    ]
+
+
+def settings_from_proto(proto: overseer_pb2.TopicSettings) -> TopicSettings:
+    """The settings that were given, the rest at their defaults; raises INVALID_SETTING."""
+    return TopicSettings.from_dict({field.name: value for field, value in proto.ListFields()})
+
+
+def settings_to_proto(settings: TopicSettings) -> overseer_pb2.TopicSettings:
+    """Every setting of a topic."""
+    return overseer_pb2.TopicSettings(**settings.as_dict())  # type: ignore[arg-type]

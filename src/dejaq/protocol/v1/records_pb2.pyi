@@ -1,0 +1,67 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Run(_message.Message):
+    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "changed")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    session: bytes
+    first: int
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    apart: _containers.RepeatedScalarFieldContainer[int]
+    changed: bool
+    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., changed: _Optional[bool] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    DUES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    runs: _containers.RepeatedScalarFieldContainer[bytes]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    dues: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    expires: int
+    def __init__(self, consumer: _Optional[str] = ..., runs: _Optional[_Iterable[bytes]] = ..., starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., dues: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., expires: _Optional[int] = ...) -> None: ...
+
+class Terms(_message.Message):
+    __slots__ = ("expires", "masks")
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    expires: _containers.RepeatedScalarFieldContainer[int]
+    masks: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, expires: _Optional[_Iterable[int]] = ..., masks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class SeenCounters(_message.Message):
+    __slots__ = ("used_ms", "ranges")
+    USED_MS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    used_ms: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, used_ms: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,0 +1,17 @@
+"""The version of the protocol, and of this package."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+# What this side speaks, and the oldest version it still understands.
+PROTOCOL = 1
+PROTOCOL_MINIMUM = 1
+
+
+def package_version() -> str:
+    """The installed version of DejaQ."""
+    try:
+        return version("dejaq-mq")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,28 @@
+"""How long to wait before the next try."""
+
+from __future__ import annotations
+
+from random import Random
+
+FIRST_SECONDS = 0.05
+LONGEST_SECONDS = 1.0
+
+
+class Backoff:
+    """Waits that double up to a bound, each shortened at random so that clients do not come back in step."""
+
+    def __init__(self, random: Random, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
+        self._random = random
+        self._first = first
+        self._longest = longest
+        self._next = first
+
+    def seconds(self, at_least_ms: int = 0) -> float:
+        """The next wait, never shorter than what the broker asked for."""
+        wait = self._next * (0.5 + self._random.random() / 2)
+        self._next = min(self._next * 2, self._longest)
+        return max(wait, at_least_ms / 1000)
+
+    def reset(self) -> None:
+        """Begin again with the shortest wait."""
+        self._next = self._first

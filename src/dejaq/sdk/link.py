@@ -1,0 +1,109 @@
+"""One open session with a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dejaq.errors import DejaqError, Indefinite, Unavailable
+from dejaq.protocol.transport import SessionChannel, Transport
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+UNASKED = frozenset({"push", "recall", "draining"})
+
+
+class Link:
+    """Sends requests and matches their answers until the session breaks or the broker drains.
+
+    What the broker sends unasked goes to `on_event`, in order and at once.
+    """
+
+    def __init__(
+        self,
+        channel: SessionChannel,
+        transport: Transport,
+        on_event: Callable[[Link, carrier.BrokerFrame], None],
+    ) -> None:
+        self.transport = transport
+        self.leaving = asyncio.Event()
+        self.ended = False
+        self._channel = channel
+        self._on_event = on_event
+        self._pending: dict[int, asyncio.Future[carrier.BrokerFrame]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._reader = asyncio.create_task(self._read(), name="dejaq-link")
+
+    async def ask(self, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
+        """Send a request and wait for its answer.
+
+        Raises Unavailable when it was not sent, and Indefinite when the session broke before its answer came.
+        """
+        if self.ended:
+            raise Unavailable(f"the session with {self.transport.address} has ended")
+        answer: asyncio.Future[carrier.BrokerFrame] = asyncio.get_running_loop().create_future()
+        self._pending[frame.request] = answer
+        try:
+            await self._channel.send(frame)
+            return await answer
+        except DejaqError as error:
+            self._end()
+            raise Indefinite(
+                f"the session with {self.transport.address} broke before the answer", details=str(error)
+            ) from error
+        finally:
+            self._pending.pop(frame.request, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()
+
+    def tell(self, frame: carrier.ClientFrame) -> None:
+        """Send a frame that has no answer; a session that breaks meanwhile loses it."""
+        task = asyncio.create_task(self._tell(frame))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, frame: carrier.ClientFrame) -> None:
+        try:
+            await self._channel.send(frame)
+        except DejaqError:
+            self._end()
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self._channel.receive()) is not None:
+                if frame.WhichOneof("event") in UNASKED:
+                    if frame.HasField("draining"):
+                        self.leaving.set()
+                    self._on_event(self, frame)
+                    continue
+                answer = self._pending.get(frame.request)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+        except DejaqError:
+            pass
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self.leaving.set()
+        for answer in self._pending.values():
+            if not answer.done():
+                answer.set_exception(Indefinite("the session ended before the answer"))
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for the answers that are under way, at most so long, and close."""
+        waiting = list(self._pending.values())
+        try:
+            if waiting and not self.ended:
+                await asyncio.wait(waiting, timeout=seconds)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End the session; requests without an answer are indefinite."""
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=1.0)
+        self._end()
+        self._reader.cancel()
+        await self._channel.close()
+        await asyncio.gather(self._reader, return_exceptions=True)

@@ -1,0 +1,187 @@
+"""Messages on their way out, as columns: checked, put in order, and cut to the size of a batch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import le
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.headers import encode_headers
+from dejaq.domain.ids import valid_ids
+from dejaq.domain.message import check_headers
+from dejaq.errors import Code, error_of
+
+# Frames of this size keep the pipeline full without holding up the others behind them.
+CHUNK_COUNT_MAX = 5_000
+CHUNK_BYTES_MAX = 1024 * 1024
+
+Headers = Mapping[str, str]
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Parallel columns of messages to create; a None column has the default in every row."""
+
+    ts: list[int]
+    bodies: list[bytes]
+    ids: list[str] | None = None
+    priorities: list[int] | None = None
+    headers: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def take(self, rows: Sequence[int] | slice) -> Outgoing:
+        """Some of the rows, in the order given."""
+        pick = _picker(rows)
+        return Outgoing(
+            ts=pick(self.ts),
+            bodies=pick(self.bodies),
+            ids=None if self.ids is None else pick(self.ids),
+            priorities=None if self.priorities is None else pick(self.priorities),
+            headers=None if self.headers is None else pick(self.headers),
+        )
+
+    def order(self) -> list[int] | None:
+        """The rows sorted by (ts, priority); None when they stand so already."""
+        if self.priorities is None:
+            ts = self.ts
+            if all(map(le, ts, ts[1:])):
+                return None
+            return sorted(range(len(ts)), key=ts.__getitem__)
+        keys = list(zip(self.ts, self.priorities, strict=True))
+        if all(map(le, keys, keys[1:])):
+            return None
+        return sorted(range(len(keys)), key=keys.__getitem__)
+
+    def cuts(self) -> Iterator[slice]:
+        """The rows in slices that fit one batch each."""
+        sizes = list(map(len, self.bodies))
+        if self.headers is not None:
+            sizes = [a + len(b) for a, b in zip(sizes, self.headers, strict=True)]
+        start, count = 0, len(sizes)
+        while start < count:
+            end = min(start + CHUNK_COUNT_MAX, count)
+            if sum(sizes[start:end]) > CHUNK_BYTES_MAX:
+                totals = list(accumulate(sizes[start:end]))
+                end = start + max(1, bisect_right(totals, CHUNK_BYTES_MAX))
+            yield slice(start, end)
+            start = end
+
+
+def _picker(rows: Sequence[int] | slice) -> Callable[[list[Item]], list[Item]]:
+    if isinstance(rows, slice):
+        return lambda column: column[rows]
+    return lambda column: [column[row] for row in rows]
+
+
+def refusals(outgoing: Outgoing) -> dict[int, Code]:
+    """The rows that cannot be put on the wire or that no broker would take: whole columns are looked at first."""
+    refused: dict[int, Code] = {}
+    if not outgoing.ts:
+        return refused
+    if min(outgoing.ts) < 0 or max(outgoing.ts) > limits.TS_MS_MAX:
+        for row, ts in enumerate(outgoing.ts):
+            if not 0 <= ts <= limits.TS_MS_MAX:
+                refused[row] = Code.INVALID_TIME
+    if max(map(len, outgoing.bodies)) > limits.BODY_BYTES_MAX:
+        for row, body in enumerate(outgoing.bodies):
+            if len(body) > limits.BODY_BYTES_MAX:
+                refused.setdefault(row, Code.BODY_TOO_LARGE)
+    if outgoing.priorities is not None:
+        for row, priority in enumerate(outgoing.priorities):
+            if not limits.PRIORITY_MIN <= priority <= limits.PRIORITY_MAX:
+                refused.setdefault(row, Code.INVALID_PRIORITY)
+    if outgoing.ids is not None:
+        _refuse_ids(outgoing.ids, refused)
+    return refused
+
+
+def _refuse_ids(ids: list[str], refused: dict[int, Code]) -> None:
+    if not valid_ids(ids):
+        for row, message_id in enumerate(ids):
+            if not valid_ids((message_id,)):
+                refused.setdefault(row, Code.INVALID_ID)
+    if len(set(ids)) != len(ids):
+        # Checked over the whole of what the caller gave, since its parts may travel in different batches.
+        seen: set[str] = set()
+        for row, message_id in enumerate(ids):
+            if message_id in seen:
+                refused.setdefault(row, Code.DUPLICATE_IN_BATCH)
+            elif row not in refused:
+                seen.add(message_id)
+
+
+def body_column(bodies: Sequence[bytes]) -> list[bytes]:
+    """The bodies, each certainly bytes."""
+    if isinstance(bodies, bytes | bytearray | memoryview | str):
+        raise error_of(Code.INVALID_ARGUMENT, "bodies are a sequence of bytes, one a message; this is a single one")
+    column = list(bodies)
+    if not set(map(type, column)) <= {bytes}:
+        column = [as_body(body) for body in column]
+    return column
+
+
+def as_body(body: object) -> bytes:
+    """A body as bytes; INVALID_ARGUMENT says what to do about text."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    hint = "; encode it first: text.encode()" if isinstance(body, str) else ""
+    raise error_of(Code.INVALID_ARGUMENT, f"a body is bytes, not {type(body).__name__}{hint}")
+
+
+def id_column(ids: Sequence[str], count: int) -> list[str]:
+    """The ids, one a message, each a string."""
+    if isinstance(ids, str):
+        raise error_of(Code.INVALID_ARGUMENT, "ids are a sequence of strings, one a message; this is a single one")
+    column = list(ids)
+    if not set(map(type, column)) <= {str}:
+        wrong = next(value for value in column if not isinstance(value, str))
+        raise error_of(Code.INVALID_ID, f"an id is a string, not {type(wrong).__name__}")
+    if len(column) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(column)} ids for {count} messages")
+    return column
+
+
+def priority_column(priorities: int | Sequence[int] | None, count: int) -> list[int] | None:
+    """The priorities, one a message; None when all are 0."""
+    if priorities is None or priorities == 0:
+        return None
+    column = [priorities] * count if isinstance(priorities, int) else list(priorities)
+    if not set(map(type, column)) <= {int}:
+        raise error_of(Code.INVALID_PRIORITY, "a priority is an int")
+    if len(column) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(column)} priorities for {count} messages")
+    return column if any(column) else None
+
+
+def header_column(headers: Headers | Sequence[Headers | None] | None, count: int) -> list[bytes] | None:
+    """The headers, encoded, one a message; None when there are none."""
+    if not headers:
+        return None
+    if isinstance(headers, Mapping):
+        return [encoded_headers(headers)] * count
+    if len(headers) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(headers)} headers for {count} messages")
+    column = [encoded_headers(one) for one in headers]
+    return column if any(column) else None
+
+
+def encoded_headers(headers: Headers | None) -> bytes:
+    """A map of headers in the form of the wire; raises INVALID_HEADERS."""
+    if not headers:
+        return b""
+    if not isinstance(headers, Mapping) or check_headers(headers) is not Code.OK:
+        raise error_of(
+            Code.INVALID_HEADERS,
+            f"headers map at most {limits.HEADERS_COUNT_MAX} strings to strings, "
+            f"{limits.HEADERS_BYTES_MAX} bytes together",
+        )
+    return encode_headers(headers)

@@ -1,0 +1,88 @@
+"""Create batches on their way: each gets its name and its bucket, and is repeated until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+from dejaq.domain.ids import COUNTER_MAX, ProducerSession, generated_ids
+from dejaq.errors import Code
+from dejaq.sdk.connection import Connection
+from dejaq.sdk.outgoing import Outgoing
+from dejaq.timekeeper.clock import Clock
+
+# How many batches may be on their way at one time.
+PIPELINE_MAX = 8
+
+
+class Numbering:
+    """Names batches: a producer session, the next counter, and a bucket that changes from batch to batch."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self.buckets = 1
+        self._clock = clock
+        self._random = random
+        self._bucket = random.getrandbits(16)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.session = ProducerSession(self._clock.now_ms(), self._random.getrandbits(32))
+        self._next = 0
+
+    def take(self, count: int) -> tuple[ProducerSession, int, int]:
+        """(session, first counter, bucket) for `count` messages; nobody else gets them."""
+        if self._next + count - 1 > COUNTER_MAX:
+            self._begin()
+        first = self._next
+        self._next += count
+        self._bucket = (self._bucket + 1) % self.buckets
+        return self.session, first, self._bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A batch that was answered: the ids it got where they are generated, and the codes that are not OK."""
+
+    prefix: str
+    first: int
+    count: int
+    codes: dict[int, Code]
+
+    def generated(self) -> list[str]:
+        """The generated ids, one a row."""
+        return generated_ids(self.prefix, self.first, self.count)
+
+
+class Sender:
+    """Sends create batches over a connection, several at a time."""
+
+    def __init__(self, connection: Connection, numbering: Numbering) -> None:
+        self._connection = connection
+        self._numbering = numbering
+        self._room = asyncio.Semaphore(PIPELINE_MAX)
+
+    async def create(self, outgoing: Outgoing, until: float) -> Sent:
+        """Create one batch, which must fit; rows with generated ids must stand in order."""
+        session, first, bucket = self._numbering.take(len(outgoing))
+        frame = self._connection.frame()
+        batch = frame.create
+        batch.session = session.pack()
+        batch.sequence = first
+        batch.ts.extend(outgoing.ts)
+        batch.bodies.extend(outgoing.bodies)
+        if outgoing.ids is None:
+            batch.bucket = bucket
+        else:
+            batch.ids.extend(outgoing.ids)
+        if outgoing.priorities is not None:
+            batch.priorities.extend(outgoing.priorities)
+        if outgoing.headers is not None:
+            batch.headers.extend(outgoing.headers)
+        async with self._room:
+            answer = await self._connection.request(frame, until)
+        codes = answer.codes
+        if outgoing.ids is None or answer.unsure:
+            # Found by its own earlier try: to the caller that is a plain success.
+            codes = {row: code for row, code in codes.items() if code is not Code.ALREADY_EXISTS}
+        return Sent(prefix=session.prefix(bucket), first=first, count=len(outgoing), codes=codes)

@@ -1,0 +1,90 @@
+"""Times as callers give them: an aware datetime or epoch milliseconds, or a delay in seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from dejaq import limits
+from dejaq.errors import Code, error_of
+
+At = datetime | int
+Delay = float | timedelta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def to_ms(at: At) -> int:
+    """UTC milliseconds of a datetime (rounded up) or of epoch milliseconds; INVALID_TIME for anything else."""
+    if isinstance(at, datetime):
+        if at.tzinfo is None or at.utcoffset() is None:
+            raise error_of(
+                Code.INVALID_TIME,
+                f"{at.isoformat()} has no time zone; give an aware datetime, such as datetime.now(timezone.utc)",
+            )
+        return -((EPOCH - at) // _MILLISECOND)
+    if isinstance(at, int) and not isinstance(at, bool):
+        return at
+    raise error_of(Code.INVALID_TIME, f"{at!r} is not a time; give an aware datetime or epoch ms as an int")
+
+
+def to_datetime(ms: int) -> datetime:
+    """The UTC datetime of epoch milliseconds; times beyond the year 9999 are shown as its end."""
+    return EPOCH + timedelta(milliseconds=min(ms, limits.TS_MS_MAX))
+
+
+def delay_ms(delay: Delay) -> int:
+    """Milliseconds of a delay, rounded up."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise error_of(Code.INVALID_TIME, f"{delay!r} is not a delay; give seconds or a timedelta")
+    # Rounded first, so that a product such as 1.1 * 1000 is not pushed over by its last binary digit.
+    return math.ceil(round(seconds * 1_000, 6))
+
+
+def resolve(at: At | None, delay: Delay | None, now_ms: int) -> int:
+    """The one time that `at` or `delay` means, `now_ms` when neither is given."""
+    if at is not None and delay is not None:
+        raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
+    if at is not None:
+        return to_ms(at)
+    return now_ms if delay is None else now_ms + delay_ms(delay)
+
+
+def resolve_column(
+    at: At | Sequence[At] | None,
+    delay: Delay | Sequence[Delay] | None,
+    *,
+    count: int,
+    now_ms: int,
+) -> list[int]:
+    """One time a row, from one value for all rows or from a column."""
+    if at is not None and delay is not None:
+        raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
+    if isinstance(at, Sequence):
+        column = list(at)
+        # A column of plain ints is taken as it is: the common case costs one pass in C.
+        times = column if set(map(type, column)) <= {int} else [to_ms(value) for value in column]
+    elif isinstance(delay, Sequence):
+        times = [now_ms + delay_ms(value) for value in delay]
+    else:
+        return [resolve(at, delay, now_ms)] * count
+    if len(times) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(times)} times for {count} messages")
+    return times  # type: ignore[return-value]
+
+
+def lease_ms(seconds: float | timedelta) -> int:
+    """The length of a lease in milliseconds; INVALID_LEASE when it is out of range."""
+    length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    if isinstance(length, bool) or not isinstance(length, int | float) or not math.isfinite(length):
+        raise error_of(Code.INVALID_LEASE, f"{seconds!r} is not a length of time; give seconds or a timedelta")
+    ms = round(length * 1_000)
+    if not limits.LEASE_MS_MIN <= ms <= limits.LEASE_MS_MAX:
+        raise error_of(
+            Code.INVALID_LEASE,
+            f"a lease of {length:g} s; it must be {limits.LEASE_MS_MIN / 1000:g} to {limits.LEASE_MS_MAX / 1000:g} s",
+        )
+    return ms

@@ -1,0 +1,456 @@
+"""The reference storage: one Python object a message. Every other backend must answer as it does.
+
+It also serves users' tests. What it holds lives as long as the object: `close` and `open` keep it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain import transitions
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
+from dejaq.domain.message import Message, status_of
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, error_of
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
+
+_TS_BYTES = 8
+T = TypeVar("T")
+
+
+class MemoryStorage:
+    """A `Storage` in this process's memory, lost with it."""
+
+    def __init__(self) -> None:
+        self._open = False
+        self._topics: dict[int, Topic] = {}
+        self._timelines: dict[int, Timeline] = {}
+        self._topic_number = 0
+        self._version = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Neither durable nor shared."""
+        return Capabilities(name="memory", durable=False, shared=False)
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be done: the store is not open."""
+        return None if self._open else "the memory store is not open"
+
+    async def open(self, now: int) -> None:
+        """Make the store usable; what it held before is still there."""
+        self._open = True
+
+    async def close(self) -> None:
+        """Refuse everything until the next `open`."""
+        self._open = False
+
+    async def recover(self, now: int) -> None:
+        """Open the store again."""
+        self._open = True
+
+    # Topics
+
+    async def topics(self) -> list[Topic]:
+        """Every topic, in any state, by number."""
+        self._check_open()
+        return [self._topics[number] for number in sorted(self._topics)]
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Create or replace the record of a topic."""
+        self._check_open()
+        self._topics[topic.number] = topic
+        self._topic_number = max(self._topic_number, topic.number)
+
+    async def next_topic_number(self) -> int:
+        """A number that no topic of this store ever had."""
+        self._check_open()
+        self._topic_number += 1
+        return self._topic_number
+
+    async def drop_topic(self, topic: Topic) -> None:
+        """Remove a topic, its messages and everything kept for them."""
+        self._check_open()
+        self._topics.pop(topic.number, None)
+        self._timelines.pop(topic.number, None)
+
+    # The producer's side
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        """Create the admitted rows. A row counts as seen only when it stood as asked."""
+        timeline = self._timeline(topic)
+        seen = timeline.seen_counters(batch.session, now)
+        version = self._next_version()
+        outcomes = Outcomes(len(batch), dict(batch.refused))
+        for row in range(len(batch)):
+            if row in batch.refused:
+                continue
+            counter = batch.sequence + row
+            if counter in seen:
+                outcomes.codes[row] = Code.ALREADY_EXISTS
+                continue
+            new = _message_of(topic, batch, row=row, version=version)
+            old = timeline.find_as(new.id, natural=new.natural)
+            same = old is not None and old.same_content(new)
+            code = transitions.decide_create(exists=old is not None, same_content=same)
+            if code is Code.OK:
+                timeline.add(new)
+            else:
+                outcomes.codes[row] = code
+            if code.succeeded:
+                seen.add(counter)
+        return outcomes
+
+    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
+        """Change what the owner may change; a changed message has a new version and no lock."""
+        timeline = self._timeline(topic)
+        version = self._next_version()
+        outcomes = Outcomes(len(edits.ids))
+        for row, message_id in enumerate(edits.ids):
+            message = timeline.find(message_id)
+            code = transitions.decide_by_owner(
+                message.standing() if message else None,
+                owner=owner,
+                now=now,
+                version=_cell(edits.versions, row),
+            )
+            if message is None or code is not Code.OK:
+                outcomes.codes[row] = code
+                continue
+            timeline.leave_lease(message)
+            message.version = version
+            if (body := _cell(edits.bodies, row)) is not None:
+                message.body = body
+            if (headers := _cell(edits.headers, row)) is not None:
+                message.headers = headers
+            if (priority := _cell(edits.priorities, row)) is not None:
+                message.priority = priority
+            ts = _cell(edits.ts, row)
+            timeline.place(message, message.ts if ts is None else ts)
+        return outcomes
+
+    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+        """Remove messages that nobody holds."""
+        timeline = self._timeline(topic)
+        outcomes = Outcomes(len(ids))
+        for row, message_id in enumerate(ids):
+            message = timeline.find(message_id)
+            code = transitions.decide_by_owner(message.standing() if message else None, owner=owner, now=now)
+            if message is None or code is not Code.OK:
+                outcomes.codes[row] = code
+            else:
+                timeline.remove(message)
+        return outcomes
+
+    # The consumer's side
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        """Lease what is free and due, earliest first, then lower priority first."""
+        timeline = self._timeline(topic)
+        chosen: list[HeldMessage] = []
+        skipped: list[HeldMessage] = []
+        size = 0
+        for message in timeline.due(request.buckets, max(request.until, now)):
+            if len(chosen) == request.rows_max or (chosen and size + message.size > request.bytes_max):
+                skipped.append(message)
+                break
+            if _may_lease(message, request, now):
+                chosen.append(message)
+                size += message.size
+            else:
+                skipped.append(message)
+        for message in skipped:
+            timeline.place(message, message.ts)
+        return self._hold(timeline, chosen, request) if chosen else None
+
+    async def lease_these(
+        self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int
+    ) -> LeaseSet | None:
+        """Lease exactly these messages, in this order; None when `request` does not allow one of them.
+
+        For comparing a storage with this one: among messages of equal time and priority the choice is free.
+        """
+        timeline = self._timeline(topic)
+        found = [timeline.find(message_id) for message_id in ids]
+        chosen = [
+            message
+            for message in found
+            if message is not None and message.bucket in request.buckets and _may_lease(message, request, now)
+        ]
+        if not chosen or len(chosen) != len(ids):
+            return None
+        return self._hold(timeline, chosen, request)
+
+    async def leasable(self, topic: Topic, request: LeaseRequest, now: int) -> list[Message]:
+        """Every message that `request` might lease, without its row and byte limits, by (ts, priority)."""
+        messages = [m for m in self._timeline(topic).all() if m.bucket in request.buckets]
+        messages = [m for m in messages if _may_lease(m, request, now)]
+        return [m.message(topic.name) for m in sorted(messages, key=lambda m: (m.ts, m.priority))]
+
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        """The earliest position of any message in `buckets`, a lease's end included."""
+        return self._timeline(topic).earliest(buckets)
+
+    async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
+        """Nothing to do: everything is near."""
+
+    async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
+        """What is left of the live leases of `consumer`, one set for each end that its rows have."""
+        sets: list[LeaseSet] = []
+        for lease in self._timeline(topic).leases.values():
+            if lease.consumer != consumer:
+                continue
+            ends: dict[int, list[HeldMessage]] = {}
+            for message in lease.messages():
+                if message.ts > now:
+                    ends.setdefault(message.ts, []).append(message)
+            sets += [_lease_set(lease, expires=end, messages=ends[end]) for end in sorted(ends)]
+        return sets
+
+    async def delete(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        """Remove rows of a live lease."""
+        timeline = self._timeline(topic)
+        return _settle(
+            timeline.leases.get(lease_id),
+            consumer,
+            rows,
+            now,
+            lambda message, _: timeline.remove(message),
+        )
+
+    async def extend(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        expires: int,
+        now: int,
+    ) -> Outcomes:
+        """Move the end of a live lease; the lease id stays."""
+        timeline = self._timeline(topic)
+        return _settle(
+            timeline.leases.get(lease_id),
+            consumer,
+            rows,
+            now,
+            lambda message, _: timeline.place(message, expires),
+        )
+
+    async def release(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        ts: int | Sequence[int],
+        now: int,
+    ) -> Outcomes:
+        """End a live lease and put the rows at `ts`; each gets a new version."""
+        timeline = self._timeline(topic)
+        lease = timeline.leases.get(lease_id)
+        if lease is not None and not isinstance(ts, int):
+            asked = sum(end - start for start, end in whole(rows, len(lease.rows)))
+            if len(ts) != asked:
+                raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {asked} rows to release")
+        version = self._next_version()
+
+        def put_back(message: HeldMessage, position: int) -> None:
+            timeline.leave_lease(message)
+            message.version = version
+            timeline.place(message, ts if isinstance(ts, int) else ts[position])
+
+        return _settle(lease, consumer, rows, now, put_back)
+
+    async def recall(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        """Undo a live lease that user code never saw: time and attempts are as before it."""
+        timeline = self._timeline(topic)
+        version = self._next_version()
+
+        def undo(message: HeldMessage, position: int) -> None:
+            due = message.due
+            timeline.leave_lease(message)
+            message.version = version
+            message.attempts -= 1
+            timeline.place(message, due)
+
+        return _settle(timeline.leases.get(lease_id), consumer, rows, now, undo)
+
+    # Queries
+
+    async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
+        """The messages, in the order of `ids`; None where there is none."""
+        found = map(self._timeline(topic).find, ids)
+        return [message.message(topic.name) if message else None for message in found]
+
+    async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
+        """Who holds the live lease of each id; None where nobody does."""
+        holders: list[Holder | None] = []
+        for message in map(self._timeline(topic).find, ids):
+            if message is None or message.lease is None or message.ts <= now:
+                holders.append(None)
+            else:
+                holders.append(
+                    Holder(
+                        consumer=message.lease.consumer,
+                        lease_id=message.lease.lease_id,
+                        row=message.row,
+                        due=message.due,
+                    )
+                )
+        return holders
+
+    async def count(self, topic: Topic, where: Filter, now: int) -> int:
+        """How many messages match, exactly."""
+        return sum(1 for _ in self._matching(topic, where, now))
+
+    async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+        """(start of step, count) for each step of [start, end) that has messages, exactly."""
+        counts: dict[int, int] = {}
+        for message in self._matching(topic, where, now):
+            start = message.ts - (message.ts - where.start) % step
+            counts[start] = counts.get(start, 0) + 1
+        return sorted(counts.items())
+
+    async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+        """One page of the messages that match, in order of (ts, id)."""
+        matching = ((_position(message), message) for message in self._matching(topic, where, now))
+        if cursor is not None:
+            behind = _check_cursor(cursor)
+            matching = ((at, message) for at, message in matching if at > behind)
+        page = heapq.nsmallest(limit + 1, matching, key=lambda item: item[0])
+        more = len(page) > limit
+        del page[limit:]
+        return Page(
+            messages=[message.message(topic.name) for _, message in page],
+            cursor=page[-1][0] if more and page else None,
+        )
+
+    def _matching(self, topic: Topic, where: Filter, now: int) -> Iterator[HeldMessage]:
+        for message in self._timeline(topic).all():
+            if (
+                where.start <= message.ts < where.end
+                and where.status in (None, status_of(message.ts, message.lock_consumer, now))
+                and where.owner in (None, message.owner)
+                and where.consumer in (None, message.lock_consumer)
+            ):
+                yield message
+
+    def _hold(self, timeline: Timeline, chosen: Iterable[HeldMessage], request: LeaseRequest) -> LeaseSet:
+        lease = HeldLease(lease_id=self._next_version(), consumer=request.consumer)
+        messages = list(chosen)
+        for message in messages:
+            timeline.enter_lease(message, lease)
+            message.version = lease.lease_id
+            message.attempts += 1
+            timeline.place(message, request.expires)
+        return _lease_set(lease, expires=request.expires, messages=messages)
+
+    def _timeline(self, topic: Topic) -> Timeline:
+        self._check_open()
+        return self._timelines.setdefault(topic.number, Timeline())
+
+    def _next_version(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise error_of(Code.STORE_FAILED, "the memory store is not open")
+
+
+def _message_of(topic: Topic, batch: CreateBatch, *, row: int, version: int) -> HeldMessage:
+    return HeldMessage(
+        id=batch.id_of(row),
+        natural=batch.ids is not None,
+        bucket=batch.bucket_of(row, topic.settings.buckets),
+        owner=batch.owner,
+        ts=batch.ts[row],
+        priority=batch.priorities[row] if batch.priorities is not None else 0,
+        body=batch.bodies[row],
+        headers=batch.headers[row] if batch.headers is not None else b"",
+        version=version,
+    )
+
+
+def _may_lease(message: HeldMessage, request: LeaseRequest, now: int) -> bool:
+    code = transitions.decide_lease(message.standing(), until=request.until, expires=request.expires, now=now)
+    return code is Code.OK
+
+
+def _lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage]) -> LeaseSet:
+    attempts = [message.attempts for message in messages]
+    priorities = [message.priority for message in messages]
+    headers = [message.headers for message in messages]
+    numbers = [message.row for message in messages]
+    return LeaseSet(
+        lease_id=lease.lease_id,
+        consumer=lease.consumer,
+        expires=expires,
+        spans=[IdSpan(len(messages), ids=[message.id for message in messages])],
+        ts=[message.due for message in messages],
+        bodies=[message.body for message in messages],
+        attempts=attempts if any(count != 1 for count in attempts) else None,
+        priorities=priorities if any(priorities) else None,
+        headers=headers if any(headers) else None,
+        rows=numbers if numbers != list(range(len(lease.rows))) else None,
+    )
+
+
+def _settle(
+    lease: HeldLease | None,
+    consumer: str,
+    rows: Sequence[RowRange] | None,
+    now: int,
+    change: Callable[[HeldMessage, int], None],
+) -> Outcomes:
+    """Apply `change` to each row that may be settled, with the row's place among those asked for."""
+    if lease is None:
+        return _all_lost(rows)
+    outcomes = Outcomes(len(lease.rows))
+    asked = (row for start, end in whole(rows, len(lease.rows)) for row in range(start, end))
+    for position, row in enumerate(asked):
+        message = lease.rows[row]
+        code = transitions.decide_by_consumer(
+            message.standing() if message else None, consumer=consumer, version=lease.lease_id, now=now
+        )
+        if message is None or code is not Code.OK:
+            outcomes.codes[row] = code
+        else:
+            change(message, position)
+    return outcomes
+
+
+def _all_lost(rows: Sequence[RowRange] | None) -> Outcomes:
+    """Every row asked for is lost; where all were asked for and their number is forgotten, row 0 says so."""
+    asked = [(0, 1)] if rows is None else whole(rows, limits.LEASE_ROWS_MAX)
+    lost = {row: Code.LEASE_LOST for start, end in asked for row in range(start, end)}
+    return Outcomes(max(lost, default=-1) + 1, lost)
+
+
+def _cell(column: Sequence[T | None] | None, row: int) -> T | None:
+    return column[row] if column is not None else None
+
+
+def _position(message: HeldMessage) -> bytes:
+    """Sorts as (ts, id); the last byte tells a natural id from a generated one of the same text."""
+    return (
+        message.ts.to_bytes(_TS_BYTES, "big")
+        + message.id.encode()
+        + (b"\x00" if message.natural else b"\x01")
+    )
+
+
+def _check_cursor(cursor: bytes) -> bytes:
+    if len(cursor) < _TS_BYTES + 2:
+        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that browse gave")
+    return cursor

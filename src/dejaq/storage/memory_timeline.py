@@ -1,0 +1,193 @@
+"""One topic of the memory store: its messages, their order in time, their leases and the counters seen."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from dejaq import limits
+from dejaq.domain.headers import decode_headers
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.message import Message
+from dejaq.domain.transitions import Standing
+
+
+@dataclass(slots=True, eq=False)
+class HeldMessage:
+    """A message; `ts` is its position. While `lease` is set, live or lost, `due` is where it was before."""
+
+    id: str
+    natural: bool
+    bucket: int
+    owner: str
+    ts: int
+    priority: int
+    body: bytes
+    headers: bytes
+    version: int
+    attempts: int = 0
+    lease: HeldLease | None = field(default=None, repr=False)
+    row: int = 0
+    due: int = 0
+    # The number of its valid entry in the bucket's heap; 0 when it is gone.
+    entry: int = 0
+
+    @property
+    def lock_consumer(self) -> str:
+        """The holder, also of a lease that has expired."""
+        return self.lease.consumer if self.lease is not None else ""
+
+    @property
+    def size(self) -> int:
+        """The bytes it takes in a lease set."""
+        return len(self.body) + len(self.headers)
+
+    def standing(self) -> Standing:
+        """What a transition needs to know."""
+        return Standing(ts=self.ts, owner=self.owner, lock_consumer=self.lock_consumer, version=self.version)
+
+    def same_content(self, other: HeldMessage) -> bool:
+        """Whether a create of `other` asks for what this is; a lease does not count as a change of time."""
+        return (self._own_ts(), self.owner, self.priority, self.body, self.headers) == (
+            other._own_ts(),
+            other.owner,
+            other.priority,
+            other.body,
+            other.headers,
+        )
+
+    def message(self, topic: str) -> Message:
+        """As its owner sees it."""
+        return Message(
+            id=self.id,
+            topic=topic,
+            bucket=self.bucket,
+            ts=self.ts,
+            priority=self.priority,
+            body=self.body,
+            producer_group=self.owner,
+            lock_consumer=self.lock_consumer,
+            version=self.version,
+            attempts=self.attempts,
+            headers=decode_headers(self.headers),
+        )
+
+    def _own_ts(self) -> int:
+        return self.due if self.lease is not None else self.ts
+
+
+@dataclass(slots=True, eq=False)
+class HeldLease:
+    """A lease set: the message of each row, or None once the row has left the lease."""
+
+    lease_id: int
+    consumer: str
+    rows: list[HeldMessage | None] = field(default_factory=list)
+    left: int = 0
+
+    def messages(self) -> Iterator[HeldMessage]:
+        """What is left, in the order of the rows."""
+        return (message for message in self.rows if message is not None)
+
+
+@dataclass(slots=True)
+class _Session:
+    used_ms: int
+    counters: set[int] = field(default_factory=set)
+
+
+class Timeline:
+    """The messages of one topic. A heap a bucket keeps their order; stale entries are skipped."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, HeldLease] = {}
+        self._natural: dict[str, HeldMessage] = {}
+        self._generated: dict[str, HeldMessage] = {}
+        self._sessions: dict[ProducerSession, _Session] = {}
+        self._heaps: dict[int, list[tuple[int, int, int, HeldMessage]]] = {}
+        self._entries = 0
+
+    def all(self) -> Iterator[HeldMessage]:
+        """Every message, in no order."""
+        return chain(self._natural.values(), self._generated.values())
+
+    def find(self, message_id: str) -> HeldMessage | None:
+        """The message with this id; a natural one comes before a generated one of the same text."""
+        return self._natural.get(message_id) or self._generated.get(message_id)
+
+    def find_as(self, message_id: str, *, natural: bool) -> HeldMessage | None:
+        """The message with this id of this kind."""
+        return (self._natural if natural else self._generated).get(message_id)
+
+    def add(self, message: HeldMessage) -> None:
+        """Take in a new message."""
+        (self._natural if message.natural else self._generated)[message.id] = message
+        self.place(message, message.ts)
+
+    def remove(self, message: HeldMessage) -> None:
+        """Forget a message."""
+        del (self._natural if message.natural else self._generated)[message.id]
+        self.leave_lease(message)
+        message.entry = 0
+
+    def place(self, message: HeldMessage, ts: int) -> None:
+        """Put a message at `ts`."""
+        self._entries += 1
+        message.ts = ts
+        message.entry = self._entries
+        heap = self._heaps.setdefault(message.bucket, [])
+        heapq.heappush(heap, (ts, message.priority, self._entries, message))
+
+    def due(self, buckets: Sequence[int], until: int) -> Iterator[HeldMessage]:
+        """Take messages up to `until` off the heaps, earliest first; place again what is not used."""
+        heads = [(*heap[0][:3], heap) for bucket in set(buckets) if (heap := self._trimmed(bucket))]
+        heapq.heapify(heads)
+        while heads and heads[0][0] <= until:
+            _, _, _, heap = heapq.heappop(heads)
+            message = heapq.heappop(heap)[3]
+            yield message
+            if self._trimmed(message.bucket):
+                heapq.heappush(heads, (*heap[0][:3], heap))
+
+    def earliest(self, buckets: Sequence[int]) -> int | None:
+        """The position of the first message in `buckets`."""
+        return min((heap[0][0] for bucket in buckets if (heap := self._trimmed(bucket))), default=None)
+
+    def enter_lease(self, message: HeldMessage, lease: HeldLease) -> None:
+        """Make `message` the next row of `lease`; an expired lease on it ends."""
+        self.leave_lease(message)
+        self.leases[lease.lease_id] = lease
+        message.lease, message.row, message.due = lease, len(lease.rows), message.ts
+        lease.rows.append(message)
+        lease.left += 1
+
+    def leave_lease(self, message: HeldMessage) -> None:
+        """Take a message out of its lease, if it has one; an empty lease is forgotten."""
+        lease = message.lease
+        if lease is None:
+            return
+        lease.rows[message.row] = None
+        lease.left -= 1
+        message.lease = None
+        if lease.left == 0:
+            del self.leases[lease.lease_id]
+
+    def seen_counters(self, session: ProducerSession, now: int) -> set[int]:
+        """The counters of a producer session that stand; sessions long unused are forgotten."""
+        used = self._sessions.pop(session, None) or _Session(now)
+        used.used_ms = now
+        self._sessions[session] = used
+        # The order of the dictionary is the order of last use.
+        for other, record in list(self._sessions.items()):
+            if record.used_ms >= now - limits.PRODUCER_SESSION_MS_MAX:
+                break
+            del self._sessions[other]
+        return used.counters
+
+    def _trimmed(self, bucket: int) -> list[tuple[int, int, int, HeldMessage]]:
+        heap = self._heaps.get(bucket, [])
+        while heap and heap[0][3].entry != heap[0][2]:
+            heapq.heappop(heap)
+        return heap

@@ -1,0 +1,52 @@
+"""Exact counts per cell of time, written in the same batch as the change that moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.database import Batch, Database
+
+
+class Cells:
+    """How many messages stand in each cell by their own ts (a lease does not move a message here)."""
+
+    def __init__(self, topic: int) -> None:
+        self._topic = topic
+        self._counts: dict[int, int] = {}
+        self._dirty: set[int] = set()
+        self.total = 0
+
+    def load(self, database: Database) -> None:
+        """Read every cell of the topic."""
+        prefix = keys.of_topic(keys.CELL, self._topic)
+        for key, value in database.scan(prefix, keys.after(prefix)):
+            count = int.from_bytes(value, "big")
+            self._counts[int.from_bytes(key[5:], "big")] = count
+            self.total += count
+
+    def add(self, time_slice: int, delta: int) -> None:
+        """Count `delta` more messages in the cell of a slice."""
+        cell = time_slice * keys.SLICE_MS // keys.CELL_MS
+        self._counts[cell] = self._counts.get(cell, 0) + delta
+        self.total += delta
+        self._dirty.add(cell)
+
+    def write(self, batch: Batch) -> None:
+        """Put every changed cell into the batch."""
+        for cell in self._dirty:
+            key = keys.numbered(keys.CELL, self._topic, cell)
+            if self._counts[cell]:
+                batch.put(key, self._counts[cell].to_bytes(8, "big"))
+            else:
+                batch.delete(key)
+                del self._counts[cell]
+        self._dirty.clear()
+
+    def between(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int, int]]:
+        """(start, end, count) of each cell that has messages and touches [start_ms, end_ms), in order."""
+        low, high = start_ms // keys.CELL_MS, (end_ms - 1) // keys.CELL_MS
+        cells = range(low, high + 1) if high - low < len(self._counts) else sorted(self._counts)
+        for cell in cells:
+            if low <= cell <= high and cell in self._counts:
+                yield cell * keys.CELL_MS, (cell + 1) * keys.CELL_MS, self._counts[cell]

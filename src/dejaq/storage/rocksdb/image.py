@@ -1,0 +1,432 @@
+"""A topic in memory: the near runs, the leases, the counts; and the steps every change is made of.
+
+A change alters the image and fills a write batch in one go, without a pause between; then the batch is written. When
+the write fails the whole image is thrown away and read again from disk, so it can never be ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dejaq import limits
+from dejaq.domain.ids import bucket_of, parse_generated
+from dejaq.domain.topic import Topic
+from dejaq.domain.transitions import Standing
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.cells import Cells
+from dejaq.storage.rocksdb.database import Batch, Database
+from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
+from dejaq.storage.rocksdb.run import Run
+from dejaq.storage.rocksdb.seen import Seen
+from dejaq.storage.rocksdb.window import Budget, Free, Lost, Window, load_step
+
+# One step of loading: small enough that the loop is not held up, large enough to be worth a seek.
+_STEP_BYTES = 512 * 1024
+_STEP_RUNS = 512
+
+
+@dataclass(slots=True)
+class Row:
+    """One row that is about to enter a new run."""
+
+    id: str
+    ts: int
+    body: bytes
+    priority: int
+    attempts: int
+    headers: bytes
+    apart: int
+
+
+@dataclass(slots=True)
+class Draft:
+    """Rows by (bucket, slice, owner), to become one run each."""
+
+    rows: dict[tuple[int, int, int], list[Row]] = field(default_factory=dict)
+
+    def add(self, bucket: int, owner: int, row: Row) -> None:
+        """Add a row at its ts."""
+        self.rows.setdefault((bucket, row.ts // keys.SLICE_MS, owner), []).append(row)
+
+
+class Image:
+    """Everything the store keeps in memory of one topic."""
+
+    def __init__(self, topic: Topic, database: Database, budget: Budget, number: Callable[[], int]) -> None:
+        self.topic = topic
+        self.database = database
+        self.cells = Cells(topic.number)
+        self.leases = LeaseBook()
+        self.seen = Seen(topic.number, database)
+        self.next_number = number
+        self._budget = budget
+        self._windows: dict[int, Window] = {}
+        self._runs: dict[bytes, Run] = {}
+        self._owners: dict[str, int] = {}
+        self._owner_names: dict[int, str] = {}
+
+    def load(self) -> None:
+        """Read counts, owners and leases; runs come when they are near."""
+        self.cells.load(self.database)
+        prefix = keys.of_topic(keys.OWNER, self.topic.number)
+        for key, value in self.database.scan(prefix, keys.after(prefix)):
+            self._enter_owner(value.decode(), int.from_bytes(key[5:], "big"))
+        prefix = keys.of_topic(keys.LEASE, self.topic.number)
+        for key, value in list(self.database.scan(prefix, keys.after(prefix))):
+            self._load_lease(int.from_bytes(key[5:], "big"), records.Lease.FromString(value))
+
+    def close(self) -> None:
+        """Give back the memory this topic had."""
+        for run in list(self._runs.values()):
+            self._unregister(run)
+
+    # Owners
+
+    def owner_number(self, name: str, batch: Batch) -> int:
+        """The number of a producer group, given on its first message."""
+        number = self._owners.get(name)
+        if number is None:
+            number = len(self._owners) + 1
+            self._enter_owner(name, number)
+            batch.put(keys.owner(self.topic.number, number), name.encode())
+        return number
+
+    def known_owner(self, name: str) -> int | None:
+        """The number of a producer group that has sent here."""
+        return self._owners.get(name)
+
+    def owner_name(self, number: int) -> str:
+        """The name behind the number."""
+        return self._owner_names[number]
+
+    @property
+    def owner_count(self) -> int:
+        """How many producer groups have sent here."""
+        return len(self._owners)
+
+    def _enter_owner(self, name: str, number: int) -> None:
+        self._owners[name] = number
+        self._owner_names[number] = name
+
+    # Runs
+
+    def window(self, bucket: int) -> Window:
+        """The near part of a bucket."""
+        window = self._windows.get(bucket)
+        if window is None:
+            window = self._windows[bucket] = Window(self.topic.number, bucket)
+        return window
+
+    def load_near(self, bucket: int, until: int) -> bool:
+        """Bring a step of a bucket's rows up to `until` into memory; False: all of them are."""
+        if self._budget.spent:
+            return False
+        return load_step(self.window(bucket), self._read_runs, until)
+
+    def load_due(self, bucket: int, until: int) -> Window:
+        """The window of a bucket with at least one row that is due in it, if there is any."""
+        window = self.window(bucket)
+        head = window.head()
+        while (head is None or head[0] > until) and load_step(window, self._read_runs, until):
+            head = window.head()
+        return window
+
+    def run_at(self, place: bytes) -> Run:
+        """The run at a place: the one in memory, or read from disk for this use only."""
+        key = keys.at_place(keys.RUN, self.topic.number, place)
+        run = self._runs.get(key)
+        if run is None:
+            value, gone = self.database.get_many([key, keys.gone(key)])
+            if value is None:
+                raise KeyError(key)
+            run = Run.parse(key, value, masks.unpack(gone or b""), self.leases.leased_rows(key))
+        return run
+
+    def runs_between(self, start_ms: int, end_ms: int, owner: int | None = None) -> Iterator[Run]:
+        """Every run of the slices that touch [start_ms, end_ms), bucket by bucket."""
+        first, last = start_ms // keys.SLICE_MS, (end_ms - 1) // keys.SLICE_MS
+        for bucket in range(self.topic.settings.buckets):
+            start = keys.slice_start(self.topic.number, bucket, first)
+            end = keys.slice_start(self.topic.number, bucket, last + 1)
+            for key in self.database.scan_keys(start, end):
+                if owner is None or int.from_bytes(key[-4:], "big") == owner:
+                    yield self.run_at(keys.place(key))
+
+    def add_run(self, batch: Batch, bucket: int, time_slice: int, owner: int, record: records.Run) -> Run:
+        """Write a new run with its directory or index entries and its count."""
+        topic, number = self.topic.number, self.next_number()
+        key = keys.run(topic, bucket, time_slice, number, owner)
+        value = record.SerializeToString()
+        batch.put(key, value)
+        if record.session:
+            entry = keys.directory(topic, bucket, record.session, record.first)
+            batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
+        else:
+            for message_id in record.ids:
+                batch.put(keys.index(topic, bucket, message_id), key[7:])
+        self.cells.add(time_slice, len(record.ts))
+        run = Run(key, record, len(value))
+        self._enter_window(run)
+        return run
+
+    def add_rows(self, batch: Batch, draft: Draft, *, changed: bool) -> None:
+        """Write the rows of a draft as new runs of listed ids."""
+        for (bucket, time_slice, owner), rows in draft.rows.items():
+            rows.sort(key=lambda row: (row.ts, row.priority))
+            record = records.Run(
+                owner=self.owner_name(owner),
+                ids=[row.id for row in rows],
+                ts=[row.ts for row in rows],
+                bodies=[row.body for row in rows],
+                changed=changed,
+            )
+            if any(row.priority for row in rows):
+                record.priorities.extend([row.priority for row in rows])
+            if any(row.attempts for row in rows):
+                record.attempts.extend([row.attempts for row in rows])
+            if any(row.headers for row in rows):
+                record.headers.extend([row.headers for row in rows])
+            if any(row.apart for row in rows):
+                record.apart.extend([row.apart for row in rows])
+            self.add_run(batch, bucket, time_slice, owner, record)
+
+    def remove_rows(self, batch: Batch, run: Run, mask: int, *, keep_bodies: bool = False) -> None:
+        """Take live rows out of a run; the run goes with its last row."""
+        topic = self.topic.number
+        record = run.record
+        self.cells.add(run.slice, -mask.bit_count())
+        if not record.session:
+            for row in masks.rows(mask):
+                batch.delete(keys.index(topic, run.bucket, record.ids[row]))
+        if record.apart and not keep_bodies:
+            for row in masks.rows(mask):
+                if record.apart[row]:
+                    batch.delete(keys.numbered(keys.BODY, topic, record.apart[row]))
+        had_gone = run.live != masks.full(run.count)
+        run.live &= ~mask
+        run.free &= ~mask
+        if run.live:
+            batch.put(keys.gone(run.key), masks.pack(masks.full(run.count) & ~run.live))
+            return
+        batch.delete(run.key)
+        if had_gone:
+            batch.delete(keys.gone(run.key))
+        if record.session:
+            batch.delete(keys.directory(topic, run.bucket, record.session, record.first))
+        self._unregister(run)
+
+    def row(self, run: Run, row: int, *, ts: int, attempts: int) -> Row:
+        """A row of a run, to be put into another at `ts`."""
+        record = run.record
+        return Row(
+            id=run.id_at(row),
+            ts=ts,
+            body=record.bodies[row],
+            priority=record.priorities[row] if record.priorities else 0,
+            attempts=attempts,
+            headers=record.headers[row] if record.headers else b"",
+            apart=record.apart[row] if record.apart else 0,
+        )
+
+    def body(self, run: Run, row: int) -> bytes:
+        """The body of a row, wherever it is stored."""
+        record = run.record
+        if record.apart and record.apart[row]:
+            body = self.database.get(keys.numbered(keys.BODY, self.topic.number, record.apart[row]))
+            if body is None:
+                raise KeyError(f"body {record.apart[row]}")
+            return body
+        return bytes(record.bodies[row])
+
+    def sizes(self, run: Run, start: int, end: int) -> list[int]:
+        """About how many bytes each row takes on the wire."""
+        if not run.record.apart:
+            return [len(body) + 64 for body in run.record.bodies[start:end]]
+        return [len(self.body(run, row)) + 64 for row in range(start, end)]
+
+    def put_apart(self, batch: Batch, body: bytes) -> tuple[bytes, int]:
+        """(what goes into the run, number of the body stored apart or 0)."""
+        if len(body) <= limits.INLINE_BODY_BYTES_MAX:
+            return body, 0
+        number = self.next_number()
+        batch.put(keys.numbered(keys.BODY, self.topic.number, number), body)
+        return b"", number
+
+    def give_back(self, run: Run, mask: int) -> None:
+        """Make rows of a run free again."""
+        run.free |= mask & run.live
+        if run.in_window:
+            self.window(run.bucket).offer(Free(run))
+
+    # Ids
+
+    def locate(self, ids: Sequence[str]) -> list[tuple[Run, int] | None]:
+        """The run and row of each id; ids of one run share one object."""
+        places = self._places(ids)
+        runs: dict[bytes, Run] = {}
+        found: list[tuple[Run, int] | None] = []
+        for message_id, at in zip(ids, places, strict=True):
+            if at is None:
+                found.append(None)
+                continue
+            place, counter = at
+            run = runs.get(place)
+            if run is None:
+                run = runs[place] = self.run_at(place)
+            row = run.row_of(message_id) if counter is None else counter - run.record.first
+            found.append((run, row) if run.live >> row & 1 else None)
+        return found
+
+    def _places(self, ids: Sequence[str]) -> list[tuple[bytes, int | None] | None]:
+        topic, buckets = self.topic.number, self.topic.settings.buckets
+        listed = [bucket_of(message_id, buckets) for message_id in ids]
+        values = self.database.get_many([keys.index(topic, b, i) for b, i in zip(listed, ids, strict=True)])
+        places: list[tuple[bytes, int | None] | None] = []
+        for message_id, bucket, value in zip(ids, listed, values, strict=True):
+            if value is not None:
+                places.append((bucket.to_bytes(2, "big") + value, None))
+            else:
+                places.append(self._generated_place(message_id))
+        return places
+
+    def _generated_place(self, message_id: str) -> tuple[bytes, int | None] | None:
+        parsed = parse_generated(message_id)
+        if parsed is None or parsed[1] >= self.topic.settings.buckets:
+            return None
+        session, bucket, counter = parsed
+        topic, at = self.topic.number, bucket.to_bytes(2, "big")
+        # A row that was released or changed is listed in the bucket it was born in.
+        value = self.database.get(keys.index(topic, bucket, message_id))
+        if value is not None:
+            return at + value, None
+        packed = session.pack()
+        entry = self.database.last_item(
+            keys.directory(topic, bucket, packed, 0), keys.directory(topic, bucket, packed, counter)
+        )
+        if entry is None:
+            return None
+        first, count = int.from_bytes(entry[0][-4:], "big"), int.from_bytes(entry[1][20:], "big")
+        return (at + entry[1][:20], counter) if counter < first + count else None
+
+    def standing(self, run: Run, row: int) -> tuple[Standing, tuple[Lease, Part, int] | None]:
+        """What a decision about a live row needs to know, and the lease it stands in."""
+        holding = None if run.free >> row & 1 else self.leases.find(run, row)
+        if holding is None:
+            return Standing(run.record.ts[row], run.record.owner, "", run.number), None
+        lease, _, lease_row = holding
+        return Standing(lease.term_of(lease_row), run.record.owner, lease.consumer, lease.id), holding
+
+    # Leases
+
+    def lapse(self, now: int) -> None:
+        """Offer the rows of every lease that has ended."""
+        for lease, expires in self.leases.take_ended(now):
+            for part in lease.parts:
+                self.window(part.run.bucket).offer(Lost(lease, part, expires))
+
+    def drop_from_lease(self, batch: Batch, lease: Lease, rows: int, *, gone: bool) -> None:
+        """Take rows out of a lease; the lease goes with its last row.
+
+        Rows that are gone from their run need no mark in the lease: it is found without them when it is read.
+        """
+        lease.drop(rows)
+        if lease.terms:
+            if not gone:
+                self.write_terms(batch, lease)
+            return
+        self.end_lease(batch, lease)
+
+    def end_lease(self, batch: Batch, lease: Lease) -> None:
+        """Remove a lease of which nothing stands."""
+        batch.delete(keys.numbered(keys.LEASE, self.topic.number, lease.id))
+        batch.delete(keys.numbered(keys.TERMS, self.topic.number, lease.id))
+        self.leases.remove(lease)
+        for part in lease.parts:
+            run = part.run
+            if not run.in_window and not self.leases.on_run(run.key):
+                self._unregister(run)
+
+    def write_terms(self, batch: Batch, lease: Lease) -> None:
+        """Write when the rows of a lease end."""
+        key = keys.numbered(keys.TERMS, self.topic.number, lease.id)
+        batch.put(key, lease.terms_record().SerializeToString())
+
+    def _load_lease(self, lease_id: int, record: records.Lease) -> None:
+        parts: list[Part] = []
+        standing, offset = 0, 0
+        for place, start, count, due in zip(
+            record.runs, record.starts, record.counts, record.dues, strict=True
+        ):
+            run = self._leased_run(place)
+            attempts = list(record.attempts[offset : offset + count]) or None
+            parts.append(Part(run, start, count, offset, due=due, attempts=attempts))
+            standing |= ((run.live >> start) & masks.full(count)) << offset
+            offset += count
+        terms = {record.expires: standing}
+        value = self.database.get(keys.numbered(keys.TERMS, self.topic.number, lease_id))
+        if value is not None:
+            parsed = records.Terms.FromString(value)
+            terms = dict(zip(parsed.expires, map(masks.unpack, parsed.masks), strict=True))
+        terms = {expires: mask & standing for expires, mask in terms.items() if mask & standing}
+        lease = Lease(lease_id, record.consumer, parts, terms)
+        self.leases.add(lease)
+        for part in parts:
+            part.run.free &= ~part.in_run(lease.rows)
+
+    def _leased_run(self, place: bytes) -> Run:
+        """The run of a part; one without rows where every row has left."""
+        try:
+            run = self.run_at(place)
+        except KeyError:
+            return Run(keys.at_place(keys.RUN, self.topic.number, place), records.Run(), 0)
+        self._register(run)
+        return run
+
+    # Memory
+
+    def _enter_window(self, run: Run) -> None:
+        window = self.window(run.bucket)
+        if run.key >= window.cursor:
+            window.left_on_disk(run.key)
+        elif self._budget.spent:
+            for dropped in window.retreat(run.key):
+                dropped.in_window = False
+                if not self.leases.on_run(dropped.key):
+                    self._unregister(dropped)
+        else:
+            self._register(run)
+            run.in_window = True
+            window.offer(Free(run))
+
+    def _read_runs(self, start: bytes, end: bytes) -> tuple[list[Run], bool]:
+        """The next runs from `start`, a step's worth, and whether that is all before `end`."""
+        items: list[tuple[bytes, bytes]] = []
+        size = 0
+        for item in self.database.scan(start, end):
+            items.append(item)
+            size += len(item[1])
+            if size >= _STEP_BYTES or len(items) >= _STEP_RUNS:
+                break
+        if not items:
+            return [], True
+        span = self.database.scan(keys.gone(items[0][0]), keys.gone(items[-1][0]) + b"\0")
+        gone = {key[1:]: masks.unpack(value) for key, value in span}
+        runs: list[Run] = []
+        for key, value in items:
+            run = self._runs.get(key)
+            if run is None:
+                run = Run.parse(key, value, gone.get(key[1:], 0), self.leases.leased_rows(key))
+                self._register(run)
+            runs.append(run)
+        return runs, size < _STEP_BYTES and len(items) < _STEP_RUNS
+
+    def _register(self, run: Run) -> None:
+        if run.key not in self._runs:
+            self._runs[run.key] = run
+            self._budget.used += run.size
+
+    def _unregister(self, run: Run) -> None:
+        if self._runs.pop(run.key, None) is not None:
+            self._budget.used -= run.size

@@ -1,0 +1,105 @@
+"""The key of every record: one byte for the table, then numbers whose bytes sort as the numbers do.
+
+    m name                                meta: format, boot
+    t topic                               topic record
+    o topic owner                         name of a producer group
+    c topic cell                          count of messages in a cell of time
+    s topic session                       counters a producer session has used
+    l topic lease                         lease: its parts
+    x topic lease                         lease: its terms, where they are not those it began with
+    r topic bucket slice number owner     run
+    g topic bucket slice number owner     rows of the run that are gone
+    d topic bucket session first          directory: generated ids -> run
+    i topic bucket id                     index: listed ids -> run
+    b topic number                        body that is stored apart
+
+`slice` is ts // SLICE_MS. What follows `topic` in a run's key is its *place*, by which other records name it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SLICE_MS = 10_000
+# Counters are kept per cell, a whole number of slices, so that a run lies in exactly one.
+CELL_MS = 60_000
+
+META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
+LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
+OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY)
+
+_TOPIC = struct.Struct(">cI")
+_TOPIC_NUMBER = struct.Struct(">cIQ")
+_BUCKET = struct.Struct(">cIH")
+_RUN = struct.Struct(">cIHQQI")
+_PLACE = struct.Struct(">HQQI")
+
+
+def of_topic(table: bytes, topic: int) -> bytes:
+    """The prefix of a topic's records in a table."""
+    return _TOPIC.pack(table, topic)
+
+
+def numbered(table: bytes, topic: int, number: int) -> bytes:
+    """A record named by a 64-bit number."""
+    return _TOPIC_NUMBER.pack(table, topic, number)
+
+
+def of_bucket(table: bytes, topic: int, bucket: int) -> bytes:
+    """The prefix of a bucket's records in a table."""
+    return _BUCKET.pack(table, topic, bucket)
+
+
+def run(topic: int, bucket: int, time_slice: int, number: int, owner: int) -> bytes:
+    """The key of a run."""
+    return _RUN.pack(RUN, topic, bucket, time_slice, number, owner)
+
+
+def slice_start(topic: int, bucket: int, time_slice: int) -> bytes:
+    """Where the runs of a slice begin."""
+    return _BUCKET.pack(RUN, topic, bucket) + time_slice.to_bytes(8, "big")
+
+
+def place(run_key: bytes) -> bytes:
+    """What names a run within its topic."""
+    return run_key[5:]
+
+
+def unpack_place(at: bytes) -> tuple[int, int, int, int]:
+    """(bucket, slice, number, owner)."""
+    return _PLACE.unpack(at)
+
+
+def at_place(table: bytes, topic: int, at: bytes) -> bytes:
+    """The key of a run, or of its gone rows, by its place."""
+    return _TOPIC.pack(table, topic) + at
+
+
+def gone(run_key: bytes) -> bytes:
+    """The key of the gone rows of a run."""
+    return GONE + run_key[1:]
+
+
+def directory(topic: int, bucket: int, session: bytes, first: int) -> bytes:
+    """The directory entry of a run of generated ids."""
+    return _BUCKET.pack(DIRECTORY, topic, bucket) + session + first.to_bytes(4, "big")
+
+
+def index(topic: int, bucket: int, message_id: str) -> bytes:
+    """The index entry of a listed id."""
+    return _BUCKET.pack(INDEX, topic, bucket) + message_id.encode()
+
+
+def session(topic: int, packed: bytes) -> bytes:
+    """The record of a producer session."""
+    return _TOPIC.pack(SESSION, topic) + packed
+
+
+def owner(topic: int, number: int) -> bytes:
+    """The record of a producer group's name."""
+    return _TOPIC.pack(OWNER, topic) + number.to_bytes(4, "big")
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind every key that begins with `prefix`."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

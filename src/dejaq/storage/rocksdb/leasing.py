@@ -1,0 +1,148 @@
+"""Lease: what is due leaves its runs as slices of columns."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
+from dejaq.domain.transitions import Standing, decide_lease
+from dejaq.errors import Code, error_of
+from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.database import Batch
+from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.run import Key
+from dejaq.storage.rocksdb.window import Allowance, Lost
+
+
+def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseSet | None:
+    """Lease the next due rows of the buckets into `batch`; None when nothing is due."""
+    parts = _take_due(image, request, now, batch)
+    if not parts:
+        return None
+    offset = 0
+    for part in parts:
+        part.offset = offset
+        offset += part.count
+    granted = Lease(image.next_number(), request.consumer, parts, {request.expires: masks.full(offset)})
+    image.leases.add(granted)
+    key = keys.numbered(keys.LEASE, image.topic.number, granted.id)
+    batch.put(key, granted.record().SerializeToString())
+    return lease_set(image, granted, request.expires, granted.rows)
+
+
+def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> list[Part]:
+    """Take due rows out of the windows, earliest first across the buckets."""
+    image.lapse(now)
+    heads: list[tuple[Key, int]] = []
+    for bucket in request.buckets:
+        head = image.load_due(bucket, request.until).head()
+        if head is not None and head[0] <= request.until:
+            heads.append((head, bucket))
+    heapq.heapify(heads)
+    parts: list[Part] = []
+    allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
+    while heads and not allowance.spent:
+        (ts, _), bucket = heapq.heappop(heads)
+        _check(ts, request, now)
+        source, taken = image.window(bucket).take(heads[0][0] if heads else None, request.until, allowance)
+        if not taken:
+            break
+        parts += taken
+        if isinstance(source, Lost):
+            _close_lost(image, source.lease, batch)
+        head = image.load_due(bucket, request.until).head()
+        if head is not None and head[0] <= request.until:
+            heapq.heappush(heads, (head, bucket))
+    return parts
+
+
+def _check(ts: int, request: LeaseRequest, now: int) -> None:
+    """Ask the one decision: rows that a window offers are free or lost, so one answer holds for all of them."""
+    code = decide_lease(Standing(ts, "", "", 0), until=request.until, expires=request.expires, now=now)
+    if code is not Code.OK:
+        raise error_of(code, f"a lease until {request.expires} for what is due by {request.until}, at {now}")
+
+
+def _close_lost(image: Image, lost: Lease, batch: Batch) -> None:
+    if lost.terms:
+        image.write_terms(batch, lost)
+    else:
+        image.end_lease(batch, lost)
+
+
+def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
+    """Rows of a lease as columns sorted by (ts, priority); `rows` numbers them unless they are 0 to n-1."""
+    result = LeaseSet(lease_id=held.id, consumer=held.consumer, expires=expires, spans=[], ts=[], bodies=[])
+    numbers: list[int] = []
+    attempts: list[int] = []
+    priorities: list[int] = []
+    headers: list[bytes] = []
+    for part in held.parts:
+        for start, end in masks.ranges(part.in_run(rows)):
+            record = part.run.record
+            size = end - start
+            offset = part.offset + start - part.start
+            numbers.extend(range(offset, offset + size))
+            result.spans.append(part.run.id_span(start, end))
+            result.ts.extend([part.due] * size if part.due else record.ts[start:end])
+            if record.apart:
+                result.bodies.extend(image.body(part.run, row) for row in range(start, end))
+            else:
+                result.bodies.extend(record.bodies[start:end])
+            first = start - part.start
+            attempts.extend(part.attempts[first : first + size] if part.attempts else [1] * size)
+            priorities.extend(record.priorities[start:end] or [0] * size)
+            headers.extend(record.headers[start:end] or [b""] * size)
+    result.attempts = attempts if any(n != 1 for n in attempts) else None
+    result.priorities = priorities if any(priorities) else None
+    result.headers = headers if any(headers) else None
+    whole = len(numbers) == held.count
+    result.rows = None if whole else numbers
+    if len(result.spans) > 1:
+        _sort(result, numbers)
+    return result
+
+
+def _sort(result: LeaseSet, numbers: list[int]) -> None:
+    """Bring rows of several runs into one order; a single run is in order already."""
+    if result.priorities is None:
+        order = sorted(range(len(result.ts)), key=result.ts.__getitem__)
+    else:
+        sort_keys = list(zip(result.ts, result.priorities, strict=True))
+        order = sorted(range(len(sort_keys)), key=sort_keys.__getitem__)
+    if order == list(range(len(order))):
+        return
+    ids = result.ids()
+    result.spans = [IdSpan(count=len(ids), ids=[ids[i] for i in order])]
+    result.ts = [result.ts[i] for i in order]
+    result.bodies = [result.bodies[i] for i in order]
+    result.rows = [numbers[i] for i in order]
+    result.attempts = result.attempts and [result.attempts[i] for i in order]
+    result.priorities = result.priorities and [result.priorities[i] for i in order]
+    result.headers = result.headers and [result.headers[i] for i in order]
+
+
+def leases_of(image: Image, consumer: str, now: int) -> list[LeaseSet]:
+    """What is left of a consumer's live leases, one set for each end."""
+    return [
+        lease_set(image, held, expires, rows)
+        for held in image.leases.of_consumer(consumer)
+        for expires, rows in sorted(held.terms.items())
+        if expires > now
+    ]
+
+
+def next_ts(image: Image, buckets: Sequence[int]) -> int | None:
+    """The earliest time at which something may become due in the buckets."""
+    times = [] if (end := image.leases.next_end()) is None else [end]
+    for bucket in buckets:
+        window = image.window(bucket)
+        head = window.head()
+        if head is not None:
+            times.append(head[0])
+        unloaded = window.next_unloaded(image.database.first_key)
+        if unloaded is not None:
+            times.append(unloaded)
+    return min(times, default=None)

@@ -1,0 +1,101 @@
+"""What an owner may do to its messages: change them, cancel them, and ask who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from dejaq.domain.batch import Outcomes
+from dejaq.domain.transitions import decide_by_owner
+from dejaq.errors import Code
+from dejaq.storage.base import Edits, Holder
+from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.database import Batch
+from dejaq.storage.rocksdb.image import Draft, Image
+from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.run import Run
+
+Holding = tuple[Lease, Part, int]
+Value = TypeVar("Value")
+
+
+def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outcomes:
+    """Move each message that may be changed into a new run, with its new values."""
+    outcomes = Outcomes(len(edits.ids))
+    draft = Draft()
+    changed: set[tuple[bytes, int]] = set()
+    for item, at in enumerate(image.locate(edits.ids)):
+        version = edits.versions[item] if edits.versions is not None else None
+        if at is not None and (at[0].key, at[1]) in changed:
+            outcomes.codes[item] = Code.DUPLICATE_IN_BATCH
+            continue
+        code, holding = _decide(image, at, owner, now, version)
+        if code is not Code.OK or at is None:
+            outcomes.codes[item] = code
+            continue
+        run, row = at
+        changed.add((run.key, row))
+        attempts = holding[1].attempts_at(row) if holding else run.attempts_at(row)
+        ts = holding[0].term_of(holding[2]) if holding else run.record.ts[row]
+        new = image.row(run, row, ts=_value(edits.ts, item, ts), attempts=attempts)
+        new.priority = _value(edits.priorities, item, new.priority)
+        new.headers = _value(edits.headers, item, new.headers)
+        body = edits.bodies[item] if edits.bodies is not None else None
+        if body is not None:
+            if new.apart:
+                batch.delete(keys.numbered(keys.BODY, image.topic.number, new.apart))
+            new.body, new.apart = image.put_apart(batch, body)
+        draft.add(run.bucket, run.owner, new)
+        _leave(image, run, row, holding, batch, keep_bodies=True)
+    image.add_rows(batch, draft, changed=True)
+    return outcomes
+
+
+def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch) -> Outcomes:
+    """Remove each message that may be cancelled."""
+    outcomes = Outcomes(len(ids))
+    for item, at in enumerate(image.locate(ids)):
+        # An id that stands twice in the batch is gone the second time.
+        standing = at if at is not None and at[0].live >> at[1] & 1 else None
+        code, holding = _decide(image, standing, owner, now, None)
+        if code is not Code.OK or standing is None:
+            outcomes.codes[item] = code
+            continue
+        _leave(image, *standing, holding, batch, keep_bodies=False)
+    return outcomes
+
+
+def holders(image: Image, ids: Sequence[str], now: int) -> list[Holder | None]:
+    """Who holds the live lease of each id."""
+    found: list[Holder | None] = []
+    for at in image.locate(ids):
+        holding = image.standing(*at)[1] if at is not None else None
+        if at is None or holding is None or holding[0].term_of(holding[2]) <= now:
+            found.append(None)
+        else:
+            lease, part, lease_row = holding
+            found.append(Holder(lease.consumer, lease.id, lease_row, part.due_at(at[1])))
+    return found
+
+
+def _decide(
+    image: Image, at: tuple[Run, int] | None, owner: str, now: int, version: int | None
+) -> tuple[Code, Holding | None]:
+    if at is None:
+        return decide_by_owner(None, owner=owner, now=now), None
+    standing, holding = image.standing(*at)
+    return decide_by_owner(standing, owner=owner, now=now, version=version), holding
+
+
+def _leave(
+    image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool
+) -> None:
+    """Take a row out of its run and out of the lease it was lost from."""
+    image.remove_rows(batch, run, 1 << row, keep_bodies=keep_bodies)
+    if holding is not None:
+        image.drop_from_lease(batch, holding[0], 1 << holding[2], gone=True)
+
+
+def _value(column: Sequence[Value | None] | None, item: int, present: Value) -> Value:
+    value = column[item] if column is not None else None
+    return present if value is None else value

@@ -1,0 +1,180 @@
+"""Queries: exact counts from the cells, and messages in order of time."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator, Sequence
+
+from dejaq.domain.headers import decode_headers
+from dejaq.domain.message import Message, Status
+from dejaq.errors import Code, error_of
+from dejaq.storage.base import Filter, Page
+from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.run import Run
+
+_CURSOR = struct.Struct(">q")
+_TS_END = 2**62
+
+
+def get(image: Image, ids: Sequence[str]) -> list[Message | None]:
+    """The message of each id."""
+    return [message(image, *at) if at is not None else None for at in image.locate(ids)]
+
+
+def message(image: Image, run: Run, row: int) -> Message:
+    """A row as its owner sees it."""
+    standing, holding = image.standing(run, row)
+    record = run.record
+    return Message(
+        id=run.id_at(row),
+        topic=image.topic.name,
+        bucket=run.bucket,
+        ts=standing.ts,
+        priority=run.sort_key(row)[1],
+        body=image.body(run, row),
+        producer_group=record.owner,
+        lock_consumer=standing.lock_consumer,
+        version=standing.version,
+        attempts=holding[1].attempts_at(row) if holding else run.attempts_at(row),
+        headers=decode_headers(record.headers[row]) if record.headers else {},
+    )
+
+
+def histogram(image: Image, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+    """(start of step, count) of each step that has messages."""
+    start, end = max(where.start, 0), min(where.end, _TS_END)
+    if start >= end:
+        return []
+    tally: dict[int, int] = {}
+    owner = image.known_owner(where.owner) if where.owner is not None else None
+    if where.owner is not None and owner is None:
+        return []
+    low, high = _free_range(where, start, end, now)
+    if low < high:
+        # With one producer group in the topic, the cells count for it.
+        _tally_free(image, low, high, start, step, owner if image.owner_count > 1 else None, tally)
+    for ts, run, rows in _leased(image, where, start, end, now):
+        if owner is None or run.owner == owner:
+            _add(tally, start, step, ts, rows.bit_count())
+    return [(start + index * step, count) for index, count in sorted(tally.items()) if count]
+
+
+def _free_range(where: Filter, start: int, end: int, now: int) -> tuple[int, int]:
+    """The times at which rows in no lease match the filter."""
+    if where.consumer is not None or where.status is Status.PROCESSING:
+        return 0, 0
+    if where.status is Status.AVAILABLE:
+        return start, min(end, now + 1)
+    if where.status is Status.WAITING:
+        return max(start, now + 1), end
+    return start, end
+
+
+def _tally_free(
+    image: Image, low: int, high: int, start: int, step: int, owner: int | None, tally: dict[int, int]
+) -> None:
+    """Count rows by their own ts: whole cells from the counters, cut ones row by row; then take off the leased."""
+    for first, behind, count in image.cells.between(low, high):
+        inside = low <= first and behind <= high and (first - start) // step == (behind - 1 - start) // step
+        if inside and owner is None:
+            _add(tally, start, step, first, count)
+            continue
+        for run in image.runs_between(max(first, low), min(behind, high), owner):
+            _tally_rows(
+                run, run.live & run.rows_between(max(first, low), min(behind, high)), start, step, tally, 1
+            )
+    for lease in image.leases:
+        for part in lease.parts:
+            run = part.run
+            rows = part.in_run(lease.rows)
+            if rows and (owner is None or run.owner == owner):
+                _tally_rows(run, rows & run.rows_between(low, high), start, step, tally, -1)
+
+
+def _tally_rows(run: Run, rows: int, start: int, step: int, tally: dict[int, int], sign: int) -> None:
+    ts = run.record.ts
+    for first, end in masks.ranges(rows):
+        if (ts[first] - start) // step == (ts[end - 1] - start) // step:
+            _add(tally, start, step, ts[first], sign * (end - first))
+        else:
+            for value in ts[first:end]:
+                _add(tally, start, step, value, sign)
+
+
+def _add(tally: dict[int, int], start: int, step: int, ts: int, count: int) -> None:
+    index = (ts - start) // step
+    tally[index] = tally.get(index, 0) + count
+
+
+def _leased(image: Image, where: Filter, start: int, end: int, now: int) -> Iterator[tuple[int, Run, int]]:
+    """(ts, run, rows) of the leased rows that match all but the owner."""
+    if where.status is Status.WAITING:
+        return
+    leases = image.leases if where.consumer is None else image.leases.of_consumer(where.consumer)
+    for lease in leases:
+        for expires, standing in lease.terms.items():
+            status = Status.AVAILABLE if expires <= now else Status.PROCESSING
+            if start <= expires < end and where.status in (None, status):
+                for part in lease.parts:
+                    rows = part.in_run(standing)
+                    if rows:
+                        yield expires, part.run, rows
+
+
+def browse(image: Image, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+    """One page in order of (ts, id), beginning behind the cursor."""
+    after = _unpack(cursor)
+    start = max(where.start, 0, after[0])
+    end = min(where.end, _TS_END)
+    owner = image.known_owner(where.owner) if where.owner is not None else None
+    if start >= end or (where.owner is not None and owner is None):
+        return Page([], None)
+    low, high = _free_range(where, start, end, now)
+    free = _free_rows(image, low, high, owner, after) if low < high else iter(())
+    leased = sorted(
+        (ts, run.id_at(row), run.key, row, run)
+        for ts, run, rows in _leased(image, where, start, end, now)
+        if owner is None or run.owner == owner
+        for row in masks.rows(rows)
+    )
+    found: list[tuple[int, str, bytes, int, Run]] = []
+    for entry in heapq.merge(free, (e for e in leased if (e[0], e[1]) > after)):
+        found.append(entry)
+        if len(found) > limit:
+            break
+    messages = [message(image, run, row) for _, _, _, row, run in found[:limit]]
+    more = len(found) > limit
+    return Page(messages, _pack(messages[-1]) if more else None)
+
+
+def _free_rows(
+    image: Image, low: int, high: int, owner: int | None, after: tuple[int, str]
+) -> Iterator[tuple[int, str, bytes, int, Run]]:
+    """Rows in no lease, slice by slice, each slice in order."""
+    for first, behind, _ in image.cells.between(low, high):
+        for begin in range(
+            max(first, low // keys.SLICE_MS * keys.SLICE_MS), min(behind, high), keys.SLICE_MS
+        ):
+            bottom, top = max(begin, low), min(begin + keys.SLICE_MS, high)
+            rows = [
+                (run.record.ts[row], run.id_at(row), run.key, row, run)
+                for run in image.runs_between(bottom, top, owner)
+                for row in masks.rows(run.free & run.rows_between(bottom, top))
+            ]
+            rows.sort(key=lambda entry: entry[:2])
+            yield from (entry for entry in rows if (entry[0], entry[1]) > after)
+
+
+def _pack(last: Message) -> bytes:
+    return _CURSOR.pack(last.ts) + last.id.encode()
+
+
+def _unpack(cursor: bytes | None) -> tuple[int, str]:
+    if cursor is None:
+        return -1, ""
+    try:
+        return _CURSOR.unpack_from(cursor)[0], cursor[8:].decode("ascii")
+    except (struct.error, UnicodeDecodeError):
+        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that a page gave") from None

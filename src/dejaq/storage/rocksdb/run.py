@@ -1,0 +1,94 @@
+"""A run in memory: its record, and which of its rows are live and free."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from dejaq.domain.batch import IdSpan
+from dejaq.domain.ids import ProducerSession, generated_ids
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.rocksdb import keys, masks
+
+Key = tuple[int, int]
+
+
+class Run:
+    """Rows that were written together. `live` rows are not gone; `free` ones are live and in no lease."""
+
+    __slots__ = (
+        "bucket",
+        "count",
+        "free",
+        "in_window",
+        "key",
+        "live",
+        "number",
+        "owner",
+        "record",
+        "size",
+        "slice",
+    )
+
+    def __init__(self, key: bytes, record: records.Run, size: int, gone: int = 0, leased: int = 0) -> None:
+        self.key = key
+        self.bucket, self.slice, self.number, self.owner = keys.unpack_place(keys.place(key))
+        self.record = record
+        self.count = len(record.ts)
+        self.size = size
+        self.live = masks.full(self.count) & ~gone
+        self.free = self.live & ~leased
+        self.in_window = False
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0) -> Run:
+        """The run that was stored under `key`."""
+        return cls(key, records.Run.FromString(value), len(value), gone, leased)
+
+    @property
+    def generated(self) -> bool:
+        """Whether ids are counters and not listed."""
+        return bool(self.record.session)
+
+    def id_span(self, start: int, end: int) -> IdSpan:
+        """The ids of rows start to end-1."""
+        if self.generated:
+            return IdSpan(count=end - start, prefix=self._prefix(), first=self.record.first + start)
+        return IdSpan(count=end - start, ids=self.record.ids[start:end])
+
+    def id_at(self, row: int) -> str:
+        """The id of one row."""
+        if self.generated:
+            return generated_ids(self._prefix(), self.record.first + row, 1)[0]
+        return str(self.record.ids[row])
+
+    def row_of(self, message_id: str) -> int:
+        """The row of a listed id; raises ValueError when it is not here."""
+        return list(self.record.ids).index(message_id)
+
+    def sort_key(self, row: int) -> Key:
+        """(ts, priority) of one row."""
+        priorities = self.record.priorities
+        return self.record.ts[row], priorities[row] if priorities else 0
+
+    def attempts_at(self, row: int) -> int:
+        """How many leases the row had before it came into this run."""
+        return self.record.attempts[row] if self.record.attempts else 0
+
+    def rows_until(self, bound: Key) -> int:
+        """How many rows, from the first, have (ts, priority) <= bound."""
+        ts = self.record.ts
+        if not self.record.priorities:
+            return bisect_right(ts, bound[0] if bound[1] >= 0 else bound[0] - 1)
+        end = bisect_left(ts, bound[0])
+        while end < self.count and self.sort_key(end) <= bound:
+            end += 1
+        return end
+
+    def rows_between(self, start_ms: int, end_ms: int) -> int:
+        """The mask of the rows with start_ms <= ts < end_ms."""
+        ts = self.record.ts
+        low, high = bisect_left(ts, start_ms), bisect_left(ts, end_ms)
+        return masks.span(low, high) if high > low else 0
+
+    def _prefix(self) -> str:
+        return ProducerSession.unpack(self.record.session).prefix(self.bucket)

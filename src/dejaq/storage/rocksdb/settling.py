@@ -1,0 +1,129 @@
+"""Settle: a consumer deletes, extends, releases or gives back rows of its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dejaq.domain.batch import Outcomes, RowRange, whole
+from dejaq.domain.transitions import Standing, decide_by_consumer
+from dejaq.errors import Code, error_of
+from dejaq.storage.rocksdb import masks
+from dejaq.storage.rocksdb.database import Batch
+from dejaq.storage.rocksdb.image import Draft, Image
+from dejaq.storage.rocksdb.lease import Lease, Part
+
+
+class Settlement:
+    """One settlement: which of the asked rows its consumer still holds, and what is to be said of the others."""
+
+    def __init__(
+        self, image: Image, lease_id: int, consumer: str, ranges: Sequence[RowRange] | None, now: int
+    ) -> None:
+        self.image = image
+        self.lease = image.leases.get(lease_id)
+        self.ranges = list(ranges) if ranges is not None else None
+        if self.lease is None:
+            count = max((end for _, end in ranges), default=0) if ranges is not None else 1
+            self.asked = whole(ranges, count)
+        else:
+            self.asked = whole(ranges, self.lease.count)
+        asked = masks.of_ranges(self.asked)
+        self.held = _held(self.lease, consumer, asked, now)
+        if ranges is None and self.lease is not None and self.held:
+            asked &= self.lease.rows  # "all" means all that stand
+        refused = asked & ~self.held
+        self.outcomes = Outcomes(asked.bit_length(), dict.fromkeys(masks.rows(refused), Code.LEASE_LOST))
+
+    def parts(self) -> Iterator[tuple[Part, int]]:
+        """Each part with rows to change, and those rows as a mask of its run."""
+        assert self.lease is not None
+        for part in self.lease.parts:
+            rows = part.in_run(self.held)
+            if rows:
+                yield part, rows
+
+
+def _held(lease: Lease | None, consumer: str, asked: int, now: int) -> int:
+    """The asked rows whose live lease this is. Rows of one term share one decision."""
+    if lease is None:
+        return 0
+    held = 0
+    for expires, rows in lease.terms.items():
+        standing = Standing(expires, "", lease.consumer, lease.id)
+        if (
+            rows & asked
+            and decide_by_consumer(standing, consumer=consumer, version=lease.id, now=now) is Code.OK
+        ):
+            held |= rows & asked
+    return held
+
+
+def delete(settlement: Settlement, batch: Batch) -> None:
+    """Remove the held rows."""
+    image, lease = settlement.image, settlement.lease
+    if lease is None or not settlement.held:
+        return
+    for part, rows in settlement.parts():
+        image.remove_rows(batch, part.run, rows)
+    image.drop_from_lease(batch, lease, settlement.held, gone=True)
+
+
+def extend(settlement: Settlement, expires: int, batch: Batch) -> None:
+    """Give the held rows another end."""
+    image, lease = settlement.image, settlement.lease
+    if lease is None or not settlement.held:
+        return
+    lease.move(settlement.held, expires)
+    image.leases.schedule(lease, expires)
+    image.write_terms(batch, lease)
+
+
+def release(settlement: Settlement, ts: int | Sequence[int], batch: Batch) -> None:
+    """Move the held rows into new runs at their new time, with the attempts they have had."""
+    image, lease = settlement.image, settlement.lease
+    times = _times(settlement, ts)
+    if lease is None or not settlement.held:
+        return
+    draft = Draft()
+    for part, rows in settlement.parts():
+        for row in masks.rows(rows):
+            at = times[part.offset + row - part.start] if isinstance(times, dict) else times
+            attempts = part.attempts_at(row)
+            draft.add(part.run.bucket, part.run.owner, image.row(part.run, row, ts=at, attempts=attempts))
+        image.remove_rows(batch, part.run, rows, keep_bodies=True)
+    image.drop_from_lease(batch, lease, settlement.held, gone=True)
+    image.add_rows(batch, draft, changed=True)
+
+
+def recall(settlement: Settlement, batch: Batch) -> None:
+    """Undo the lease of the held rows, as if it had never been."""
+    image, lease = settlement.image, settlement.lease
+    if lease is None or not settlement.held:
+        return
+    draft = Draft()
+    given_back: list[tuple[Part, int]] = []
+    for part, rows in settlement.parts():
+        if not part.due:
+            given_back.append((part, rows))
+            continue
+        # Rows that were lost before: their place and attempts are no longer those of their run.
+        for row in masks.rows(rows):
+            attempts = part.attempts_at(row) - 1
+            draft.add(
+                part.run.bucket, part.run.owner, image.row(part.run, row, ts=part.due, attempts=attempts)
+            )
+        image.remove_rows(batch, part.run, rows, keep_bodies=True)
+    image.drop_from_lease(batch, lease, settlement.held, gone=False)
+    for part, rows in given_back:
+        image.give_back(part.run, rows)
+    image.add_rows(batch, draft, changed=True)
+
+
+def _times(settlement: Settlement, ts: int | Sequence[int]) -> int | dict[int, int]:
+    """One time for all rows, or the time of each row of the lease."""
+    if isinstance(ts, int):
+        return ts
+    rows = [row for start, end in settlement.asked for row in range(start, end)]
+    if len(rows) != len(ts):
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {len(rows)} rows to release")
+    return dict(zip(rows, ts, strict=True))

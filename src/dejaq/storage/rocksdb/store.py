@@ -1,0 +1,384 @@
+"""The embedded store: the storage contract on RocksDB."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.message import Message
+from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
+from dejaq.errors import Code, DejaqError, StoreError, error_of
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, settling
+from dejaq.storage.rocksdb.committer import Committer
+from dejaq.storage.rocksdb.database import Batch, Database, new_batch
+from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.watermark import Watermark
+from dejaq.storage.rocksdb.window import Budget
+
+Result = TypeVar("Result")
+
+FORMAT = 1
+_FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
+# The low bits count within one start of the store, the high bits count the starts.
+_COUNTER_BITS = 40
+_FORGET_EVERY_MS = 3_600_000
+
+
+class RocksStorage:
+    """Topics and messages in one directory, which one process holds."""
+
+    def __init__(self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT) -> None:
+        self._path = path
+        self._window_bytes = window_bytes
+        self._failure: str | None = "the store is not open"
+        self._images: dict[int, Image] = {}
+        self._number = 0
+        self._forgot_at = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Durable, and for one process."""
+        return Capabilities(name="rocksdb", durable=True, shared=False)
+
+    # Life
+
+    async def open(self, now: int) -> None:
+        """Take the directory, making it when it is not there."""
+        database_path, watermark = self._path / "db", Watermark(self._path / "watermark")
+        fresh = not (database_path / "CURRENT").exists()
+        mark = watermark.read() if self._path.exists() else None
+        if fresh != (mark is None):
+            missing = "its database" if fresh else "its watermark"
+            raise error_of(
+                Code.STORE_CORRUPT, f"{self._path} has lost {missing}; restore the directory from a backup"
+            )
+        try:
+            database_path.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise error_of(Code.STORE_FAILED, f"cannot make {self._path}", details=str(cause)) from None
+        database = Database(database_path)
+        try:
+            self._start(database, watermark, mark)
+        except BaseException as cause:
+            self._images.clear()
+            database.close()
+            if isinstance(cause, (KeyError, ValueError)):
+                raise error_of(
+                    Code.STORE_CORRUPT,
+                    f"{self._path} has damaged records; restore it from a backup",
+                    details=repr(cause),
+                ) from None
+            raise
+        self._forgot_at = now - _FORGET_EVERY_MS
+
+    def _start(self, database: Database, watermark: Watermark, mark: int | None) -> None:
+        if mark is not None and database.sequence < mark:
+            raise error_of(
+                Code.STORE_CORRUPT,
+                f"the log in {self._path} ends before what was acknowledged; restore it from a backup",
+                details=f"last write {database.sequence}, acknowledged {mark}",
+            )
+        version = database.get(_FORMAT)
+        if version is not None and int(version) > FORMAT:
+            raise error_of(
+                Code.STORE_NEWER, f"{self._path} has format {int(version)}; this release reads up to {FORMAT}"
+            )
+        boot = int(database.get(_BOOT) or b"0") + 1
+        batch = new_batch()
+        batch.put(_FORMAT, str(FORMAT).encode())
+        batch.put(_BOOT, str(boot).encode())
+        try:
+            database.write(batch)
+            database.sync()
+            watermark.write(database.sequence)
+        except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception
+            raise error_of(Code.STORE_FAILED, f"cannot write to {self._path}", details=str(cause)) from None
+        self._database = database
+        self._number = boot << _COUNTER_BITS
+        self._budget = Budget(self._window_bytes)
+        for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
+            self._enter(_read_topic(value))
+        self._committer = Committer(database, watermark, self._fail)
+        self._failure = None
+
+    async def close(self) -> None:
+        """Make everything durable and give the directory back."""
+        if self._failure == "the store is not open":
+            return
+        self._failure = "the store is not open"
+        await self._committer.stop()
+        self._images.clear()
+        self._database.close()
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is taken, or None."""
+        return self._failure
+
+    async def recover(self, now: int) -> None:
+        """Throw the image away and read everything from disk again."""
+        if self._failure is None:
+            return
+        try:
+            await self.close()
+        except Exception as cause:  # noqa: BLE001  whatever stood in the way, opening will say
+            self._failure = f"cannot close: {cause}"
+        await self.open(now)
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        return {
+            "writes": self._committer.writes,
+            "syncs": self._committer.syncs,
+            "sync_seconds": self._committer.sync_seconds,
+            "window_bytes": self._budget.used,
+        }
+
+    # Steps
+
+    def _image(self, topic: Topic) -> Image:
+        if self._failure is not None:
+            raise StoreError(f"the storage takes no requests: {self._failure}", code=Code.STORE_FAILED)
+        image = self._images.get(topic.number)
+        if image is None:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
+        return image
+
+    async def _change(self, topic: Topic, change: Callable[[Image, Batch], Result]) -> Result:
+        """Make one change, write it, and wait until it is durable."""
+        image = self._image(topic)
+        batch = new_batch()
+        try:
+            result = change(image, batch)
+        except StoreError as cause:
+            self._fail(str(cause))
+            raise
+        except DejaqError:
+            raise
+        except Exception as cause:
+            # The image may be half changed; it is read again from disk before anything else is taken.
+            self._fail(f"a change was left half done: {cause!r}")
+            raise
+        image.cells.write(batch)
+        if len(batch):
+            durable: asyncio.Future[None] | None = self._committer.write(batch)
+        else:
+            durable = self._committer.pending()
+        if durable is not None and topic.settings.durability is Durability.FSYNC:
+            await asyncio.shield(durable)
+        return result
+
+    async def _look(self, topic: Topic, query: Callable[[Image], Result]) -> Result:
+        """Answer a query with what is durable."""
+        result = query(self._image(topic))
+        durable = self._committer.pending()
+        if durable is not None and topic.settings.durability is Durability.FSYNC:
+            await asyncio.shield(durable)
+        return result
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _enter(self, topic: Topic) -> Image:
+        image = Image(topic, self._database, self._budget, self._next_number)
+        image.load()
+        self._images[topic.number] = image
+        return image
+
+    # Topics
+
+    async def topics(self) -> list[Topic]:
+        """Every topic."""
+        return [image.topic for image in self._images.values()]
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Write a topic's record."""
+        if self._failure is not None:
+            raise StoreError(f"the storage takes no requests: {self._failure}", code=Code.STORE_FAILED)
+        image = self._images.get(topic.number) or self._enter(topic)
+        image.topic = topic
+        batch = new_batch()
+        batch.put(keys.of_topic(keys.TOPIC, topic.number), _write_topic(topic))
+        await asyncio.shield(self._committer.write(batch))
+
+    async def next_topic_number(self) -> int:
+        """Count one up, durably."""
+        number = int(self._database.get(_TOPICS) or b"0") + 1
+        batch = new_batch()
+        batch.put(_TOPICS, str(number).encode())
+        await asyncio.shield(self._committer.write(batch))
+        return number
+
+    async def drop_topic(self, topic: Topic) -> None:
+        """Remove everything of a topic and give the disk space back."""
+        image = self._images.pop(topic.number, None)
+        if image is None:
+            return
+        image.close()
+        batch = new_batch()
+        for table in keys.OF_TOPIC:
+            prefix = keys.of_topic(table, topic.number)
+            batch.delete_range(prefix, keys.after(prefix))
+        await asyncio.shield(self._committer.write(batch))
+
+    # The producer's side
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        """Create the admitted rows."""
+        self._forget_sessions(now)
+        return await self._change(topic, lambda image, writes: creating.create(image, batch, now, writes))
+
+    def _forget_sessions(self, now: int) -> None:
+        """Once an hour, drop the producer sessions that nobody can still be repeating."""
+        if now - self._forgot_at < _FORGET_EVERY_MS or self._failure is not None:
+            return
+        self._forgot_at = now
+        batch = new_batch()
+        for image in self._images.values():
+            image.seen.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch)
+        if len(batch):
+            self._committer.write(batch)
+
+    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
+        """Change messages of an owner."""
+        return await self._change(topic, lambda image, writes: owning.edit(image, owner, edits, now, writes))
+
+    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+        """Remove messages of an owner."""
+        return await self._change(topic, lambda image, writes: owning.cancel(image, owner, ids, now, writes))
+
+    # The consumer's side
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        """Lease what is due."""
+        return await self._change(topic, lambda image, writes: leasing.lease(image, request, now, writes))
+
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        """When something may become due."""
+        return leasing.next_ts(self._image(topic), buckets)
+
+    async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
+        """Read ahead in small steps, letting others run between them."""
+        for bucket in buckets:
+            while self._failure is None and self._image(topic).load_near(bucket, until):
+                await asyncio.sleep(0)
+
+    async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
+        """What is left of a consumer's live leases."""
+        return await self._look(topic, lambda image: leasing.leases_of(image, consumer, now))
+
+    async def delete(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        """Remove leased rows."""
+
+        def change(image: Image, writes: Batch) -> Outcomes:
+            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
+            settling.delete(settlement, writes)
+            return settlement.outcomes
+
+        return await self._change(topic, change)
+
+    async def extend(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        expires: int,
+        now: int,
+    ) -> Outcomes:
+        """Move the end of leased rows."""
+
+        def change(image: Image, writes: Batch) -> Outcomes:
+            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
+            settling.extend(settlement, expires, writes)
+            return settlement.outcomes
+
+        return await self._change(topic, change)
+
+    async def release(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        ts: int | Sequence[int],
+        now: int,
+    ) -> Outcomes:
+        """Put leased rows back on the timeline."""
+
+        def change(image: Image, writes: Batch) -> Outcomes:
+            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
+            settling.release(settlement, ts, writes)
+            return settlement.outcomes
+
+        return await self._change(topic, change)
+
+    async def recall(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        """Undo the lease of rows that user code never saw."""
+
+        def change(image: Image, writes: Batch) -> Outcomes:
+            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
+            settling.recall(settlement, writes)
+            return settlement.outcomes
+
+        return await self._change(topic, change)
+
+    # Queries
+
+    async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
+        """The messages of the ids."""
+        return await self._look(topic, lambda image: querying.get(image, ids))
+
+    async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
+        """Who holds the ids."""
+        return await self._look(topic, lambda image: owning.holders(image, ids, now))
+
+    async def count(self, topic: Topic, where: Filter, now: int) -> int:
+        """How many messages match."""
+        counts = await self.histogram(topic, where, 2**63, now)
+        return sum(count for _, count in counts)
+
+    async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+        """Counts by step of time."""
+        return await self._look(topic, lambda image: querying.histogram(image, where, step, now))
+
+    async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+        """One page of messages."""
+        return await self._look(topic, lambda image: querying.browse(image, where, cursor, limit, now))
+
+
+def _write_topic(topic: Topic) -> bytes:
+    record = {
+        "name": topic.name,
+        "number": topic.number,
+        "state": str(topic.state),
+        "created_ms": topic.created_ms,
+        "settings": topic.settings.as_dict(),
+    }
+    return json.dumps(record, sort_keys=True).encode()
+
+
+def _read_topic(value: bytes) -> Topic:
+    record = json.loads(value)
+    return Topic(
+        name=record["name"],
+        number=record["number"],
+        settings=TopicSettings.from_dict(record["settings"]),
+        state=TopicState(record["state"]),
+        created_ms=record["created_ms"],
+    )

@@ -1,0 +1,221 @@
+"""The near part of a bucket in memory: which rows are next, found by a heap of the heads of its runs.
+
+Everything before `cursor`, in the order of run keys, is in memory; nothing behind it is. A new run enters the window
+when its key lies before the cursor. When the budget is used up the cursor moves back, and rows wait on disk
+until the ones before them have left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from dejaq import limits
+from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.run import Key, Run
+
+# Behind time, rows of different runs leave in order to within this, so that a run leaves in slices, not row by row.
+_ORDER_SLACK_MS = 20
+
+
+@dataclass(slots=True)
+class Budget:
+    """What all windows together may hold."""
+
+    bytes_max: int
+    used: int = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more should be kept."""
+        return self.used >= self.bytes_max
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How much one lease may still take. Its first row always fits."""
+
+    rows: int
+    bytes: int
+    sizes: Callable[[Run, int, int], list[int]]
+    empty: bool = True
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more fits."""
+        return self.rows <= 0 or (self.bytes <= 0 and not self.empty)
+
+    def take(self, run: Run, start: int, stop: int) -> int:
+        """Where a range of a run must end to fit; that much is used up. `start` when nothing fits."""
+        end = min(stop, start + self.rows)
+        if run.size <= self.bytes and not run.record.apart:
+            self.bytes -= run.size * (end - start) // run.count
+        else:
+            end = start + self._fitting(self.sizes(run, start, end))
+        self.rows -= end - start
+        self.empty = self.empty and end == start
+        return end
+
+    def _fitting(self, sizes: list[int]) -> int:
+        for fitting, size in enumerate(sizes):
+            if size > self.bytes and not (self.empty and fitting == 0):
+                self.bytes = 0
+                return fitting
+            self.bytes -= size
+        return len(sizes)
+
+
+class Free:
+    """The free rows of a run, as a source of rows to lease."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def head(self) -> Key | None:
+        """(ts, priority) of the next row."""
+        return self.run.sort_key(masks.lowest(self.run.free)) if self.run.free else None
+
+    def take(self, bound: Key, allowance: Allowance) -> list[Part]:
+        """The rows not behind `bound` that fit; they are no longer free."""
+        run = self.run
+        parts: list[Part] = []
+        for start, stop in masks.ranges(run.free & masks.full(run.rows_until(bound))):
+            end = allowance.take(run, start, stop)
+            if end > start:
+                attempts = [n + 1 for n in run.record.attempts[start:end]] or None
+                parts.append(Part(run, start, end - start, 0, attempts=attempts))
+                run.free &= ~masks.span(start, end)
+            if end < stop:
+                break
+        return parts
+
+
+class Lost:
+    """Rows of a lease that has ended, as a source of rows to lease again."""
+
+    __slots__ = ("expires", "lease", "part")
+
+    def __init__(self, lease: Lease, part: Part, expires: int) -> None:
+        self.lease, self.part, self.expires = lease, part, expires
+
+    def head(self) -> Key | None:
+        """(end of the lease, priority) of the next row."""
+        rows = self.part.in_run(self.lease.terms.get(self.expires, 0))
+        return (self.expires, self.part.run.sort_key(masks.lowest(rows))[1]) if rows else None
+
+    def take(self, bound: Key, allowance: Allowance) -> list[Part]:
+        """The rows that fit, taken out of the lease they were lost from; all have the same ts."""
+        part = self.part
+        parts: list[Part] = []
+        for start, stop in masks.ranges(part.in_run(self.lease.terms.get(self.expires, 0))):
+            end = allowance.take(part.run, start, stop)
+            if end > start:
+                attempts = [part.attempts_at(row) + 1 for row in range(start, end)]
+                parts.append(Part(part.run, start, end - start, 0, due=self.expires, attempts=attempts))
+                offset = part.offset + start - part.start
+                self.lease.drop(masks.span(offset, offset + end - start))
+            if end < stop:
+                break
+        return parts
+
+
+Source = Free | Lost
+
+
+class Window:
+    """The near rows of one bucket."""
+
+    def __init__(self, topic: int, bucket: int) -> None:
+        self._topic = topic
+        self._bucket = bucket
+        self._heap: list[tuple[Key, int, Source]] = []
+        self._order = count()
+        self._peeked: tuple[bytes | None] | None = None
+        self.cursor = keys.of_bucket(keys.RUN, topic, bucket)
+
+    def limit(self, until: int) -> bytes:
+        """Where the window ends when it holds everything up to `until`."""
+        return keys.slice_start(self._topic, self._bucket, until // keys.SLICE_MS + 1)
+
+    def offer(self, source: Source) -> None:
+        """Have the source's next row considered."""
+        key = source.head()
+        if key is not None:
+            heapq.heappush(self._heap, (key, next(self._order), source))
+
+    def head(self) -> Key | None:
+        """(ts, priority) of the next row in memory."""
+        while self._heap:
+            key, _, source = self._heap[0]
+            now_at = source.head()
+            if now_at == key:
+                return key
+            heapq.heappop(self._heap)
+            if now_at is not None:
+                heapq.heappush(self._heap, (now_at, next(self._order), source))
+        return None
+
+    def take(self, other: Key | None, until: int, allowance: Allowance) -> tuple[Source, list[Part]]:
+        """Rows of the first source, as far as neither another window (`other`) nor another source is before them."""
+        _, _, source = heapq.heappop(self._heap)
+        own = self.head()
+        following = min((key for key in (other, own) if key is not None), default=None)
+        bound = (until, limits.PRIORITY_MAX)
+        if following is not None:
+            if not _prioritised(source):
+                following = (following[0] + _ORDER_SLACK_MS, limits.PRIORITY_MAX)
+            bound = min(bound, following)
+        parts = source.take(bound, allowance)
+        self.offer(source)
+        return source, parts
+
+    def next_unloaded(self, first_key: Callable[[bytes, bytes], bytes | None]) -> int | None:
+        """The start of the first slice that waits on disk, or None; asks the disk only after a change."""
+        if self._peeked is None:
+            end = keys.after(keys.of_bucket(keys.RUN, self._topic, self._bucket))
+            self._peeked = (first_key(self.cursor, end),)
+        key = self._peeked[0]
+        return None if key is None else int.from_bytes(key[7:15], "big") * keys.SLICE_MS
+
+    def left_on_disk(self, key: bytes) -> None:
+        """Take note of a run that was written behind the cursor."""
+        if self._peeked is not None and (self._peeked[0] is None or key < self._peeked[0]):
+            self._peeked = (key,)
+
+    def move_cursor(self, key: bytes) -> None:
+        """Everything before `key` is in memory from now on."""
+        self.cursor = key
+        self._peeked = None
+
+    def retreat(self, key: bytes) -> list[Run]:
+        """Let go of every run from `key` on, and of the ones given back here; the cursor is at `key`."""
+        dropped = [s.run for _, _, s in self._heap if isinstance(s, Free) and s.run.key >= key]
+        self._heap = [
+            entry for entry in self._heap if not (isinstance(entry[2], Free) and entry[2].run.key >= key)
+        ]
+        heapq.heapify(self._heap)
+        self.move_cursor(key)
+        return dropped
+
+
+def _prioritised(source: Source) -> bool:
+    run = source.run if isinstance(source, Free) else source.part.run
+    return bool(run.record.priorities)
+
+
+def load_step(window: Window, read: Callable[[bytes, bytes], tuple[list[Run], bool]], until: int) -> bool:
+    """Bring the next rows up to `until` into memory; False when there was nothing left to bring."""
+    end = window.limit(until)
+    if window.cursor >= end:
+        return False
+    runs, complete = read(window.cursor, end)
+    window.move_cursor(end if complete else runs[-1].key + b"\0")
+    for run in runs:
+        run.in_window = True
+        window.offer(Free(run))
+    return True

@@ -1,0 +1,33 @@
+"""What every storage must do: run each of `CHECKS` against a factory of yours.
+
+    for check in CHECKS:
+        await check.run(factory)
+
+A factory returns a storage that is not open yet; called again, it returns one over the same contents. A check
+raises AssertionError, naming what it saw, when the storage breaks the sentence in `check.about`.
+"""
+
+from __future__ import annotations
+
+from dejaq.testing.conformance import (
+    concurrency,
+    create,
+    ids,
+    leases,
+    owner,
+    queries,
+    restart,
+    sessions,
+    settle,
+    topics,
+)
+from dejaq.testing.conformance.check import Check, StorageFactory, checks_of
+from dejaq.testing.conformance.scene import Scene
+
+CHECKS: tuple[Check, ...] = tuple(
+    check
+    for module in (create, ids, sessions, leases, settle, owner, queries, topics, concurrency)
+    for check in checks_of(module)
+) + tuple(checks_of(restart, restarts=True))
+
+__all__ = ["CHECKS", "Check", "Scene", "StorageFactory"]

@@ -1,0 +1,40 @@
+"""One check of a storage: a sentence and the coroutine that tries it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+from dejaq.storage.base import Storage
+from dejaq.testing.conformance.scene import Scene, StorageFactory
+
+__all__ = ["Check", "Storage", "StorageFactory", "checks_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named check; `restarts` says that it needs contents that survive close and open."""
+
+    name: str
+    about: str
+    restarts: bool
+    body: Callable[[Scene], Awaitable[None]]
+
+    async def run(self, factory: StorageFactory) -> None:
+        """Try the check on a new scene; raises AssertionError when the storage fails it."""
+        scene = await Scene.begin(factory)
+        try:
+            await self.body(scene)
+        finally:
+            await scene.end()
+
+
+def checks_of(module: ModuleType, *, restarts: bool = False) -> Iterator[Check]:
+    """Every public coroutine function that `module` defines, as a check named after both."""
+    group = module.__name__.rpartition(".")[2]
+    for name, body in vars(module).items():
+        if inspect.iscoroutinefunction(body) and body.__module__ == module.__name__ and name[0] != "_":
+            about = (inspect.getdoc(body) or "").partition("\n\n")[0]
+            yield Check(name=f"{group}.{name}", about=about, restarts=restarts, body=body)

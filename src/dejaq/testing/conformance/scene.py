@@ -1,0 +1,347 @@
+"""A storage with one topic and a clock that stands still, and short ways to act on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.headers import encode_headers
+from dejaq.domain.ids import ProducerSession, generated_ids
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.errors import Code, Conflict
+from dejaq.storage.base import Edits, Filter, Holder, Storage
+
+StorageFactory = Callable[[], Storage]
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+OWNER = "billing"
+WORKER = "worker-1"
+LEASE_MS = 30_000
+BUCKETS = 8
+
+
+class Scene:
+    """The stage of one check. Times are given relative to `now`, which only `advance` moves."""
+
+    def __init__(self, factory: StorageFactory) -> None:
+        self._factory = factory
+        self._sessions = 0
+        self.storage = factory()
+        self.now = START_MS
+        self.topic = Topic(name="mail", number=0, settings=TopicSettings(buckets=BUCKETS))
+
+    @classmethod
+    async def begin(cls, factory: StorageFactory) -> Scene:
+        """Open the storage and make a topic."""
+        scene = cls(factory)
+        await scene.storage.open(scene.now)
+        scene.topic = await scene.new_topic("mail")
+        return scene
+
+    async def end(self) -> None:
+        """Close the storage."""
+        await self.storage.close()
+
+    async def restart(self) -> None:
+        """Close the storage and open another one over the same contents."""
+        await self.storage.close()
+        self.storage = self._factory()
+        await self.storage.open(self.now)
+
+    def advance(self, milliseconds: int) -> None:
+        """Move the clock."""
+        self.now += milliseconds
+
+    async def new_topic(self, name: str, *, buckets: int = BUCKETS) -> Topic:
+        """A live topic with a number of its own."""
+        number = await self.storage.next_topic_number()
+        topic = Topic(name, number, TopicSettings(buckets=buckets), created_ms=self.now)
+        await self.storage.put_topic(topic)
+        return topic
+
+    # The producer's side
+
+    def session(self) -> ProducerSession:
+        """A producer session that nobody has used."""
+        self._sessions += 1
+        return ProducerSession(self.now, self._sessions)
+
+    def batch(
+        self,
+        ids: Sequence[str] | None,
+        *,
+        delays: Sequence[int],
+        bodies: Sequence[bytes] | None = None,
+        priorities: Sequence[int] | None = None,
+        headers: Sequence[Mapping[str, str]] | None = None,
+        owner: str = OWNER,
+        session: ProducerSession | None = None,
+        sequence: int = 0,
+        bucket: int = 0,
+        refused: Mapping[int, Code] | None = None,
+    ) -> CreateBatch:
+        """A batch due at `now` plus each of `delays`, by default in a session of its own."""
+        return CreateBatch(
+            owner=owner,
+            session=session or self.session(),
+            sequence=sequence,
+            ts=[self.now + delay for delay in delays],
+            bodies=bodies if bodies is not None else [b"body %d" % row for row in range(len(delays))],
+            ids=ids,
+            bucket=bucket,
+            priorities=priorities,
+            headers=[encode_headers(one) for one in headers] if headers is not None else None,
+            refused=dict(refused or {}),
+        )
+
+    async def create(self, batch: CreateBatch, topic: Topic | None = None) -> list[Code]:
+        """Create a batch and give the outcome of every row."""
+        outcomes = await self.storage.create(topic or self.topic, batch, self.now)
+        assert outcomes.count == len(batch)
+        return listed(outcomes, len(batch))
+
+    async def put(
+        self,
+        message_id: str,
+        delay: int = 0,
+        *,
+        body: bytes = b"body",
+        priority: int = 0,
+        headers: Mapping[str, str] | None = None,
+        owner: str = OWNER,
+        topic: Topic | None = None,
+    ) -> None:
+        """Create one message with a natural id."""
+        batch = self.batch(
+            [message_id],
+            delays=[delay],
+            bodies=[body],
+            priorities=[priority],
+            headers=[headers or {}],
+            owner=owner,
+        )
+        assert await self.create(batch, topic) == [Code.OK]
+
+    async def put_many(self, count: int, delay: int = 0, *, name: str = "m", owner: str = OWNER) -> list[str]:
+        """Create messages with natural ids, all due at one time."""
+        ids = [f"{name}-{number:05d}" for number in range(count)]
+        batch = self.batch(ids, delays=[delay] * count, owner=owner)
+        assert await self.create(batch) == [Code.OK] * count
+        return ids
+
+    async def generate(self, delays: Sequence[int], *, bucket: int = 0, owner: str = OWNER) -> list[str]:
+        """Create messages with generated ids; `delays` ascend."""
+        batch = self.batch(None, delays=delays, bucket=bucket, owner=owner)
+        assert await self.create(batch) == [Code.OK] * len(delays)
+        return ids_of(batch)
+
+    async def edit(self, edits: Edits, owner: str = OWNER) -> list[Code]:
+        """Edit and give the outcome of every row."""
+        return listed(await self.storage.edit(self.topic, owner, edits, self.now), len(edits.ids))
+
+    async def cancel(self, *ids: str, owner: str = OWNER) -> list[Code]:
+        """Cancel and give the outcome of every row."""
+        return listed(await self.storage.cancel(self.topic, owner, ids, self.now), len(ids))
+
+    # The consumer's side
+
+    async def try_lease(
+        self,
+        consumer: str = WORKER,
+        *,
+        ahead: int = 0,
+        lease_ms: int = LEASE_MS,
+        buckets: Sequence[int] | None = None,
+        rows_max: int = limits.LEASE_ROWS_MAX,
+        bytes_max: int = limits.BATCH_BYTES_MAX,
+        topic: Topic | None = None,
+    ) -> LeaseSet | None:
+        """Lease what is due up to `ahead` from now, in every bucket unless told otherwise."""
+        request = LeaseRequest(
+            buckets=range(self.topic.settings.buckets) if buckets is None else buckets,
+            consumer=consumer,
+            until=self.now + ahead,
+            expires=self.now + lease_ms,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        lease = await self.storage.lease(topic or self.topic, request, self.now)
+        if lease is not None:
+            check_shape(lease, request)
+        return lease
+
+    async def lease(
+        self, consumer: str = WORKER, *, ahead: int = 0, lease_ms: int = LEASE_MS, rows_max: int = 1_000
+    ) -> LeaseSet:
+        """Lease what is due, which must be something."""
+        lease = await self.try_lease(consumer, ahead=ahead, lease_ms=lease_ms, rows_max=rows_max)
+        assert lease is not None, "nothing was leased although something is due"
+        return lease
+
+    async def delete(
+        self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
+    ) -> list[Code]:
+        """Delete rows and give the outcome of every row asked for."""
+        return await settled(
+            self.storage.delete(self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now),
+            rows,
+            len(lease),
+        )
+
+    async def extend(
+        self,
+        lease: LeaseSet,
+        rows: Sequence[RowRange] | None = None,
+        *,
+        by: int = LEASE_MS,
+        consumer: str | None = None,
+    ) -> list[Code]:
+        """Extend rows to `by` from now and give the outcome of every row asked for."""
+        return await settled(
+            self.storage.extend(
+                self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now + by, self.now
+            ),
+            rows,
+            len(lease),
+        )
+
+    async def release(
+        self,
+        lease: LeaseSet,
+        rows: Sequence[RowRange] | None = None,
+        *,
+        delay: int | Sequence[int] = 0,
+        consumer: str | None = None,
+    ) -> list[Code]:
+        """Release rows to `delay` from now and give the outcome of every row asked for."""
+        ts = self.now + delay if isinstance(delay, int) else [self.now + one for one in delay]
+        return await settled(
+            self.storage.release(
+                self.topic, lease.lease_id, consumer or lease.consumer, rows, ts, self.now
+            ),
+            rows,
+            len(lease),
+        )
+
+    async def recall(
+        self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
+    ) -> list[Code]:
+        """Recall rows and give the outcome of every row asked for."""
+        return await settled(
+            self.storage.recall(self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now),
+            rows,
+            len(lease),
+        )
+
+    # Queries
+
+    async def find(self, message_id: str) -> Message | None:
+        """The message with this id, or None."""
+        (found,) = await self.storage.get(self.topic, [message_id], self.now)
+        return found
+
+    async def get(self, message_id: str) -> Message:
+        """The message with this id, which must be there."""
+        found = await self.find(message_id)
+        assert found is not None, f"{message_id} is not there"
+        return found
+
+    async def holder(self, message_id: str) -> Holder | None:
+        """Who holds the live lease of this id."""
+        (found,) = await self.storage.holders(self.topic, [message_id], self.now)
+        return found
+
+    async def count(self, **where: object) -> int:
+        """How many messages match the fields of a Filter."""
+        return await self.storage.count(self.topic, Filter(**where), self.now)  # type: ignore[arg-type]
+
+    async def statuses(self) -> tuple[int, int, int]:
+        """How many messages are available, waiting and processing."""
+        return (
+            await self.count(status=Status.AVAILABLE),
+            await self.count(status=Status.WAITING),
+            await self.count(status=Status.PROCESSING),
+        )
+
+    async def browse(self, where: Filter | None = None, *, limit: int = 100) -> list[Message]:
+        """Every message that matches, page by page."""
+        messages: list[Message] = []
+        cursor: bytes | None = None
+        while True:
+            page = await self.storage.browse(self.topic, where or Filter(), cursor, limit, self.now)
+            assert len(page.messages) <= limit
+            messages += page.messages
+            if page.cursor is None:
+                return messages
+            assert page.messages, "an empty page has a cursor"
+            cursor = page.cursor
+
+
+def listed(outcomes: Outcomes, count: int) -> list[Code]:
+    """The outcome of every row."""
+    assert all(0 <= row < count for row in outcomes.codes), "an outcome names a row that was not asked for"
+    return [outcomes[row] for row in range(count)]
+
+
+def ids_of(batch: CreateBatch) -> list[str]:
+    """Every id of a batch."""
+    if batch.ids is not None:
+        return list(batch.ids)
+    return generated_ids(batch.session.prefix(batch.bucket), batch.sequence, len(batch))
+
+
+async def settled(answer: object, rows: Sequence[RowRange] | None, count: int) -> list[Code]:
+    """The outcome of every row asked for; a lease that is forgotten as a whole may answer with one for all."""
+    asked = [row for start, end in rows or [(0, count)] for row in range(start, end)]
+    try:
+        outcomes: Outcomes = await answer  # type: ignore[misc]
+    except Conflict as refusal:
+        return [refusal.code] * len(asked)
+    codes = [outcomes[row] for row in asked]
+    if rows is None and outcomes.count < count:
+        assert set(outcomes.codes.values()) == {Code.LEASE_LOST}, "a forgotten lease answers LEASE_LOST"
+        return [Code.LEASE_LOST] * len(asked)
+    assert set(outcomes.codes) <= set(asked), "an outcome names a row that was not asked for"
+    return codes
+
+
+def check_shape(lease: LeaseSet, request: LeaseRequest) -> None:
+    """Every column of a lease set is None or as long as the set, which is sorted and within the request."""
+    count = len(lease)
+    assert 0 < count <= request.rows_max
+    assert lease.consumer == request.consumer
+    assert lease.expires == request.expires
+    for column in (lease.ids(), lease.bodies, lease.attempts, lease.priorities, lease.headers, lease.rows):
+        assert column is None or len(column) == count
+    keys = list(zip(lease.ts, priorities_of(lease), strict=True))
+    assert keys == sorted(keys), "the rows of a lease are not sorted by time and priority"
+    assert numbers_of(lease) == list(range(count)), "the rows of a new lease are numbered from 0"
+
+
+def attempts_of(lease: LeaseSet) -> list[int]:
+    """The attempts of every row."""
+    return lease.attempts if lease.attempts is not None else [1] * len(lease)
+
+
+def priorities_of(lease: LeaseSet) -> list[int]:
+    """The priority of every row."""
+    return lease.priorities if lease.priorities is not None else [0] * len(lease)
+
+
+def headers_of(lease: LeaseSet) -> list[bytes]:
+    """The encoded headers of every row."""
+    return lease.headers if lease.headers is not None else [b""] * len(lease)
+
+
+def numbers_of(lease: LeaseSet) -> list[int]:
+    """The row number of every row."""
+    return lease.rows if lease.rows is not None else list(range(len(lease)))
+
+
+def sized_to(count: int, values: Sequence[T]) -> list[T]:
+    """`values` repeated up to `count` of them."""
+    return [values[index % len(values)] for index in range(count)]
