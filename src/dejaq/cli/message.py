@@ -11,7 +11,7 @@ from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.options import group_option, header_option, one_time, parse_headers
 from dejaq.cli.output import iso, shown, text_or_base64
 from dejaq.cli.times import SECONDS, WHEN, When
-from dejaq.errors import MEANINGS, Code
+from dejaq.errors import MEANINGS, Code, Refused
 
 if TYPE_CHECKING:
     from dejaq.domain.message import Message
@@ -124,7 +124,10 @@ def edit(
     async def change(producer: Producer) -> Mapping[int, Code]:
         codes: dict[int, Code] = {}
         for row, message_id in enumerate(ids):
-            codes[row] = await producer.edit(message_id, **arguments)
+            try:
+                codes[row] = await producer.edit(message_id, **arguments)
+            except Refused as refused:
+                codes[row] = refused.code
         return codes
 
     return _change(invocation, topic, group, ids, "edited", change)

@@ -162,7 +162,7 @@ class Sender:
             **times,
         )
         for index, row in enumerate(rows):
-            code = results.codes[index]
+            code = results[index]
             if code is Code.OK:
                 self.created += 1
             elif code.succeeded:

@@ -93,9 +93,9 @@ class IdSpan:
 class LeaseSet:
     """Rows leased together to one consumer under one lease id, which is their version: the fencing token.
 
-    Row numbers run over the spans in order and stay valid for the life of the lease. `attempts` and
-    `priorities` are None where every row has 1 and 0. `rows` lists the row numbers this object carries when
-    it is a re-push of what is left of a lease; None means 0 to n-1.
+    Row numbers stay valid for the life of the lease. `rows` lists the number of each row where they are not
+    plainly 0 to n-1: rows of several runs brought into one order, or what is left of a lease that is pushed
+    again. `attempts` and `priorities` are None where every row has 1 and 0.
     """
 
     lease_id: int

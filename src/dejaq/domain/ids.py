@@ -71,4 +71,4 @@ def parse_generated(message_id: str) -> tuple[ProducerSession, int, int] | None:
 
 def bucket_of(message_id: str, buckets: int) -> int:
     """The bucket of a natural id: stable for ever, the same in every language (CRC-32 of its bytes)."""
-    return zlib.crc32(message_id.encode("ascii")) % buckets
+    return zlib.crc32(message_id.encode()) % buckets

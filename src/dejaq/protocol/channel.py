@@ -27,8 +27,11 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 
+
 def _error(error: grpc.aio.AioRpcError, address: str) -> DejaqError:
-    translated = error_from_grpc(error.code(), f"{address}: {error.details() or ''}", error.trailing_metadata())
+    translated = error_from_grpc(
+        error.code(), f"{address}: {error.details() or ''}", error.trailing_metadata()
+    )
     translated.__suppress_context__ = True
     return translated
 

@@ -91,9 +91,12 @@ class Accumulator:
 
     def _schedule(self) -> None:
         loop = asyncio.get_running_loop()
+        at_once = bool(self._full) or not self._shipping
         if self._timer is not None:
-            return
-        if self._full or not self._shipping:
+            if not at_once or not isinstance(self._timer, asyncio.TimerHandle):
+                return
+            self._timer.cancel()
+        if at_once:
             self._timer = loop.call_soon(self._flush)
         elif len(self._shipping) < PIPELINE_MAX:
             self._timer = loop.call_later(self._linger, self._flush)
@@ -153,6 +156,4 @@ class Accumulator:
 
 
 def _copy(error: DejaqError) -> DejaqError:
-    return type(error)(
-        error.message, code=error.code, details=error.details, throttled_ms=error.throttled_ms
-    )
+    return type(error)(error.message, code=error.code, details=error.details, throttled_ms=error.throttled_ms)

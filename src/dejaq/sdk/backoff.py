@@ -11,7 +11,9 @@ LONGEST_SECONDS = 1.0
 class Backoff:
     """Waits that double up to a bound, each shortened at random so that clients do not come back in step."""
 
-    def __init__(self, random: Random, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> None:
+    def __init__(
+        self, random: Random, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS
+    ) -> None:
         self._random = random
         self._first = first
         self._longest = longest

@@ -269,7 +269,9 @@ class Connection:
         seconds = self.settings.deadline
         if unsure:
             return Indefinite(f"no answer within {seconds:g} s; it may have been done or not")
-        return NoBroker(f"no broker answered at {self._seeds.addresses} within {seconds:g} s; nothing was sent")
+        return NoBroker(
+            f"no broker answered at {self._seeds.addresses} within {seconds:g} s; nothing was sent"
+        )
 
 
 async def ask_once(link: Link, frame: carrier.ClientFrame) -> carrier.BrokerFrame:

@@ -14,6 +14,7 @@ from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.transport import Response, Transport
 from dejaq.sdk.address import parse_url
 from dejaq.sdk.backoff import Backoff
+from dejaq.sdk.settings import ClientSettings
 
 
 @runtime_checkable
@@ -57,37 +58,24 @@ class Seeds:
         self._ring.remove(transport)
         self._ring.append(transport)
 
+    def patience(self, settings: ClientSettings) -> Patience:
+        """The patience for one call that begins now."""
+        return Patience(self, settings.deadline)
+
     async def call(
-        self,
-        method: str,
-        request: Message,
-        response: type[Response],
-        *,
-        timeout: float,
-        deadline: float,
+        self, method: str, request: Message, response: type[Response], *, patience: ClientSettings
     ) -> Response:
-        """Ask any broker, again and again until one answers or `deadline` seconds have passed.
+        """Ask any broker, again and again until one answers or the deadline has passed.
 
         Only for calls that may be repeated. Raises NoBroker when none answered in time.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + deadline
-        backoff = Backoff(self.random)
-        tries = 0
+        tries = self.patience(patience)
         while True:
             transport = self.first()
-            tries += 1
             try:
-                left = max(until - loop.time(), 0.001)
-                return await transport.call(method, request, response, min(timeout, left))
+                return await transport.call(method, request, response, min(patience.timeout, tries.left()))
             except DejaqError as error:
-                if not error.retryable:
-                    raise
-                self.demote(transport)
-                wait = 0.0 if tries % self.count else backoff.seconds(error.throttled_ms)
-                if loop.time() + wait >= until:
-                    raise _unanswered(error, self.addresses) from error
-            await asyncio.sleep(wait)
+                await tries.after(error, transport)
 
     async def close(self) -> None:
         """Let go of every connection."""
@@ -95,7 +83,35 @@ class Seeds:
             await transport.close()
 
 
-def _unanswered(error: DejaqError, addresses: str) -> NoBroker:
-    return NoBroker(
-        f"no broker answered at {addresses}; check the address and that `dejaq serve` runs", details=str(error)
-    )
+class Patience:
+    """What is left of a deadline over several tries at several brokers."""
+
+    def __init__(self, seeds: Seeds, deadline: float) -> None:
+        self._seeds = seeds
+        self._deadline = deadline
+        self._backoff = Backoff(seeds.random)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again: the last try brought something."""
+        self._until = asyncio.get_running_loop().time() + self._deadline
+        self._tries = 0
+        self._backoff.reset()
+
+    def left(self) -> float:
+        """Seconds until the deadline, a little more than 0 after it."""
+        return max(self._until - asyncio.get_running_loop().time(), 0.001)
+
+    async def after(self, error: DejaqError, transport: Transport) -> None:
+        """Wait before the next try; raises `error` when it is final, NoBroker when the deadline comes first."""
+        if not error.retryable:
+            raise error
+        self._seeds.demote(transport)
+        self._tries += 1
+        wait = 0.0 if self._tries % self._seeds.count else self._backoff.seconds(error.throttled_ms)
+        if wait >= self.left():
+            raise NoBroker(
+                f"no broker answered at {self._seeds.addresses}; check the address and that `dejaq serve` runs",
+                details=str(error),
+            ) from error
+        await asyncio.sleep(wait)

@@ -8,6 +8,7 @@ from random import Random
 
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, generated_ids
 from dejaq.errors import Code
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection
 from dejaq.sdk.outgoing import Outgoing
 from dejaq.timekeeper.clock import Clock
@@ -64,25 +65,29 @@ class Sender:
 
     async def create(self, outgoing: Outgoing, until: float) -> Sent:
         """Create one batch, which must fit; rows with generated ids must stand in order."""
-        session, first, bucket = self._numbering.take(len(outgoing))
-        frame = self._connection.frame()
-        batch = frame.create
-        batch.session = session.pack()
-        batch.sequence = first
-        batch.ts.extend(outgoing.ts)
-        batch.bodies.extend(outgoing.bodies)
-        if outgoing.ids is None:
-            batch.bucket = bucket
-        else:
-            batch.ids.extend(outgoing.ids)
-        if outgoing.priorities is not None:
-            batch.priorities.extend(outgoing.priorities)
-        if outgoing.headers is not None:
-            batch.headers.extend(outgoing.headers)
         async with self._room:
+            session, first, bucket = self._numbering.take(len(outgoing))
+            frame = self._connection.frame()
+            fill(frame.create, outgoing)
+            frame.create.session = session.pack()
+            frame.create.sequence = first
+            if outgoing.ids is None:
+                frame.create.bucket = bucket
             answer = await self._connection.request(frame, until)
         codes = answer.codes
         if outgoing.ids is None or answer.unsure:
             # Found by its own earlier try: to the caller that is a plain success.
             codes = {row: code for row, code in codes.items() if code is not Code.ALREADY_EXISTS}
         return Sent(prefix=session.prefix(bucket), first=first, count=len(outgoing), codes=codes)
+
+
+def fill(batch: carrier.CreateBatch, outgoing: Outgoing) -> None:
+    """Write the columns into a frame's own batch, so that none is copied twice."""
+    batch.ts.extend(outgoing.ts)
+    batch.bodies.extend(outgoing.bodies)
+    if outgoing.ids is not None:
+        batch.ids.extend(outgoing.ids)
+    if outgoing.priorities is not None:
+        batch.priorities.extend(outgoing.priorities)
+    if outgoing.headers is not None:
+        batch.headers.extend(outgoing.headers)

@@ -35,22 +35,21 @@ def to_datetime(ms: int) -> datetime:
     return EPOCH + timedelta(milliseconds=min(ms, limits.TS_MS_MAX))
 
 
-def delay_ms(delay: Delay) -> int:
-    """Milliseconds of a delay, rounded up."""
+def delay_us(delay: Delay) -> int:
+    """Microseconds of a delay."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise error_of(Code.INVALID_TIME, f"{delay!r} is not a delay; give seconds or a timedelta")
-    # Rounded first, so that a product such as 1.1 * 1000 is not pushed over by its last binary digit.
-    return math.ceil(round(seconds * 1_000, 6))
+    return round(seconds * 1_000_000)
 
 
-def resolve(at: At | None, delay: Delay | None, now_ms: int) -> int:
-    """The one time that `at` or `delay` means, `now_ms` when neither is given."""
+def resolve(at: At | None, delay: Delay | None, now_us: int) -> int:
+    """The one time that `at` or `delay` means: a delay never ends early; now when neither is given."""
     if at is not None and delay is not None:
         raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
     if at is not None:
         return to_ms(at)
-    return now_ms if delay is None else now_ms + delay_ms(delay)
+    return now_us // 1_000 if delay is None else -(-(now_us + delay_us(delay)) // 1_000)
 
 
 def resolve_column(
@@ -58,29 +57,31 @@ def resolve_column(
     delay: Delay | Sequence[Delay] | None,
     *,
     count: int,
-    now_ms: int,
+    now_us: int,
 ) -> list[int]:
     """One time a row, from one value for all rows or from a column."""
     if at is not None and delay is not None:
         raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
     if isinstance(at, Sequence):
-        column = list(at)
         # A column of plain ints is taken as it is: the common case costs one pass in C.
-        times = column if set(map(type, column)) <= {int} else [to_ms(value) for value in column]
+        plain = set(map(type, at)) <= {int}
+        times: list[int] = list(at) if plain else [to_ms(value) for value in at]  # type: ignore[arg-type]
     elif isinstance(delay, Sequence):
-        times = [now_ms + delay_ms(value) for value in delay]
+        times = [resolve(None, value, now_us) for value in delay]
     else:
-        return [resolve(at, delay, now_ms)] * count
+        return [resolve(at, delay, now_us)] * count
     if len(times) != count:
         raise error_of(Code.INVALID_ARGUMENT, f"{len(times)} times for {count} messages")
-    return times  # type: ignore[return-value]
+    return times
 
 
 def lease_ms(seconds: float | timedelta) -> int:
     """The length of a lease in milliseconds; INVALID_LEASE when it is out of range."""
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
     if isinstance(length, bool) or not isinstance(length, int | float) or not math.isfinite(length):
-        raise error_of(Code.INVALID_LEASE, f"{seconds!r} is not a length of time; give seconds or a timedelta")
+        raise error_of(
+            Code.INVALID_LEASE, f"{seconds!r} is not a length of time; give seconds or a timedelta"
+        )
     ms = round(length * 1_000)
     if not limits.LEASE_MS_MIN <= ms <= limits.LEASE_MS_MAX:
         raise error_of(

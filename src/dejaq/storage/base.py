@@ -116,7 +116,7 @@ class Storage(Protocol):
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change time, body, priority or headers: OK, NOT_FOUND, NOT_OWNER, LEASED or VERSION_CONFLICT.
 
-        An id that stands twice is changed once, and DUPLICATE_IN_BATCH the second time.
+        The rows are done in order, so an id that stands twice is changed twice.
 
         A changed message gets a new version. Its attempts stay; a lost lease on it ends.
         """

@@ -95,7 +95,7 @@ class MemoryStorage:
                 outcomes.codes[row] = Code.ALREADY_EXISTS
                 continue
             new = _message_of(topic, batch, row=row, version=version)
-            old = timeline.find_as(new.id, natural=new.natural)
+            old = timeline.find(new.id)
             same = old is not None and old.same_content(new)
             code = transitions.decide_create(exists=old is not None, same_content=same)
             if code is Code.OK:

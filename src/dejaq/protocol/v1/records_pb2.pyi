@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "changed")
+    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -18,7 +18,6 @@ class Run(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
-    CHANGED_FIELD_NUMBER: _ClassVar[int]
     owner: str
     session: bytes
     first: int
@@ -29,8 +28,7 @@ class Run(_message.Message):
     attempts: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     apart: _containers.RepeatedScalarFieldContainer[int]
-    changed: bool
-    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., changed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dejaq.crashpoints import crash_at
 from dejaq.errors import Code, Indefinite, error_of
 from dejaq.storage.rocksdb.database import Batch, Database
-from dejaq.storage.rocksdb.watermark import Watermark
+from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 
 _WATERMARK_S = 1.0
 
@@ -29,6 +29,7 @@ class Committer:
         self._wake = threading.Event()
         self._stopping = False
         self._marked_at = time.monotonic()
+        self._manifest = manifest_of(database.path)
         self.syncs = 0
         self.writes = 0
         self.sync_seconds = 0.0
@@ -66,7 +67,6 @@ class Committer:
         self._stopping = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join)
-        await asyncio.to_thread(self._watermark.write, self._database.sequence)
 
     def _run(self) -> None:
         while True:
@@ -92,13 +92,21 @@ class Committer:
             self._database.sync()
             crash_at("storage.after_sync")
             if time.monotonic() - self._marked_at >= _WATERMARK_S:
-                self._watermark.write(sequence)
-                self._marked_at = time.monotonic()
+                self._mark(sequence)
         except Exception as cause:  # noqa: BLE001
             return Indefinite("the storage failed while syncing", details=str(cause))
         self.sync_seconds += time.monotonic() - began
         self.syncs += 1
         return None
+
+    def _mark(self, sequence: int) -> None:
+        """Raise the watermark. The manifest is taken as it was a mark ago: by now that much of it is durable."""
+        name, size = self._manifest
+        self._manifest = manifest_of(self._database.path)
+        if name != self._manifest[0]:
+            name, size = "", 0
+        self._watermark.write(Mark(sequence, name, size))
+        self._marked_at = time.monotonic()
 
     def _finish(self, future: asyncio.Future[None], error: Indefinite | None) -> None:
         with self._lock:

@@ -22,12 +22,12 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
     count = len(incoming)
     outcomes = Outcomes(count, dict(incoming.refused))
     seen = image.seen.rows(incoming.session, incoming.sequence, count)
-    if incoming.ids is None:
-        for row in seen:
-            outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
-    else:
-        _check_ids(image, incoming, seen, outcomes)
-    used = _stretches(count, incoming.refused)
+    for row in seen:
+        outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
+    if incoming.ids is not None:
+        _check_ids(image, incoming, outcomes)
+    # A row that was refused may yet be created by a later try; only what stands counts as done.
+    used = _stretches(count, {row: code for row, code in outcomes.codes.items() if not code.succeeded})
     if used:
         image.seen.add(incoming.session, incoming.sequence, used, now, batch)
     fresh = _stretches(count, outcomes.codes)
@@ -108,22 +108,16 @@ def _add_listed(
                     apart=apart,
                 ),
             )
-    image.add_rows(batch, draft, changed=False)
+    image.add_rows(batch, draft)
 
 
-def _check_ids(image: Image, incoming: CreateBatch, seen: set[int], outcomes: Outcomes) -> None:
-    """Find the rows whose ids are taken, and those that a repeat of the batch brings again."""
+def _check_ids(image: Image, incoming: CreateBatch, outcomes: Outcomes) -> None:
+    """Find the rows whose ids are taken."""
     assert incoming.ids is not None
     asked = [row for row in range(len(incoming)) if row not in outcomes.codes]
     for row, at in zip(asked, _taken(image, [incoming.ids[row] for row in asked]), strict=True):
         if at is not None:
-            run, run_row = at
-            same = _same_content(image, incoming, row, run, run_row)
-            # A repeat that finds its own message changed since has still done its work.
-            code = decide_create(exists=True, same_content=same or (row in seen and run.record.changed))
-            outcomes.codes[row] = code
-        elif row in seen:
-            outcomes.codes[row] = Code.ALREADY_EXISTS
+            outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(image, incoming, row, *at))
 
 
 def _taken(image: Image, ids: Sequence[str]) -> list[tuple[Run, int] | None]:

@@ -16,7 +16,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter, WriteBatch, WriteOptions
 
 from dejaq.errors import Code, StoreError, error_of
 
@@ -60,26 +60,37 @@ class Database:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values with start <= key < end, ascending, as they were at the first step."""
         iterator = self._db.iter()
-        iterator.seek(start)
-        while iterator.valid():
-            key: bytes = iterator.key()
-            if key >= end:
-                return
-            yield key, iterator.value()
-            iterator.next()
-        self._check(iterator)
+        try:
+            iterator.seek(start)
+            while iterator.valid():
+                key: bytes = iterator.key()
+                if key >= end:
+                    return
+                yield key, iterator.value()
+                iterator.next()
+            fault = _fault(iterator)
+        finally:
+            # An error on its way up must not keep the iterator, and with it the lock of the directory.
+            del iterator
+        if fault:
+            raise read_error(self.path, fault)
 
     def scan_keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """Keys only: values stay where they are."""
         iterator = self._db.iter()
-        iterator.seek(start)
-        while iterator.valid():
-            key: bytes = iterator.key()
-            if key >= end:
-                return
-            yield key
-            iterator.next()
-        self._check(iterator)
+        try:
+            iterator.seek(start)
+            while iterator.valid():
+                key: bytes = iterator.key()
+                if key >= end:
+                    return
+                yield key
+                iterator.next()
+            fault = _fault(iterator)
+        finally:
+            del iterator
+        if fault:
+            raise read_error(self.path, fault)
 
     def first_key(self, start: bytes, end: bytes) -> bytes | None:
         """The smallest key with start <= key < end."""
@@ -88,12 +99,15 @@ class Database:
     def last_item(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """The greatest key with start <= key <= end, and its value."""
         iterator = self._db.iter()
-        iterator.seek_for_prev(end)
-        if not iterator.valid():
-            self._check(iterator)
-            return None
-        key: bytes = iterator.key()
-        return (key, iterator.value()) if key >= start else None
+        try:
+            iterator.seek_for_prev(end)
+            item = (iterator.key(), iterator.value()) if iterator.valid() else None
+            fault = _fault(iterator)
+        finally:
+            del iterator
+        if fault:
+            raise read_error(self.path, fault)
+        return item if item is not None and item[0] >= start else None
 
     def write(self, batch: WriteBatch) -> None:
         """Write atomically; durable after the next `sync`."""
@@ -121,11 +135,14 @@ class Database:
         gc.collect()
         self._db.close()
 
-    def _check(self, iterator: object) -> None:
-        try:
-            iterator.status()  # type: ignore[attr-defined]
-        except Exception as cause:  # noqa: BLE001
-            raise read_error(self.path, cause) from None
+
+def _fault(iterator: RdictIter) -> str:
+    """Why an iterator ended before its time, or nothing."""
+    try:
+        iterator.status()
+    except Exception as cause:  # noqa: BLE001
+        return str(cause)
+    return ""
 
 
 def open_error(path: Path, cause: Exception) -> StoreError:
@@ -142,7 +159,7 @@ def open_error(path: Path, cause: Exception) -> StoreError:
     return error
 
 
-def read_error(path: Path, cause: Exception) -> StoreError:
+def read_error(path: Path, cause: object) -> StoreError:
     """What a failure to read means."""
     code = Code.STORE_CORRUPT if "orruption" in str(cause) else Code.STORE_FAILED
     error = error_of(code, f"cannot read from {path}", details=str(cause))

@@ -171,7 +171,7 @@ class Image:
         self._enter_window(run)
         return run
 
-    def add_rows(self, batch: Batch, draft: Draft, *, changed: bool) -> None:
+    def add_rows(self, batch: Batch, draft: Draft) -> None:
         """Write the rows of a draft as new runs of listed ids."""
         for (bucket, time_slice, owner), rows in draft.rows.items():
             rows.sort(key=lambda row: (row.ts, row.priority))
@@ -180,7 +180,6 @@ class Image:
                 ids=[row.id for row in rows],
                 ts=[row.ts for row in rows],
                 bodies=[row.body for row in rows],
-                changed=changed,
             )
             if any(row.priority for row in rows):
                 record.priorities.extend([row.priority for row in rows])
@@ -216,6 +215,7 @@ class Image:
         if record.session:
             batch.delete(keys.directory(topic, run.bucket, record.session, record.first))
         self._unregister(run)
+        self.window(run.bucket).removed(run.key)
 
     def row(self, run: Run, row: int, *, ts: int, attempts: int) -> Row:
         """A row of a run, to be put into another at `ts`."""

@@ -18,7 +18,7 @@ from dejaq.storage.rocksdb.window import Allowance, Lost
 
 def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseSet | None:
     """Lease the next due rows of the buckets into `batch`; None when nothing is due."""
-    parts = _take_due(image, request, now, batch)
+    parts, lost = _take_due(image, request, now)
     if not parts:
         return None
     offset = 0
@@ -27,35 +27,55 @@ def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseS
         offset += part.count
     granted = Lease(image.next_number(), request.consumer, parts, {request.expires: masks.full(offset)})
     image.leases.add(granted)
+    # Only now: until the new lease stands, the old one is what keeps its rows from being read again as free.
+    for earlier in lost:
+        _close_lost(image, earlier, batch)
     key = keys.numbered(keys.LEASE, image.topic.number, granted.id)
     batch.put(key, granted.record().SerializeToString())
     return lease_set(image, granted, request.expires, granted.rows)
 
 
-def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> list[Part]:
-    """Take due rows out of the windows, earliest first across the buckets."""
+def _take_due(image: Image, request: LeaseRequest, now: int) -> tuple[list[Part], list[Lease]]:
+    """Take due rows out of the windows, earliest first across the buckets; and the lost leases that gave some."""
     image.lapse(now)
+    until = max(request.until, now)
     heads: list[tuple[Key, int]] = []
     for bucket in request.buckets:
-        head = image.load_due(bucket, request.until).head()
-        if head is not None and head[0] <= request.until:
+        head = image.load_due(bucket, until).head()
+        if head is not None and head[0] <= until:
             heads.append((head, bucket))
     heapq.heapify(heads)
     parts: list[Part] = []
+    lost: dict[int, Lease] = {}
     allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
     while heads and not allowance.spent:
         (ts, _), bucket = heapq.heappop(heads)
         _check(ts, request, now)
-        source, taken = image.window(bucket).take(heads[0][0] if heads else None, request.until, allowance)
+        source, taken = image.window(bucket).take(heads[0][0] if heads else None, until, allowance)
         if not taken:
             break
         parts += taken
         if isinstance(source, Lost):
-            _close_lost(image, source.lease, batch)
-        head = image.load_due(bucket, request.until).head()
-        if head is not None and head[0] <= request.until:
+            lost[source.lease.id] = source.lease
+        head = image.load_due(bucket, until).head()
+        if head is not None and head[0] <= until:
             heapq.heappush(heads, (head, bucket))
-    return parts
+    if heads:
+        _give_back_later(image, parts, heads[0][0])
+    return parts, list(lost.values())
+
+
+def _give_back_later(image: Image, parts: list[Part], first_left: Key) -> None:
+    """Rows leave in slices that may overlap in time; what is later than the first row left behind goes back."""
+    for part in parts:
+        # Lost rows share one ts, and no row before it was left.
+        end = part.start + part.count
+        keep = end if part.due else max(part.run.rows_until(first_left), part.start)
+        if keep < end:
+            image.give_back(part.run, masks.span(keep, end))
+            part.count = keep - part.start
+            part.attempts = part.attempts and part.attempts[: part.count]
+    parts[:] = [part for part in parts if part.count]
 
 
 def _check(ts: int, request: LeaseRequest, now: int) -> None:

@@ -11,7 +11,7 @@ from dejaq.errors import Code
 from dejaq.storage.base import Edits, Holder
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
-from dejaq.storage.rocksdb.image import Draft, Image
+from dejaq.storage.rocksdb.image import Draft, Image, Row
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.run import Run
 
@@ -22,33 +22,44 @@ Value = TypeVar("Value")
 def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outcomes:
     """Move each message that may be changed into a new run, with its new values."""
     outcomes = Outcomes(len(edits.ids))
-    draft = Draft()
-    changed: set[tuple[bytes, int]] = set()
+    moving: dict[tuple[bytes, int], tuple[Run, Row]] = {}
     for item, at in enumerate(image.locate(edits.ids)):
         version = edits.versions[item] if edits.versions is not None else None
-        if at is not None and (at[0].key, at[1]) in changed:
-            outcomes.codes[item] = Code.DUPLICATE_IN_BATCH
+        if at is not None and (at[0].key, at[1]) in moving:
+            # Changed earlier in this batch: its new version is known to nobody yet.
+            if version is not None:
+                outcomes.codes[item] = Code.VERSION_CONFLICT
+            else:
+                _apply(image, edits, item, moving[at[0].key, at[1]][1], batch)
             continue
         code, holding = _decide(image, at, owner, now, version)
         if code is not Code.OK or at is None:
             outcomes.codes[item] = code
             continue
         run, row = at
-        changed.add((run.key, row))
         attempts = holding[1].attempts_at(row) if holding else run.attempts_at(row)
         ts = holding[0].term_of(holding[2]) if holding else run.record.ts[row]
-        new = image.row(run, row, ts=_value(edits.ts, item, ts), attempts=attempts)
-        new.priority = _value(edits.priorities, item, new.priority)
-        new.headers = _value(edits.headers, item, new.headers)
-        body = edits.bodies[item] if edits.bodies is not None else None
-        if body is not None:
-            if new.apart:
-                batch.delete(keys.numbered(keys.BODY, image.topic.number, new.apart))
-            new.body, new.apart = image.put_apart(batch, body)
-        draft.add(run.bucket, run.owner, new)
+        new = image.row(run, row, ts=ts, attempts=attempts)
+        _apply(image, edits, item, new, batch)
+        moving[run.key, row] = (run, new)
         _leave(image, run, row, holding, batch, keep_bodies=True)
-    image.add_rows(batch, draft, changed=True)
+    draft = Draft()
+    for run, new in moving.values():
+        draft.add(run.bucket, run.owner, new)
+    image.add_rows(batch, draft)
     return outcomes
+
+
+def _apply(image: Image, edits: Edits, item: int, row: Row, batch: Batch) -> None:
+    """Give a row the values of one item."""
+    row.ts = _value(edits.ts, item, row.ts)
+    row.priority = _value(edits.priorities, item, row.priority)
+    row.headers = _value(edits.headers, item, row.headers)
+    body = edits.bodies[item] if edits.bodies is not None else None
+    if body is not None:
+        if row.apart:
+            batch.delete(keys.numbered(keys.BODY, image.topic.number, row.apart))
+        row.body, row.apart = image.put_apart(batch, body)
 
 
 def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch) -> Outcomes:

@@ -21,7 +21,6 @@ class Settlement:
     ) -> None:
         self.image = image
         self.lease = image.leases.get(lease_id)
-        self.ranges = list(ranges) if ranges is not None else None
         if self.lease is None:
             count = max((end for _, end in ranges), default=0) if ranges is not None else 1
             self.asked = whole(ranges, count)
@@ -29,8 +28,6 @@ class Settlement:
             self.asked = whole(ranges, self.lease.count)
         asked = masks.of_ranges(self.asked)
         self.held = _held(self.lease, consumer, asked, now)
-        if ranges is None and self.lease is not None and self.held:
-            asked &= self.lease.rows  # "all" means all that stand
         refused = asked & ~self.held
         self.outcomes = Outcomes(asked.bit_length(), dict.fromkeys(masks.rows(refused), Code.LEASE_LOST))
 
@@ -92,7 +89,7 @@ def release(settlement: Settlement, ts: int | Sequence[int], batch: Batch) -> No
             draft.add(part.run.bucket, part.run.owner, image.row(part.run, row, ts=at, attempts=attempts))
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=True)
-    image.add_rows(batch, draft, changed=True)
+    image.add_rows(batch, draft)
 
 
 def recall(settlement: Settlement, batch: Batch) -> None:
@@ -116,7 +113,7 @@ def recall(settlement: Settlement, batch: Batch) -> None:
     image.drop_from_lease(batch, lease, settlement.held, gone=False)
     for part, rows in given_back:
         image.give_back(part.run, rows)
-    image.add_rows(batch, draft, changed=True)
+    image.add_rows(batch, draft)
 
 
 def _times(settlement: Settlement, ts: int | Sequence[int]) -> int | dict[int, int]:

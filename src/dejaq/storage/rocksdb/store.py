@@ -18,7 +18,7 @@ from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, set
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
-from dejaq.storage.rocksdb.watermark import Watermark
+from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 
 Result = TypeVar("Result")
@@ -52,7 +52,7 @@ class RocksStorage:
         """Take the directory, making it when it is not there."""
         database_path, watermark = self._path / "db", Watermark(self._path / "watermark")
         fresh = not (database_path / "CURRENT").exists()
-        mark = watermark.read() if self._path.exists() else None
+        mark = watermark.read() if self._path.is_dir() else None
         if fresh != (mark is None):
             missing = "its database" if fresh else "its watermark"
             raise error_of(
@@ -62,6 +62,8 @@ class RocksStorage:
             database_path.mkdir(parents=True, exist_ok=True)
         except OSError as cause:
             raise error_of(Code.STORE_FAILED, f"cannot make {self._path}", details=str(cause)) from None
+        if mark is not None:
+            self._check_manifest(database_path, mark)
         database = Database(database_path)
         try:
             self._start(database, watermark, mark)
@@ -77,12 +79,21 @@ class RocksStorage:
             raise
         self._forgot_at = now - _FORGET_EVERY_MS
 
-    def _start(self, database: Database, watermark: Watermark, mark: int | None) -> None:
-        if mark is not None and database.sequence < mark:
+    def _check_manifest(self, database_path: Path, mark: Mark) -> None:
+        name, size = manifest_of(database_path)
+        if not name or (name == mark.manifest and size < mark.manifest_bytes):
+            raise error_of(
+                Code.STORE_CORRUPT,
+                f"the manifest in {database_path} is cut off; restore {self._path} from a backup",
+                details=f"{size} of at least {mark.manifest_bytes} bytes",
+            )
+
+    def _start(self, database: Database, watermark: Watermark, mark: Mark | None) -> None:
+        if mark is not None and database.sequence < mark.sequence:
             raise error_of(
                 Code.STORE_CORRUPT,
                 f"the log in {self._path} ends before what was acknowledged; restore it from a backup",
-                details=f"last write {database.sequence}, acknowledged {mark}",
+                details=f"last write {database.sequence}, acknowledged {mark.sequence}",
             )
         version = database.get(_FORMAT)
         if version is not None and int(version) > FORMAT:
@@ -96,7 +107,7 @@ class RocksStorage:
         try:
             database.write(batch)
             database.sync()
-            watermark.write(database.sequence)
+            watermark.write(Mark(database.sequence, *manifest_of(database.path)))
         except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception
             raise error_of(Code.STORE_FAILED, f"cannot write to {self._path}", details=str(cause)) from None
         self._database = database
@@ -104,6 +115,7 @@ class RocksStorage:
         self._budget = Budget(self._window_bytes)
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(_read_topic(value))
+        self._watermark = watermark
         self._committer = Committer(database, watermark, self._fail)
         self._failure = None
 
@@ -114,7 +126,9 @@ class RocksStorage:
         self._failure = "the store is not open"
         await self._committer.stop()
         self._images.clear()
-        self._database.close()
+        sequence = self._database.sequence
+        await asyncio.to_thread(self._database.close)
+        await asyncio.to_thread(self._watermark.write, Mark(sequence, *manifest_of(self._database.path)))
 
     @property
     def failure(self) -> str | None:
@@ -149,10 +163,8 @@ class RocksStorage:
     def _image(self, topic: Topic) -> Image:
         if self._failure is not None:
             raise StoreError(f"the storage takes no requests: {self._failure}", code=Code.STORE_FAILED)
-        image = self._images.get(topic.number)
-        if image is None:
-            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
-        return image
+        # A topic that was dropped meanwhile looks empty.
+        return self._images.get(topic.number) or self._new_image(topic)
 
     async def _change(self, topic: Topic, change: Callable[[Image, Batch], Result]) -> Result:
         """Make one change, write it, and wait until it is durable."""
@@ -190,8 +202,11 @@ class RocksStorage:
         self._number += 1
         return self._number
 
+    def _new_image(self, topic: Topic) -> Image:
+        return Image(topic, self._database, self._budget, self._next_number)
+
     def _enter(self, topic: Topic) -> Image:
-        image = Image(topic, self._database, self._budget, self._next_number)
+        image = self._new_image(topic)
         image.load()
         self._images[topic.number] = image
         return image
@@ -236,6 +251,8 @@ class RocksStorage:
 
     async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
         """Create the admitted rows."""
+        if topic.number not in self._images and self._failure is None:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
         self._forget_sessions(now)
         return await self._change(topic, lambda image, writes: creating.create(image, batch, now, writes))
 

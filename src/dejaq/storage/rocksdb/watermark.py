@@ -1,44 +1,54 @@
-"""How far the log was known to be durable, kept beside it.
+"""How far the log and the list of files were known to be durable, kept beside them.
 
-RocksDB takes a log that was cut off for one that a crash left unfinished. The watermark tells the two apart: a
-store whose last sequence lies below it has lost acknowledged writes, and is refused.
+RocksDB takes a log or a manifest that was cut off for one that a crash left unfinished. The watermark tells the two
+apart: a store that lies below it has lost acknowledged writes, and is refused.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from dejaq.errors import Code, error_of
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The last durable write, and the size of the manifest at that time."""
+
+    sequence: int
+    manifest: str
+    manifest_bytes: int
+
+
 class Watermark:
-    """A small file with one number, replaced atomically."""
+    """A small file with one mark, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> int | None:
-        """The number; None when there is no file. Raises STORE_CORRUPT when it is damaged."""
+    def read(self) -> Mark | None:
+        """The mark; None when there is no file. Raises STORE_CORRUPT when it is damaged."""
         try:
             text = self._path.read_text()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as cause:
             raise error_of(Code.STORE_CORRUPT, f"{self._path} cannot be read", details=str(cause)) from None
-        number, _, checksum = text.strip().partition(" ")
-        if not number.isdigit() or checksum != _checksum(number):
-            raise error_of(
-                Code.STORE_CORRUPT, f"{self._path} is damaged; restore the data directory from a backup"
-            )
-        return int(number)
+        fields, _, checksum = text.strip().rpartition(" ")
+        if checksum != _checksum(fields):
+            raise error_of(Code.STORE_CORRUPT, f"{self._path} is damaged; restore the data directory from a backup")
+        sequence, manifest, manifest_bytes = fields.split(" ")
+        return Mark(int(sequence), manifest, int(manifest_bytes))
 
-    def write(self, number: int) -> None:
-        """Replace the number, durably."""
+    def write(self, mark: Mark) -> None:
+        """Replace the mark, durably."""
+        fields = f"{mark.sequence} {mark.manifest} {mark.manifest_bytes}"
         aside = self._path.with_suffix(".new")
         with aside.open("w") as file:
-            file.write(f"{number} {_checksum(str(number))}\n")
+            file.write(f"{fields} {_checksum(fields)}\n")
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self._path)
@@ -49,5 +59,14 @@ class Watermark:
             os.close(directory)
 
 
-def _checksum(number: str) -> str:
-    return f"{zlib.crc32(number.encode()):08x}"
+def manifest_of(database_path: Path) -> tuple[str, int]:
+    """The name and size of the manifest in use; ("", 0) where there is none that can be read."""
+    try:
+        name = (database_path / "CURRENT").read_text().strip()
+        return name, (database_path / name).stat().st_size
+    except (OSError, UnicodeDecodeError, ValueError):
+        return "", 0
+
+
+def _checksum(fields: str) -> str:
+    return f"{zlib.crc32(fields.encode()):08x}"

@@ -187,6 +187,11 @@ class Window:
         if self._peeked is not None and (self._peeked[0] is None or key < self._peeked[0]):
             self._peeked = (key,)
 
+    def removed(self, key: bytes) -> None:
+        """Take note of a run that has gone."""
+        if self._peeked == (key,):
+            self._peeked = None
+
     def move_cursor(self, key: bytes) -> None:
         """Everything before `key` is in memory from now on."""
         self.cursor = key

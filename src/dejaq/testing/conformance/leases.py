@@ -208,9 +208,7 @@ async def only_the_asked_buckets(scene: Scene) -> None:
         lease = await scene.try_lease(buckets=asked)
         assert lease is not None
         found = await scene.storage.get(scene.topic, lease.ids(), scene.now)
-        assert {message.bucket for message in found if message} == set(asked) & {
-            message.bucket for message in found if message
-        }
+        assert {message.bucket for message in found if message} <= set(asked)
         assert await scene.try_lease(buckets=asked) is None
         left -= len(lease)
         assert await scene.count(status=Status.AVAILABLE) == left

@@ -268,11 +268,17 @@ class Scene:
         )
 
     async def browse(self, where: Filter | None = None, *, limit: int = 100) -> list[Message]:
-        """Every message that matches, page by page."""
+        """Every message of the scene's topic that matches, page by page."""
+        return await self.browse_of(self.topic, where, limit=limit)
+
+    async def browse_of(
+        self, topic: Topic, where: Filter | None = None, *, limit: int = 100
+    ) -> list[Message]:
+        """Every message of a topic that matches, page by page."""
         messages: list[Message] = []
         cursor: bytes | None = None
         while True:
-            page = await self.storage.browse(self.topic, where or Filter(), cursor, limit, self.now)
+            page = await self.storage.browse(topic, where or Filter(), cursor, limit, self.now)
             assert len(page.messages) <= limit
             messages += page.messages
             if page.cursor is None:
@@ -319,7 +325,7 @@ def check_shape(lease: LeaseSet, request: LeaseRequest) -> None:
         assert column is None or len(column) == count
     keys = list(zip(lease.ts, priorities_of(lease), strict=True))
     assert keys == sorted(keys), "the rows of a lease are not sorted by time and priority"
-    assert numbers_of(lease) == list(range(count)), "the rows of a new lease are numbered from 0"
+    assert sorted(numbers_of(lease)) == list(range(count)), "the rows of a new lease are numbered from 0"
 
 
 def attempts_of(lease: LeaseSet) -> list[int]:

@@ -1,0 +1,133 @@
+"""The topics: made and unmade in steps that survive a crash, and found by name without asking the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from dejaq.broker.background import Background
+from dejaq.domain.topic import Topic, TopicSettings, TopicState, check_topic_name
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Catalog:
+    """The broker's view of the storage's topics; all changes to them go through it."""
+
+    def __init__(
+        self, *, storage: Storage, clock: Clock, background: Background, topics_max: int
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._background = background
+        self._topics_max = topics_max
+        self._topics: dict[str, Topic] = {}
+        self._changing = asyncio.Lock()
+        self._dropping: set[int] = set()
+        # Set by central: ends everything that works on a topic and waits for it.
+        self.evacuate: Callable[[Topic, DejaqError], Awaitable[None]] | None = None
+
+    async def load(self) -> None:
+        """Read the topics and finish what a crash cut short: half-made ones are made, half-deleted ones dropped."""
+        async with self._changing:
+            topics = await self._storage.topics()
+            for place, topic in enumerate(topics):
+                if topic.state is TopicState.CREATING:
+                    topics[place] = topic.in_state(TopicState.LIVE)
+                    await self._storage.put_topic(topics[place])
+            self._topics = {topic.name: topic for topic in topics}
+            for topic in topics:
+                if topic.state is TopicState.DELETING:
+                    self._drop_later(topic)
+
+    def all(self) -> list[Topic]:
+        """Every topic, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def find(self, name: str) -> Topic:
+        """The topic of this name, in any state; raises TOPIC_NOT_FOUND."""
+        topic = self._topics.get(name)
+        if topic is None:
+            check_topic_name(name)
+            raise error_of(Code.TOPIC_NOT_FOUND, f"no topic is named {name!r}; create it first")
+        return topic
+
+    def live(self, name: str) -> Topic:
+        """The topic of this name if it takes messages; raises TOPIC_NOT_FOUND or TOPIC_DELETING."""
+        topic = self.find(name)
+        if topic.state is TopicState.DELETING:
+            raise error_of(Code.TOPIC_DELETING, f"topic {name!r} is being deleted")
+        return topic
+
+    def check(self, topic: Topic) -> None:
+        """Raise when this very topic, as a session knows it, no longer takes messages."""
+        now = self._topics.get(topic.name)
+        if now is not topic:
+            self.live(topic.name)
+            if now is None or now.number != topic.number:
+                raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} was deleted and made anew; reconnect")
+
+    async def create(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
+        """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ."""
+        check_topic_name(name)
+        settings.check()
+        async with self._changing:
+            old = self._topics.get(name)
+            if old is not None:
+                return self._same(self.live(name), settings), False
+            if len(self._topics) >= self._topics_max:
+                raise error_of(Code.LIMIT_EXCEEDED, f"there are {self._topics_max} topics, the most this broker keeps")
+            topic = Topic(
+                name=name,
+                number=await self._storage.next_topic_number(),
+                settings=settings,
+                state=TopicState.CREATING,
+                created_ms=self._clock.now_ms(),
+            )
+            await self._storage.put_topic(topic)
+            topic = topic.in_state(TopicState.LIVE)
+            await self._storage.put_topic(topic)
+            self._topics[name] = topic
+            return topic, True
+
+    def _same(self, topic: Topic, settings: TopicSettings) -> Topic:
+        if topic.settings != settings:
+            wanted, there = settings.as_dict(), topic.settings.as_dict()
+            differ = ", ".join(
+                f"{key} is {there[key]}, not {wanted[key]}" for key in wanted if wanted[key] != there[key]
+            )
+            raise error_of(Code.TOPIC_EXISTS, f"topic {topic.name!r} is there with other settings: {differ}")
+        return topic
+
+    async def delete(self, name: str) -> Topic:
+        """Mark the topic as deleting, durably; its messages go in the background."""
+        async with self._changing:
+            topic = self.find(name)
+            if topic.state is not TopicState.DELETING:
+                topic = topic.in_state(TopicState.DELETING)
+                await self._storage.put_topic(topic)
+                self._topics[name] = topic
+                self._drop_later(topic)
+            return topic
+
+    def _drop_later(self, topic: Topic) -> None:
+        if topic.number not in self._dropping:
+            self._dropping.add(topic.number)
+            self._background.spawn(self._drop(topic), name=f"drop topic {topic.name}")
+
+    async def _drop(self, topic: Topic) -> None:
+        try:
+            if self.evacuate is not None:
+                await self.evacuate(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
+            await self._storage.drop_topic(topic)
+            async with self._changing:
+                self._topics.pop(topic.name, None)
+        except DejaqError as error:
+            # It stays DELETING; the next load, after recovery or restart, goes on with it.
+            log.warning("topic %s is not dropped yet: %s", topic.name, error)
+        finally:
+            self._dropping.discard(topic.number)

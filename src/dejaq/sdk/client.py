@@ -1,0 +1,320 @@
+"""The client: a way to the brokers, from which producers and consumers are made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Self
+
+from dejaq import limits
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import check_topic_name
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.sdk.accumulator import LINGER_SECONDS
+from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
+from dejaq.sdk.broker_clock import BrokerClock
+from dejaq.sdk.consumer import Consumer
+from dejaq.sdk.outgoing import Headers
+from dejaq.sdk.producer import Producer
+from dejaq.sdk.queries import PAGE_SIZE, Queries, filter_of
+from dejaq.sdk.results import FanOut
+from dejaq.sdk.seeds import Local, Seeds, transports_to
+from dejaq.sdk.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS, ClientSettings
+from dejaq.sdk.subscription import CREDIT_BYTES, Subscription
+from dejaq.sdk.times import At, Delay, lease_ms, resolve
+from dejaq.timekeeper.clock import Clock, SystemClock
+
+PREFETCH_SECONDS = limits.PREFETCH_MS_DEFAULT / 1_000
+LEASE_SECONDS = limits.LEASE_MS_DEFAULT / 1_000
+
+
+def connect(
+    target: str | Local,
+    *,
+    name: str = "",
+    deadline: float = DEADLINE_SECONDS,
+    timeout: float = TIMEOUT_SECONDS,
+    on_drift: Callable[[float], None] | None = None,
+    drift_ms_max: float = DRIFT_MS_MAX,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> Client:
+    """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
+
+    Outages shorter than `deadline` seconds are ridden through; `timeout` bounds one try of a single call. `name` is
+    what people see in `dejaq info`. `on_drift` is called with the broker's clock offset in ms when it is over
+    `drift_ms_max`.
+    """
+    if not deadline > 0 or not timeout > 0:
+        raise error_of(Code.INVALID_ARGUMENT, "deadline and timeout are seconds above 0")
+    settings = ClientSettings(
+        clock=clock or SystemClock(),
+        name=name or f"python-{os.getpid()}",
+        deadline=deadline,
+        timeout=timeout,
+        on_drift=on_drift,
+        drift_ms_max=drift_ms_max,
+    )
+    # Seeds of ids must not repeat between processes that were forked from one parent.
+    return Client(target, settings, random or SystemRandom())
+
+
+class Client:
+    """Makes topics, producers and consumers, and answers questions. Open it with `async with`."""
+
+    def __init__(self, target: str | Local, settings: ClientSettings, random: Random) -> None:
+        self._seeds = Seeds(transports_to(target), random)
+        self._settings = settings
+        self._random = random
+        self._queries = Queries(self._seeds, settings)
+        self._clock = BrokerClock(settings.clock)
+        self._fans: dict[tuple[str, str], asyncio.Task[Producer]] = {}
+
+    async def open(self) -> None:
+        """Make sure that a broker answers; raises NoBroker when none does within the deadline."""
+        await self.ping()
+
+    async def close(self) -> None:
+        """Disconnect. Producers and consumers are closed by who opened them."""
+        fans, self._fans = list(self._fans.values()), {}
+        for opened in await asyncio.gather(*fans, return_exceptions=True):
+            if isinstance(opened, Producer):
+                await opened.close()
+        await self._seeds.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self._seeds.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # The cluster
+
+    async def ping(self) -> Pong:
+        """Ask a broker for its time."""
+        clock = self._settings.clock
+        sent_us, sent = clock.now_us(), clock.monotonic()
+        answer = await self._seeds.call(
+            "Overseer.Ping",
+            overseer.PingRequest(client_us=sent_us),
+            overseer.PingResponse,
+            patience=self._settings,
+        )
+        round_trip_us = int((clock.monotonic() - sent) * 1_000_000)
+        self._clock.observe(sent_us=sent_us, broker_us=answer.broker_us, round_trip_us=round_trip_us)
+        return Pong(
+            latency_ms=round_trip_us / 1_000,
+            clock_offset_ms=self._clock.offset_us / 1_000,
+            uncertainty_ms=self._clock.uncertainty_us / 1_000,
+        )
+
+    def now_ms(self) -> int:
+        """The broker's clock, as well as the pings so far can tell."""
+        return self._clock.now_ms()
+
+    async def info(self) -> ClusterInfo:
+        """The cluster: brokers, topics and clients."""
+        answer = await self._seeds.call(
+            "Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, patience=self._settings
+        )
+        return ClusterInfo.from_proto(answer)
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        buckets: int | None = None,
+        max_future_ms: int | None = None,
+        max_lease_ms: int | None = None,
+        max_body_bytes: int | None = None,
+        durability: str | None = None,
+    ) -> TopicInfo:
+        """Create a topic; what is not given has its default. A repeat with the same settings changes nothing."""
+        check_topic_name(name)
+        try:
+            chosen = overseer.TopicSettings(
+                buckets=buckets,
+                max_future_ms=max_future_ms,
+                max_lease_ms=max_lease_ms,
+                max_body_bytes=max_body_bytes,
+                durability=durability,
+            )
+        except (ValueError, TypeError) as error:
+            raise error_of(Code.INVALID_SETTING, str(error)) from None
+        answer = await self._seeds.call(
+            "Overseer.CreateTopic",
+            overseer.CreateTopicRequest(name=name, settings=chosen),
+            overseer.TopicResponse,
+            patience=self._settings,
+        )
+        return TopicInfo.from_proto(answer.topic, created=answer.created)
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """One topic with its settings and exact counts."""
+        answer = await self._seeds.call(
+            "Overseer.DescribeTopic",
+            overseer.TopicRequest(name=name),
+            overseer.TopicResponse,
+            patience=self._settings,
+        )
+        return TopicInfo.from_proto(answer.topic)
+
+    async def topics(self) -> list[TopicInfo]:
+        """Every topic."""
+        answer = await self._seeds.call(
+            "Overseer.ListTopics",
+            overseer.ListTopicsRequest(),
+            overseer.ListTopicsResponse,
+            patience=self._settings,
+        )
+        return [TopicInfo.from_proto(topic) for topic in answer.topics]
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with every message in it; returns when it takes no more, the rest goes on behind."""
+        await self._seeds.call(
+            "Overseer.DeleteTopic",
+            overseer.TopicRequest(name=name),
+            overseer.TopicResponse,
+            patience=self._settings,
+        )
+
+    # Producers and consumers
+
+    def producer(self, topic: str, *, group: str = "default", linger: float = LINGER_SECONDS) -> Producer:
+        """A producer that owns what it sends as `group`; open it with `async with`."""
+        return Producer(
+            self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random
+        )
+
+    def consumer(
+        self,
+        topic: str,
+        *,
+        name: str = "",
+        lease: float | timedelta = LEASE_SECONDS,
+        prefetch: float = PREFETCH_SECONDS,
+        max_in_flight: int = limits.CREDIT_ROWS_DEFAULT,
+        max_messages: int | None = None,
+        auto_extend: bool = True,
+    ) -> Consumer:
+        """A consumer; open it with `async with`.
+
+        Who comes back under its `name` gets its live leases back. At most `max_in_flight` messages are with it at one
+        time, sent up to `prefetch` seconds ahead and held until they are due. It ends after `max_messages`.
+        `auto_extend` keeps the leases of what is not settled alive.
+        """
+        subscription = Subscription(
+            topic=topic,
+            name=name or f"consumer-{secrets.token_hex(6)}",
+            lease_ms=lease_ms(lease),
+            prefetch_ms=round(prefetch * 1_000),
+            credit_rows=max_in_flight if max_messages is None else min(max_in_flight, max_messages),
+            credit_bytes=CREDIT_BYTES,
+            max_messages=max_messages,
+            auto_extend=auto_extend,
+        )
+        return Consumer(self._seeds, self._settings, subscription, self._queries)
+
+    async def fan_out(
+        self,
+        topics: Sequence[str],
+        body: bytes,
+        *,
+        group: str = "default",
+        at: At | None = None,
+        delay: Delay | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        headers: Headers | None = None,
+    ) -> FanOut:
+        """Send one message to several topics under one id; the outcome of each is in the result."""
+        message_id = id if id is not None else str(uuid.uuid4())
+        # Resolved once, so that it is due at the same time everywhere.
+        ts = resolve(at, delay, self._clock.now_us())
+
+        async def one(topic: str) -> Code:
+            try:
+                producer = await self._fan(topic, group)
+                await producer.send(body, at=ts, id=message_id, priority=priority, headers=headers)
+            except DejaqError as error:
+                return error.code
+            return Code.OK
+
+        names = list(dict.fromkeys(topics))
+        codes = await asyncio.gather(*map(one, names))
+        return FanOut(id=message_id, codes=dict(zip(names, codes, strict=True)))
+
+    async def _fan(self, topic: str, group: str) -> Producer:
+        async def opened() -> Producer:
+            producer = self.producer(topic, group=group)
+            await producer.open()
+            return producer
+
+        key = (topic, group)
+        task = self._fans.get(key)
+        if task is None or (task.done() and task.exception() is not None):
+            task = self._fans[key] = asyncio.ensure_future(opened())
+        return await asyncio.shield(task)
+
+    # Questions
+
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
+        """The messages, in the order of `ids`; None where there is none."""
+        return await self._queries.get(topic, [ids] if isinstance(ids, str) else list(ids))
+
+    async def count(
+        self,
+        topic: str,
+        *,
+        start: At | None = None,
+        end: At | None = None,
+        status: Status | str | None = None,
+        group: str | None = None,
+        consumer: str | None = None,
+    ) -> int:
+        """How many messages there are with `start <= time < end` and this status, owner and consumer; exactly."""
+        return await self._queries.count(topic, filter_of(start, end, status, group, consumer))
+
+    async def histogram(
+        self,
+        topic: str,
+        *,
+        start: At,
+        end: At,
+        step: float | timedelta,
+        status: Status | str | None = None,
+        group: str | None = None,
+        consumer: str | None = None,
+    ) -> list[tuple[int, int]]:
+        """(start of step in epoch ms, count) for each step of so many seconds that has messages; exactly."""
+        return await self._queries.histogram(topic, filter_of(start, end, status, group, consumer), step)
+
+    def browse(
+        self,
+        topic: str,
+        *,
+        start: At | None = None,
+        end: At | None = None,
+        status: Status | str | None = None,
+        group: str | None = None,
+        consumer: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncIterator[list[Message]]:
+        """Pages of messages in order of time, without taking them."""
+        return self._queries.browse(topic, filter_of(start, end, status, group, consumer), page_size)

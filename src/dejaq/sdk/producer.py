@@ -1,0 +1,287 @@
+"""The producer: sends messages to one topic, and changes its mind about them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from dejaq import limits
+from dejaq.domain.ids import valid_id
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.protocol.transport import Transport
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.sdk.accumulator import LINGER_SECONDS, Accumulator
+from dejaq.sdk.changes import Change, Changes
+from dejaq.sdk.connection import Connection, ask_once
+from dejaq.sdk.link import Link
+from dejaq.sdk.outgoing import (
+    Headers,
+    Outgoing,
+    as_body,
+    body_column,
+    encoded_headers,
+    header_column,
+    id_column,
+    priority_column,
+    refusals,
+)
+from dejaq.sdk.queries import Queries
+from dejaq.sdk.results import Results
+from dejaq.sdk.seeds import Seeds
+from dejaq.sdk.sender import Numbering, Sender, Sent
+from dejaq.sdk.settings import ClientSettings
+from dejaq.sdk.times import At, Delay, resolve, resolve_column
+
+
+class Producer:
+    """Sends to one topic as one owner (`group`). Open it with `async with`; make it with `client.producer`.
+
+    An outage shorter than the client's deadline goes unnoticed: what was not answered is sent again under the same
+    name, and the broker recognises a repeat. A message sent with `delay` gets its time once, by the broker's clock as
+    seen from here, so that a repeat does not shift it.
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        settings: ClientSettings,
+        *,
+        topic: str,
+        group: str,
+        linger: float = LINGER_SECONDS,
+        random: Random,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self._timeout = settings.timeout
+        self._numbering = Numbering(settings.clock, random)
+        self._connection = Connection(seeds, settings, enter=self._enter, on_event=lambda _link, _frame: None)
+        self._clock = self._connection.broker_clock
+        self._sender = Sender(self._connection, self._numbering)
+        self._accumulator = Accumulator(self._sender, until=self._connection.until, linger=linger)
+        self._changes = Changes(self._connection, Queries(seeds, settings), topic)
+
+    async def _enter(self, link: Link, transport: Transport) -> None:
+        described = await transport.call(
+            "Overseer.DescribeTopic",
+            overseer.TopicRequest(name=self.topic),
+            overseer.TopicResponse,
+            self._timeout,
+        )
+        self._numbering.buckets = described.topic.settings.buckets
+        frame = self._connection.frame()
+        frame.producer.topic = self.topic
+        frame.producer.group = self.group
+        await ask_once(link, frame)
+
+    async def open(self) -> None:
+        """Connect; raises NoBroker after the deadline, or the broker's refusal."""
+        await self._connection.open()
+
+    async def close(self) -> None:
+        """Wait until everything sent is answered, and disconnect."""
+        try:
+            await self._accumulator.drain()
+        finally:
+            await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        body: bytes,
+        *,
+        at: At | None = None,
+        delay: Delay | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        headers: Headers | None = None,
+    ) -> str:
+        """Send one message and return its id when the broker has it for good.
+
+        Due at `at` (aware datetime or epoch ms), after `delay` seconds, or at once. A send that repeats the `id` and
+        content of an earlier one succeeds and changes nothing. Sends of one moment travel together.
+        """
+        body = as_body(body)
+        ts = resolve(at, delay, self._clock.now_us())
+        if not 0 <= ts <= limits.TS_MS_MAX:
+            raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
+        if len(body) > limits.BODY_BYTES_MAX:
+            raise error_of(Code.BODY_TOO_LARGE, details=f"{len(body)} bytes, at most {limits.BODY_BYTES_MAX}")
+        if id is not None:
+            _check_id(id)
+        _check_priority(priority)
+        encoded = encoded_headers(headers) if headers else b""
+        return await self._accumulator.add(body, ts=ts, id=id, priority=priority, headers=encoded)
+
+    async def send_batch(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        at: At | Sequence[At] | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+        ids: Sequence[str] | None = None,
+        priorities: int | Sequence[int] | None = None,
+        headers: Headers | Sequence[Headers | None] | None = None,
+    ) -> Results:
+        """Send many messages, given as columns; the outcome of each is in the results.
+
+        Times, priorities and headers are one value for all or one a message. More than one batch can hold is split;
+        raises when no part of it was answered, and otherwise says INDEFINITE or NO_BROKER for the part that was not.
+        """
+        column = body_column(bodies)
+        count = len(column)
+        outgoing = Outgoing(
+            ts=resolve_column(at, delay, count=count, now_us=self._clock.now_us()),
+            bodies=column,
+            ids=None if ids is None else id_column(ids, count),
+            priorities=priority_column(priorities, count),
+            headers=header_column(headers, count),
+        )
+        codes = refusals(outgoing)
+        rows: Sequence[int] = range(count)
+        if codes:
+            rows = [row for row in range(count) if row not in codes]
+            outgoing = outgoing.take(rows)
+        order = outgoing.order() if ids is None else None
+        if order is not None:
+            rows = [rows[position] for position in order]
+            outgoing = outgoing.take(order)
+        parts = await self._send_parts(outgoing, rows, codes)
+        return Results(count, codes, outgoing_ids(count, ids, parts))
+
+    async def _send_parts(
+        self, outgoing: Outgoing, rows: Sequence[int], codes: dict[int, Code]
+    ) -> list[tuple[Sequence[int], Sent]]:
+        """Send each part, write what was not OK into `codes`; the rows and ids of the parts that were answered."""
+        until = self._connection.until()
+        cuts = list(outgoing.cuts())
+        chunks = [outgoing] if len(cuts) == 1 else [outgoing.take(cut) for cut in cuts]
+        answers = await asyncio.gather(
+            *(self._sender.create(chunk, until) for chunk in chunks), return_exceptions=True
+        )
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        strange = [failure for failure in failures if not isinstance(failure, DejaqError)]
+        if strange or (failures and len(failures) == len(answers)):
+            raise (strange or failures)[0]
+        parts: list[tuple[Sequence[int], Sent]] = []
+        for cut, answer in zip(cuts, answers, strict=True):
+            chosen = rows[cut]
+            if isinstance(answer, Sent):
+                parts.append((chosen, answer))
+                codes.update({chosen[row]: code for row, code in answer.codes.items()})
+            elif isinstance(answer, DejaqError):
+                codes.update(dict.fromkeys(chosen, answer.code))
+        return parts
+
+    async def move(
+        self,
+        ids: str | Sequence[str],
+        *,
+        at: At | Sequence[At] | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+    ) -> Results:
+        """Give messages of this owner another time. One id alone raises when it is refused; a list says so by item."""
+        if at is None and delay is None:
+            raise error_of(Code.INVALID_ARGUMENT, "give the new time with `at` or `delay`")
+        listed = _listed(ids)
+        ts = resolve_column(at, delay, count=len(listed), now_us=self._clock.now_us())
+        refused = refusals(Outgoing(ts=ts, bodies=[b""] * len(ts)))
+        rows = [row for row in range(len(ts)) if row not in refused]
+        codes = await self._changes.edit(
+            Change(ids=[listed[row] for row in rows], ts=[ts[row] for row in rows])
+        )
+        refused.update({rows[row]: code for row, code in codes.items()})
+        return _results(ids, listed, refused)
+
+    async def edit(
+        self,
+        id: str,
+        *,
+        body: bytes | None = None,
+        at: At | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        headers: Headers | None = None,
+        version: int | None = None,
+    ) -> Code:
+        """Change one message of this owner; what is not given stays. Raises when it is refused.
+
+        With `version` it is refused with VERSION_CONFLICT unless the message still has that version.
+        """
+        if priority is not None:
+            _check_priority(priority)
+        ts = None if at is None and delay is None else resolve(at, delay, self._clock.now_us())
+        if ts is not None and not 0 <= ts <= limits.TS_MS_MAX:
+            raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
+        change = Change(
+            ids=[id],
+            ts=None if ts is None else [ts],
+            bodies=None if body is None else [as_body(body)],
+            priorities=None if priority is None else [priority],
+            headers=None if headers is None else [encoded_headers(headers)],
+            versions=None if version is None else [version],
+        )
+        if change == Change(ids=[id], versions=change.versions):
+            raise error_of(Code.INVALID_ARGUMENT, "give what to change: body, at, delay, priority or headers")
+        return _results(id, [id], await self._changes.edit(change))[0]
+
+    async def cancel(self, ids: str | Sequence[str]) -> Results:
+        """Remove messages of this owner. One id alone raises when it is refused; a list says so by item."""
+        listed = _listed(ids)
+        return _results(ids, listed, await self._changes.cancel(listed))
+
+
+def outgoing_ids(
+    count: int, ids: Sequence[str] | None, parts: list[tuple[Sequence[int], Sent]]
+) -> Sequence[str] | _GeneratedIds:
+    """The ids the caller gave, or a way to make the generated ones when they are asked for."""
+    return list(ids) if ids is not None else _GeneratedIds(count, parts)
+
+
+class _GeneratedIds:
+    """Makes the ids of a batch, in the caller's order; a refused row has none."""
+
+    def __init__(self, count: int, parts: list[tuple[Sequence[int], Sent]]) -> None:
+        self._count = count
+        self._parts = parts
+
+    def __call__(self) -> list[str]:
+        made = [""] * self._count
+        for rows, sent in self._parts:
+            for row, message_id in zip(rows, sent.generated(), strict=True):
+                made[row] = message_id
+        return made
+
+
+def _listed(ids: str | Sequence[str]) -> list[str]:
+    return [ids] if isinstance(ids, str) else id_column(ids, len(ids))
+
+
+def _results(given: str | Sequence[str], ids: Sequence[str], codes: Mapping[int, Code]) -> Results:
+    results = Results(len(ids), codes, ids)
+    if isinstance(given, str):
+        results.raise_for_failures()
+    return results
+
+
+def _check_id(message_id: object) -> None:
+    if not isinstance(message_id, str) or not valid_id(message_id):
+        raise error_of(Code.INVALID_ID, details=repr(message_id)[:100])
+
+
+def _check_priority(priority: object) -> None:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise error_of(Code.INVALID_PRIORITY, details=repr(priority)[:100])
+    if not limits.PRIORITY_MIN <= priority <= limits.PRIORITY_MAX:
+        raise error_of(Code.INVALID_PRIORITY, details=str(priority))

@@ -1,0 +1,231 @@
+"""Close and open: everything that was acknowledged is there again (guarantee 1)."""
+
+from __future__ import annotations
+
+from dejaq import limits
+from dejaq.domain.headers import encode_headers
+from dejaq.domain.message import Status
+from dejaq.domain.topic import TopicState
+from dejaq.errors import Code
+from dejaq.storage.base import Edits, Filter
+from dejaq.testing.conformance.scene import (
+    LEASE_MS,
+    WORKER,
+    Scene,
+    attempts_of,
+    ids_of,
+    numbers_of,
+)
+
+
+async def messages_survive(scene: Scene) -> None:
+    """Messages of every kind and size are the same after a restart, byte for byte."""
+    large = b"L" * (limits.INLINE_BODY_BYTES_MAX + 1)
+    await scene.put("rich", 5, body=large, priority=-7, headers={"h": "v"})
+    await scene.put("plain", 86_400_000, body=b"")
+    batch = scene.batch(
+        None, delays=[1, 2, 70_000], bodies=[b"a", large, b"c"], headers=[{}, {"x": "y"}, {}], bucket=5
+    )
+    assert await scene.create(batch) == [Code.OK] * 3
+    before = await scene.browse()
+    assert len(before) == 5
+    await scene.restart()
+    assert await scene.browse() == before
+    ids = [message.id for message in before]
+    assert await scene.storage.get(scene.topic, ids, scene.now) == before
+
+
+async def changes_survive(scene: Scene) -> None:
+    """Edits, moves, releases, recalls, cancels and deletes are as they were."""
+    ids = await scene.generate([0, 0, 0, 0, 0, 0, 0, 0])
+    ids += await scene.put_many(2)
+    assert await scene.cancel(ids[6]) == [Code.OK]
+    edits = Edits(
+        ids[7:9],
+        ts=[scene.now + 9_000, None],
+        bodies=[b"new", None],
+        headers=[None, encode_headers({"a": "b"})],
+    )
+    assert await scene.edit(edits) == [Code.OK, Code.OK]
+    lease = await scene.lease()
+    assert await scene.delete(lease, [(0, 2)]) == [Code.OK] * 2
+    assert await scene.release(lease, [(2, 4)], delay=[500, 90_000]) == [Code.OK] * 2
+    assert await scene.recall(lease, [(4, 5)]) == [Code.OK]
+    assert await scene.extend(lease, [(5, 6)], by=200_000) == [Code.OK]
+    before = await scene.browse()
+    statuses = await scene.statuses()
+    histogram = await scene.storage.histogram(scene.topic, Filter(), 1_000, scene.now)
+    await scene.restart()
+    assert await scene.browse() == before
+    assert await scene.statuses() == statuses
+    assert await scene.storage.histogram(scene.topic, Filter(), 1_000, scene.now) == histogram
+
+
+async def leases_survive(scene: Scene) -> None:
+    """A live lease is still held, given back with its row numbers, and settled by its holder."""
+    await scene.put_many(5, -3)
+    await scene.generate([-2], bucket=1)
+    lease = await scene.lease()
+    assert await scene.delete(lease, [(1, 3)]) == [Code.OK] * 2
+    scene.advance(1_000)
+    await scene.restart()
+    assert await scene.try_lease("worker-2") is None
+    (left,) = await scene.storage.leases_of(scene.topic, WORKER, scene.now)
+    assert (left.lease_id, left.expires) == (lease.lease_id, lease.expires)
+    assert numbers_of(left) == [0, 3, 4, 5]
+    assert left.ids() == [lease.ids()[row] for row in (0, 3, 4, 5)]
+    assert left.ts == [lease.ts[row] for row in (0, 3, 4, 5)]
+    holder = await scene.holder(lease.ids()[4])
+    assert holder is not None
+    assert (holder.consumer, holder.lease_id, holder.row) == (WORKER, lease.lease_id, 4)
+    lost, done = Code.LEASE_LOST, Code.OK
+    assert await scene.extend(lease) == [done, lost, lost, done, done, done]
+    assert await scene.delete(lease) == [done, lost, lost, done, done, done]
+    assert await scene.count() == 0
+
+
+async def rows_extended_apart_survive(scene: Scene) -> None:
+    """Each row of a lease keeps its own end through a restart."""
+    await scene.put_many(3)
+    lease = await scene.lease(lease_ms=1_000)
+    assert await scene.extend(lease, [(1, 2)], by=5_000) == [Code.OK]
+    scene.advance(1_000)
+    await scene.restart()
+    again = await scene.lease("worker-2")
+    assert sorted(again.ids()) == sorted([lease.ids()[0], lease.ids()[2]])
+    scene.advance(3_999)
+    assert await scene.delete(lease) == [Code.LEASE_LOST, Code.OK, Code.LEASE_LOST]
+
+
+async def leases_expire_while_the_store_is_closed(scene: Scene) -> None:
+    """A lease that ended meanwhile is lost: leasable, with its attempts counted on."""
+    await scene.put_many(3)
+    lease = await scene.lease(lease_ms=1_000)
+    scene.advance(60_000)
+    await scene.restart()
+    assert await scene.statuses() == (3, 0, 0)
+    for message in await scene.browse():
+        assert (message.ts, message.lock_consumer, message.attempts) == (lease.expires, WORKER, 1)
+    assert await scene.delete(lease) == [Code.LEASE_LOST] * 3
+    again = await scene.lease("worker-2")
+    assert attempts_of(again) == [2] * 3
+    assert again.ts == [lease.expires] * 3
+
+
+async def a_repeat_is_known_after_a_restart(scene: Scene) -> None:
+    """A repeated batch is ALREADY_EXISTS even when its messages are gone and the store was restarted."""
+    batches = [scene.batch(["a", "b"], delays=[0, 0]), scene.batch(None, delays=[0, 0])]
+    for batch in batches:
+        assert await scene.create(batch) == [Code.OK, Code.OK]
+    assert set(await scene.delete(await scene.lease())) == {Code.OK}
+    await scene.restart()
+    for batch in batches:
+        assert await scene.create(batch) == [Code.ALREADY_EXISTS] * 2
+    assert await scene.count() == 0
+
+
+async def taken_ids_stay_taken(scene: Scene) -> None:
+    """The index of natural ids holds after a restart."""
+    await scene.put("there", 5, body=b"x")
+    await scene.restart()
+    other = scene.batch(["there"], delays=[5], bodies=[b"y"])
+    assert await scene.create(other) == [Code.ID_TAKEN]
+    same = scene.batch(["there"], delays=[5], bodies=[b"x"])
+    assert await scene.create(same) == [Code.ALREADY_EXISTS]
+
+
+async def versions_grow_over_restarts(scene: Scene) -> None:
+    """No version and no lease id is ever used again, so an old token never fits."""
+    last = 0
+    await scene.put("m")
+    for _ in range(4):
+        lease = await scene.lease()
+        assert lease.lease_id > last
+        last = lease.lease_id
+        assert await scene.release(lease) == [Code.OK]
+        last = max(last, (await scene.get("m")).version)
+        await scene.restart()
+        await scene.put(f"after-{last}", 1_000)
+        assert (await scene.get(f"after-{last}")).version > last
+
+
+async def a_stale_holder_is_fenced_off_after_a_restart(scene: Scene) -> None:
+    """Fencing does not depend on what was in memory."""
+    await scene.put("m")
+    stale = await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    await scene.restart()
+    live = await scene.lease("worker-2")
+    await scene.restart()
+    for settle in (scene.delete, scene.extend, scene.release, scene.recall):
+        assert await settle(stale) == [Code.LEASE_LOST]
+    assert await scene.delete(live) == [Code.OK]
+
+
+async def topics_survive(scene: Scene) -> None:
+    """Topics, their states and the numbers that were used are kept; dropped topics stay dropped."""
+    creating = (await scene.new_topic("creating")).in_state(TopicState.CREATING)
+    await scene.storage.put_topic(creating)
+    dropped = await scene.new_topic("dropped")
+    await scene.put("m", topic=dropped)
+    await scene.storage.drop_topic(dropped)
+    await scene.restart()
+    listed = sorted(await scene.storage.topics(), key=lambda topic: topic.number)
+    assert listed == [scene.topic, creating]
+    assert await scene.storage.count(dropped, Filter(), scene.now) == 0
+    used = {scene.topic.number, creating.number, dropped.number}
+    assert await scene.storage.next_topic_number() not in used
+
+
+async def deleted_messages_stay_deleted(scene: Scene) -> None:
+    """Neither whole batches nor single rows that were deleted or cancelled come back."""
+    ids = await scene.generate([0] * 20, bucket=1)
+    ids += await scene.put_many(20)
+    lease = await scene.lease()
+    assert set(await scene.delete(lease, [(0, 10), (15, 40)])) == {Code.OK}
+    left = lease.ids()[10:15]
+    await scene.restart()
+    assert sorted(message.id for message in await scene.browse()) == sorted(left)
+    scene.advance(LEASE_MS)
+    assert await scene.statuses() == (5, 0, 0)
+    assert await scene.cancel(*left) == [Code.OK] * 5
+    await scene.restart()
+    assert await scene.count() == 0
+    assert await scene.try_lease() is None
+    found = await scene.storage.get(scene.topic, ids, scene.now)
+    assert found == [None] * len(ids)
+
+
+async def order_survives(scene: Scene) -> None:
+    """What is due is leased in the same order after a restart, at the same millisecond and not before."""
+    await scene.generate([5, 10_000, 20_000], bucket=1)
+    await scene.generate([7, 9_999, 60_000], bucket=6)
+    await scene.put("n", 8)
+    await scene.restart()
+    assert await scene.try_lease() is None
+    every = range(scene.topic.settings.buckets)
+    bound = await scene.storage.next_ts(scene.topic, every, scene.now)
+    assert bound is not None
+    assert bound <= scene.now + 5
+    begin = scene.now
+    scene.advance(60_000)
+    lease = await scene.lease()
+    assert [ts - begin for ts in lease.ts] == [5, 7, 8, 9_999, 10_000, 20_000, 60_000]
+
+
+async def a_store_may_restart_often(scene: Scene) -> None:
+    """Work may go on through any number of restarts."""
+    session = scene.session()
+    created: list[str] = []
+    for step in range(6):
+        batch = scene.batch(None, delays=[0] * 3, session=session, sequence=3 * step, bucket=step)
+        assert await scene.create(batch) == [Code.OK] * 3
+        created += ids_of(batch)
+        await scene.restart()
+        assert await scene.create(batch) == [Code.ALREADY_EXISTS] * 3
+        lease = await scene.lease(rows_max=1)
+        await scene.restart()
+        assert await scene.delete(lease) == [Code.OK]
+        created.remove(lease.ids()[0])
+    assert sorted(message.id for message in await scene.browse()) == sorted(created)
+    assert await scene.count(status=Status.AVAILABLE) == 12
