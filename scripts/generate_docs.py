@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,7 @@ def main() -> None:
         "settings.md": settings_page,
         "cli.md": cli_page,
         "protocol.md": protocol_page,
+        "guarantees.md": guarantees_page,
     }
     stale = []
     for name, page in pages.items():
@@ -113,8 +116,7 @@ def metrics_page() -> str:
 def settings_page() -> str:
     """Topic settings, the broker's configuration and the limits."""
     topic = [
-        (f"`{known.name}`", f"`{shown(known.default)}`", str(known.metadata["doc"]))
-        for known in fields(TopicSettings)
+        (f"`{known.name}`", f"`{shown(known.default)}`", str(known.metadata["doc"])) for known in fields(TopicSettings)
     ]
     broker = [
         (
@@ -126,9 +128,7 @@ def settings_page() -> str:
         for known in fields(BrokerConfig)
     ]
     bounds = [
-        (f"`{name}`", f"{value:,}")
-        for name, value in vars(limits).items()
-        if name.isupper() and isinstance(value, int)
+        (f"`{name}`", f"{value:,}") for name, value in vars(limits).items() if name.isupper() and isinstance(value, int)
     ]
     return f"""{NOTICE}
 # Settings and limits
@@ -184,13 +184,11 @@ Exit codes: 0 done; 1 refused or failed, for a batch when any item was; 2 wrong 
 Times are ISO 8601 with a zone (`2030-01-31T09:00:00+01:00`), epoch milliseconds, or relative to now (`+90s`,
 `5m`, `2h`, `1d`, `-5m`). Lengths of time are seconds (`2.5`) or have a unit (`250ms`, `5m`).
 
-{chr(10).join(parts)}
+{(chr(10) * 2).join(parts)}
 """
 
 
-def commands(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """A command and everything below it."""
     yield path, command
     if isinstance(command, click.Group):
@@ -206,9 +204,7 @@ def protocol_page() -> str:
     head = (DOCS / "protocol.md").read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     parts = [head, MARK, "# Reference"]
     for file in wire_files():
-        comments = {
-            tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location
-        }
+        comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
         parts.append(f"## `{file.name}`")
         for index, service in enumerate(file.service):
             parts.append(service_part(service, (6, index), comments))
@@ -217,6 +213,29 @@ def protocol_page() -> str:
         for index, enum in enumerate(file.enum_type):
             parts.append(enum_part(enum, (5, index), comments))
     return "\n\n".join(part for part in parts if part)
+
+
+def guarantees_page() -> str:
+    """The hand-written page, with the tests that name each guarantee in its place."""
+    proofs = proofs_by_guarantee()
+
+    def filled(match: re.Match[str]) -> str:
+        tests = "\n".join(f"- `{test}`" for test in proofs.get(match[1], ()))
+        return f"<!-- proofs {match[1]} -->\n\n**Tests.**\n\n{tests}\n\n<!-- end -->"
+
+    page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
+    return re.sub(r"<!-- proofs (G\d) -->.*?<!-- end -->", filled, page, flags=re.DOTALL)
+
+
+def proofs_by_guarantee() -> dict[str, list[str]]:
+    """Every test whose docstring names a guarantee, as pytest writes it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                for name in sorted(set(re.findall(r"\bG[1-8]\b", ast.get_docstring(node) or ""))):
+                    found.setdefault(name, []).append(f"{path.relative_to(ROOT).as_posix()}::{node.name}")
+    return found
 
 
 Comments = dict[tuple[int, ...], str]
@@ -249,9 +268,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def service_part(
-    service: descriptors.ServiceDescriptorProto, path: tuple[int, ...], comments: Comments
-) -> str:
+def service_part(service: descriptors.ServiceDescriptorProto, path: tuple[int, ...], comments: Comments) -> str:
     """A service and its calls."""
     rows = []
     for index, method in enumerate(service.method):
@@ -305,9 +322,7 @@ def type_of(part: descriptors.FieldDescriptorProto, message: descriptors.Descrip
         if nested.options.map_entry and part.type_name.endswith(f".{message.name}.{nested.name}"):
             key, value = (type_of(inner, nested) for inner in nested.field)
             return f"map<{key}, {value}>"
-    name = (
-        short(part.type_name) if part.type_name else kind.Type.Name(part.type).removeprefix("TYPE_").lower()
-    )
+    name = short(part.type_name) if part.type_name else kind.Type.Name(part.type).removeprefix("TYPE_").lower()
     if part.label == kind.LABEL_REPEATED:
         return f"repeated {name}"
     if part.HasField("oneof_index") and not part.proto3_optional:

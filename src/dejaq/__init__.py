@@ -1,1 +1,126 @@
-"""DejaQ: a scheduled-message queue."""
+"""DejaQ: a scheduled-message queue.
+
+async with dejaq.connect("dejaq://127.0.0.1:7400") as client:
+    async with client.producer("mail", group="billing") as producer:
+        await producer.send(b"hello", delay=2.5)
+    async with client.consumer("mail", name="worker-1") as consumer:
+        async for lease in consumer:
+            await lease.delete()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dejaq.broker import Broker
+    from dejaq.domain.message import Message, Status
+    from dejaq.domain.topic import Durability, TopicSettings, TopicState
+    from dejaq.errors import (
+        Code,
+        Conflict,
+        DejaqError,
+        Indefinite,
+        InternalError,
+        InvalidArgument,
+        LimitExceeded,
+        Missing,
+        NoBroker,
+        OutOfState,
+        PortTaken,
+        Refused,
+        StoreError,
+        TopicExists,
+        Unavailable,
+        VersionUnsupported,
+    )
+    from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
+    from dejaq.sdk.client import Client, connect
+    from dejaq.sdk.consumer import Consumer
+    from dejaq.sdk.lease import Batch, Lease
+    from dejaq.sdk.producer import Producer
+    from dejaq.sdk.results import FanOut, Results
+
+# Each public name is imported when it is first used: a client never loads a store, a command line no gRPC.
+_HOMES = {
+    "dejaq.broker": ("Broker",),
+    "dejaq.domain.message": ("Message", "Status"),
+    "dejaq.domain.topic": ("Durability", "TopicSettings", "TopicState"),
+    "dejaq.errors": (
+        "Code",
+        "Conflict",
+        "DejaqError",
+        "Indefinite",
+        "InternalError",
+        "InvalidArgument",
+        "LimitExceeded",
+        "Missing",
+        "NoBroker",
+        "OutOfState",
+        "PortTaken",
+        "Refused",
+        "StoreError",
+        "TopicExists",
+        "Unavailable",
+        "VersionUnsupported",
+    ),
+    "dejaq.sdk.admin": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
+    "dejaq.sdk.client": ("Client", "connect"),
+    "dejaq.sdk.consumer": ("Consumer",),
+    "dejaq.sdk.lease": ("Batch", "Lease"),
+    "dejaq.sdk.producer": ("Producer",),
+    "dejaq.sdk.results": ("FanOut", "Results"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Batch",
+    "Broker",
+    "BrokerInfo",
+    "Client",
+    "ClientInfo",
+    "ClusterInfo",
+    "Code",
+    "Conflict",
+    "Consumer",
+    "DejaqError",
+    "Durability",
+    "FanOut",
+    "Indefinite",
+    "InternalError",
+    "InvalidArgument",
+    "Lease",
+    "LimitExceeded",
+    "Message",
+    "Missing",
+    "NoBroker",
+    "OutOfState",
+    "Pong",
+    "PortTaken",
+    "Producer",
+    "Refused",
+    "Results",
+    "Status",
+    "StoreError",
+    "TopicExists",
+    "TopicInfo",
+    "TopicSettings",
+    "TopicState",
+    "Unavailable",
+    "VersionUnsupported",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

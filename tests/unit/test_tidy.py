@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from dejaq.testing.conformance import CHECKS
+
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "src/dejaq/protocol/v1/"
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 VAGUE = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "stuff"})
-TEST_FOLDERS = frozenset({"unit", "conformance", "integration", "acceptance", "faults", "chaos"})
+TEST_FOLDERS = frozenset({"unit", "conformance", "integration", "acceptance", "chaos", "fuzz"})
 
 
 @cache
@@ -123,9 +125,7 @@ def test_the_sleep_rule_sees_sleeps(code: str, found: list[int]) -> None:
 
 # Put together here, so that this file does not break its own rule.
 MACHINE_PATH = re.compile("|".join(["/(?:wo" + "rk|ro" + "ot|ho" + "me)/[a-z]", r"(?<![\w$}])/t" + "mp/"]))
-INDEX = re.compile(
-    "|".join(["(?:extra-)?index" + "-url", "find" + "-links", "trusted" + "-host", "/sim" + "ple/"])
-)
+INDEX = re.compile("|".join(["(?:extra-)?index" + "-url", "find" + "-links", "trusted" + "-host", "/sim" + "ple/"]))
 
 
 def lines_with(pattern: re.Pattern[str]) -> list[str]:
@@ -191,24 +191,34 @@ def test_every_test_cited_in_the_docs_exists() -> None:
         for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text):
             where = ROOT / file
             known = (
-                {node.name for node in ast.walk(tree_of(where)) if hasattr(node, "name")}
-                if where.exists()
-                else set()
+                {node.name for node in ast.walk(tree_of(where)) if hasattr(node, "name")} if where.exists() else set()
             )
             if name not in known and f"{name} = " not in (where.read_text() if where.exists() else ""):
                 missing.append(f"{named(path)}: {file}::{name}")
     assert missing == []
 
 
-def test_every_guarantee_is_proven_by_a_test() -> None:
-    page = (ROOT / "docs/guarantees.md").read_text()
-    sections = re.split(r"^## (G\d)", page, flags=re.MULTILINE)[1:]
-    proofs = {
-        name: re.findall(r"tests/[\w/]+\.py::\w+", body)
-        for name, body in zip(sections[::2], sections[1::2], strict=True)
+def guarantees() -> dict[str, str]:
+    page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## (G\d)", page, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_every_guarantee_is_proven_by_checks_and_tests() -> None:
+    assert list(guarantees()) == [f"G{number}" for number in range(1, 9)]
+    assert [name for name, text in guarantees().items() if not re.search(r"tests/[\w/]+\.py::\w+", text)] == []
+
+
+def test_every_conformance_check_cited_in_the_docs_exists() -> None:
+    known = {check.name for check in CHECKS}
+    cited = {
+        check
+        for text in guarantees().values()
+        for part in re.findall(r"\*\*Conformance checks\.\*\*(.*?)\n\n", text, re.DOTALL)
+        for check in re.findall(r"`([^`]+)`", part)
     }
-    assert sorted(proofs) == [f"G{number}" for number in range(1, 9)]
-    assert [name for name, tests in proofs.items() if not tests] == []
+    assert len(cited) > 20
+    assert cited - known == set()
 
 
 def test_every_link_within_the_docs_leads_somewhere() -> None:

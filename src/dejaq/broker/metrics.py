@@ -39,29 +39,48 @@ CREATED = MetricSpec("dejaq_messages_created", "counter", "Messages created.", (
 REPEATED = MetricSpec(
     "dejaq_messages_repeated", "counter", "Creates that found their message already there.", ("topic",)
 )
-EDITED = MetricSpec("dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",))
-CANCELLED = MetricSpec("dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",))
+EDITED = MetricSpec(
+    "dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",)
+)
+CANCELLED = MetricSpec(
+    "dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",)
+)
 LEASED = MetricSpec("dejaq_messages_leased", "counter", "Messages leased to consumers.", ("topic",))
-PUSHED = MetricSpec("dejaq_messages_pushed", "counter", "Messages sent to consumers, repeats included.", ("topic",))
+PUSHED = MetricSpec(
+    "dejaq_messages_pushed", "counter", "Messages sent to consumers, repeats included.", ("topic",)
+)
 DELETED = MetricSpec("dejaq_messages_deleted", "counter", "Messages deleted by consumers.", ("topic",))
 EXTENDED = MetricSpec("dejaq_messages_extended", "counter", "Leases extended, in messages.", ("topic",))
 RELEASED = MetricSpec("dejaq_messages_released", "counter", "Messages released to a later time.", ("topic",))
 RETURNED = MetricSpec(
-    "dejaq_messages_returned", "counter", "Messages given back or recalled before user code saw them.", ("topic",)
+    "dejaq_messages_returned",
+    "counter",
+    "Messages given back or recalled before user code saw them.",
+    ("topic",),
 )
-EXPIRED = MetricSpec("dejaq_messages_expired", "counter", "Leases that ended unsettled, in messages.", ("topic",))
-REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
+EXPIRED = MetricSpec(
+    "dejaq_messages_expired", "counter", "Leases that ended unsettled, in messages.", ("topic",)
+)
+REFUSED = MetricSpec(
+    "dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",)
+)
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 FRAMES = MetricSpec("dejaq_frames", "counter", "Frames received from clients, by command.", ("command",))
 LATENESS = MetricSpec(
-    "dejaq_push_lateness_seconds", "histogram", "How long after its time a message was sent; 0 when ahead of it.",
+    "dejaq_push_lateness_seconds",
+    "histogram",
+    "How long after its time a message was sent; 0 when ahead of it.",
     ("topic",),
 )
 SESSIONS = MetricSpec("dejaq_sessions", "gauge", "Client sessions, by state.", ("state",))
 TOPICS = MetricSpec("dejaq_topics", "gauge", "Topics, by state.", ("state",))
 INFLIGHT = MetricSpec("dejaq_inflight_messages", "gauge", "Messages leased to live sessions.", ("topic",))
-PENDING = MetricSpec("dejaq_pending_messages", "gauge", "Messages in the store, by status; sampled.", ("topic", "status"))
-DRIFT = MetricSpec("dejaq_clock_drift_seconds", "gauge", "How far the wall clock moved against the monotonic one.")
+PENDING = MetricSpec(
+    "dejaq_pending_messages", "gauge", "Messages in the store, by status; sampled.", ("topic", "status")
+)
+DRIFT = MetricSpec(
+    "dejaq_clock_drift_seconds", "gauge", "How far the wall clock moved against the monotonic one."
+)
 CLIENT_OFFSET = MetricSpec(
     "dejaq_client_clock_offset_seconds", "gauge", "The largest clock offset that a live client has measured."
 )
@@ -70,7 +89,9 @@ CLIENT_LATENCY = MetricSpec(
 )
 DEGRADED = MetricSpec("dejaq_degraded", "gauge", "1 for each degradation that stands.", ("reason",))
 MEMORY = MetricSpec("dejaq_memory_bytes", "gauge", "Resident memory of the process.")
-STORAGE = MetricSpec("dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",))
+STORAGE = MetricSpec(
+    "dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",)
+)
 
 METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,

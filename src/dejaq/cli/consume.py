@@ -41,9 +41,9 @@ def consume(
 
     async def work(client: Client) -> tuple[int, int]:
         taken = lost = 0
-        async with client.consumer(topic, name=name, lease=lease_s) as consumer:
+        async with client.consumer(topic, name=name, lease=lease_s, max_messages=limit) as consumer:
             leases = aiter(consumer)
-            while limit is None or taken < limit:
+            while True:
                 try:
                     async with asyncio.timeout(timeout):
                         lease = await anext(leases)
@@ -76,12 +76,11 @@ async def _settle(lease: Lease, release_after: float | None) -> bool:
 
 
 def _print(invocation: Invocation, lease: Lease, now_ms: int) -> None:
-    at_ms = round(lease.at.timestamp() * 1000)
     values: dict[str, Any] = {
         "id": lease.id,
-        "at": iso(at_ms),
-        "ts": at_ms,
-        "late_ms": now_ms - at_ms,
+        "at": iso(lease.ts),
+        "ts": lease.ts,
+        "late_ms": now_ms - lease.ts,
         "attempts": lease.attempts,
         "version": lease.version,
         "headers": dict(lease.headers),

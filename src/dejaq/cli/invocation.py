@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 URL_DEFAULT = "dejaq://127.0.0.1:7400"
-# A person waits for an answer; a program that should ride through a restart uses the SDK.
-CONNECT_SECONDS = 5.0
+# How long a person waits to hear that nobody is there. Once connected, an outage is ridden through for longer.
+CONNECT_SECONDS = 3.0
 
 
 def url_default() -> str:
@@ -45,8 +45,16 @@ class Invocation:
         import dejaq
 
         async def connected() -> Result:
-            async with dejaq.connect(self.url, name="dejaq cli", deadline=CONNECT_SECONDS) as client:
+            client = dejaq.connect(self.url, name="dejaq cli")
+            try:
+                try:
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        await client.open()
+                except TimeoutError:
+                    raise dejaq.NoBroker(f"no broker answered at {self.url}") from None
                 return await work(client)
+            finally:
+                await client.close()
 
         return asyncio.run(connected())
 

@@ -86,7 +86,7 @@ def run(arguments: list[str], shared: Invocation | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader has seen enough, as with `dejaq browse ... | head`.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except Exception as error:  # noqa: BLE001 - the last place where an error can be told to a person
         from dejaq.cli.failures import report

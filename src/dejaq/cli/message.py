@@ -63,9 +63,7 @@ def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
     there = [message for message in found if message is not None]
     if there:
         print_messages(invocation, there, now_ms)
-    return refusals(
-        invocation, ids, {row: Code.NOT_FOUND for row, message in enumerate(found) if message is None}
-    )
+    return refusals(invocation, ids, {row: Code.NOT_FOUND for row, message in enumerate(found) if message is None})
 
 
 @click.command(cls=Command)
@@ -83,9 +81,7 @@ def move(
     if when is None:
         raise click.UsageError("Give the new time with --at or --delay.")
     arguments = when.as_arguments()
-    return _change(
-        invocation, topic, group, ids, "moved", lambda producer: producer.move(list(ids), **arguments)
-    )
+    return _change(invocation, topic, group, ids, "moved", lambda producer: producer.move(list(ids), **arguments))
 
 
 @click.command(cls=Command)

@@ -96,9 +96,7 @@ class Output:
             click.echo(text, err=True)
 
 
-def table_of(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, numbers: Iterable[str] = ()
-) -> Any:
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, numbers: Iterable[str] = ()) -> Any:
     """A rich table."""
     from rich import box
     from rich.table import Table

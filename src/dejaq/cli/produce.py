@@ -150,9 +150,7 @@ class Sender:
 
     async def _send_alike(self, rows: Sequence[Row], *, named: bool, relative: bool) -> None:
         times: dict[str, Any] = (
-            {"delay": [row.when.ms / 1000 for row in rows]}
-            if relative
-            else {"at": [row.when.ms for row in rows]}
+            {"delay": [row.when.ms / 1000 for row in rows]} if relative else {"at": [row.when.ms for row in rows]}
         )
         results = await self._producer.send_batch(
             [row.body for row in rows],

@@ -27,11 +27,11 @@ to_option = click.option("--to", "end", type=WHEN, help="Messages before this ti
 status_option = click.option("--status", type=STATUSES, help="Messages with this status.")
 
 
-def _bounds(start: When | None, end: When | None, now_ms: int) -> dict[str, int | None]:
-    return {
-        "start": None if start is None else max(0, start.at(now_ms)),
-        "end": None if end is None else max(0, end.at(now_ms)),
-    }
+def _bounds(start: When | None, end: When | None, now_ms: int) -> tuple[int | None, int | None]:
+    return (
+        None if start is None else max(0, start.at(now_ms)),
+        None if end is None else max(0, end.at(now_ms)),
+    )
 
 
 @click.command(cls=Command)
@@ -40,13 +40,12 @@ def _bounds(start: When | None, end: When | None, now_ms: int) -> dict[str, int 
 @to_option
 @status_option
 @pass_invocation
-def count(
-    invocation: Invocation, topic: str, start: When | None, end: When | None, status: str | None
-) -> None:
+def count(invocation: Invocation, topic: str, start: When | None, end: When | None, status: str | None) -> None:
     """Count messages, exactly."""
 
     async def work(client: Client) -> int:
-        return await client.count(topic, status=status, **_bounds(start, end, client.now_ms()))
+        first, last = _bounds(start, end, client.now_ms())
+        return await client.count(topic, status=status, start=first, end=last)
 
     number = invocation.run(work)
     invocation.output.record({"topic": topic, "count": number}, str(number))
@@ -83,9 +82,8 @@ def histogram(
 
     async def work(client: Client) -> Picture:
         now_ms = client.now_ms()
-        bounds = _bounds(start, end, now_ms)
+        first, last = _bounds(start, end, now_ms)
         step_ms = None if step is None else max(1, round(step * 1000))
-        first, last = bounds["start"], bounds["end"]
         first = now_ms if first is None else first
         if last is None:
             last = await _end_of(client, topic, status, first)
@@ -149,9 +147,7 @@ def _draw(invocation: Invocation, picture: Picture) -> None:
 @from_option
 @to_option
 @status_option
-@click.option(
-    "--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="Stop after."
-)
+@click.option("--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="Stop after.")
 @click.option("--all", "everything", is_flag=True, help="Do not stop.")
 @pass_invocation
 def browse(
@@ -169,7 +165,8 @@ def browse(
     async def work(client: Client) -> bool:
         now_ms = client.now_ms()
         left = limit
-        async for page in client.browse(topic, status=status, **_bounds(start, end, now_ms)):
+        first, last = _bounds(start, end, now_ms)
+        async for page in client.browse(topic, status=status, start=first, end=last):
             messages = page if everything else page[:left]
             if messages:
                 print_messages(invocation, messages, now_ms)

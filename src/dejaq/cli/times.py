@@ -65,7 +65,7 @@ def parse_when(text: str) -> When:
     return When(-((_EPOCH - moment) // timedelta(milliseconds=1)))
 
 
-class WhenType(click.ParamType):
+class WhenType(click.ParamType[When]):
     """A `When` on the command line."""
 
     name = "time"
@@ -80,7 +80,7 @@ class WhenType(click.ParamType):
             self.fail(str(wrong), param, ctx)
 
 
-class SecondsType(click.ParamType):
+class SecondsType(click.ParamType[float]):
     """A length of time: plain seconds, or with a unit."""
 
     name = "seconds"

@@ -24,9 +24,7 @@ CHANGES = ("available", "waiting", "processing")
 
 def changes(before: dict[str, Any] | None, after: dict[str, Any], seconds: float) -> dict[str, Any]:
     """`after`, with how fast each topic's number of messages grows, in messages a second."""
-    totals = {
-        topic["name"]: sum(topic[name] for name in CHANGES) for topic in (before or {}).get("topics", ())
-    }
+    totals = {topic["name"]: sum(topic[name] for name in CHANGES) for topic in (before or {}).get("topics", ())}
     topics = []
     for topic in after["topics"]:
         total = sum(topic[name] for name in CHANGES)

@@ -27,7 +27,7 @@ def topic_values(info: TopicInfo) -> dict[str, Any]:
         "processing": info.processing,
         "consumers": info.consumers,
         "producers": info.producers,
-        "created": iso(info.created_ms),
+        "created_at": iso(info.created_ms),
         **info.settings.as_dict(),
     }
 
@@ -67,8 +67,11 @@ def create(
     async def work(client: Client) -> TopicInfo:
         return await client.create_topic(name, **settings)
 
-    values = topic_values(invocation.run(work))
-    invocation.output.record(values, f"topic {name} is {values['state']}, {values['buckets']} buckets")
+    made = invocation.run(work)
+    fate = "created" if made.created else "was there already, with the same settings"
+    invocation.output.record(
+        {**topic_values(made), "created": made.created}, f"topic {name} {fate}; {made.settings.buckets} buckets"
+    )
 
 
 @topic.command(name="list")

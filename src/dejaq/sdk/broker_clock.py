@@ -72,9 +72,39 @@ class BrokerClock:
         """A time that the broker's clock has certainly reached: what is due by it may be handed over."""
         return (self.now_us() - self.uncertainty_us) // 1_000
 
-    def seconds_until(self, ts: int) -> float:
-        """How long until `surely_ms` reaches `ts`; 0 or less when it has."""
-        return (ts * 1_000 + self.uncertainty_us - self.now_us()) / 1_000_000
+    @property
+    def sure(self) -> SureClock:
+        """A clock that has only reached what the broker's clock has certainly reached."""
+        return SureClock(self, self._clock)
+
+
+class SureClock:
+    """The earliest the broker's clock can be: an alarm by it never rings too soon."""
+
+    def __init__(self, broker_clock: BrokerClock, clock: Clock) -> None:
+        self._broker_clock = broker_clock
+        self._clock = clock
+
+    @property
+    def identity(self) -> str:
+        """Of the clock behind it."""
+        return self._clock.identity
+
+    def now_us(self) -> int:
+        """UTC microseconds."""
+        return self._broker_clock.now_us() - self._broker_clock.uncertainty_us
+
+    def now_ms(self) -> int:
+        """UTC milliseconds, rounded down."""
+        return self.now_us() // 1_000
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._clock.sleep(seconds)
 
 
 def _uncertainty(sample: Sample) -> int:

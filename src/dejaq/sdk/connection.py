@@ -117,6 +117,9 @@ class Connection:
             self._up.clear()
             self._link = None
             self._spawn(link.finish(WIND_DOWN_SECONDS))
+            if link.reason is not None and not link.reason.retryable:
+                self._give_up(link.reason)
+                return
             self._seeds.demote(link.transport)
             if loop.time() - since < STABLE_SECONDS:
                 await asyncio.sleep(backoff.seconds())
@@ -125,10 +128,13 @@ class Connection:
             try:
                 link = await self._establish(patient=True)
             except DejaqError as error:
-                self._closed = error
-                self._up.set()
-                self._lose(error)
+                self._give_up(error)
                 return
+
+    def _give_up(self, error: DejaqError) -> None:
+        self._closed = error
+        self._up.set()
+        self._lose(error)
 
     # Sessions
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from dejaq.errors import DejaqError, Indefinite, Unavailable
+from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.transport import SessionChannel, Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -27,6 +28,8 @@ class Link:
         self.transport = transport
         self.leaving = asyncio.Event()
         self.ended = False
+        # Why the broker ended the session, where it said so.
+        self.reason: DejaqError | None = None
         self._channel = channel
         self._on_event = on_event
         self._pending: dict[int, asyncio.Future[carrier.BrokerFrame]] = {}
@@ -70,18 +73,24 @@ class Link:
     async def _read(self) -> None:
         try:
             while (frame := await self._channel.receive()) is not None:
-                if frame.WhichOneof("event") in UNASKED:
-                    if frame.HasField("draining"):
-                        self.leaving.set()
-                    self._on_event(self, frame)
-                    continue
-                answer = self._pending.get(frame.request)
-                if answer is not None and not answer.done():
-                    answer.set_result(frame)
+                self._received(frame)
         except DejaqError:
             pass
         finally:
             self._end()
+
+    def _received(self, frame: carrier.BrokerFrame) -> None:
+        event = frame.WhichOneof("event")
+        if event in UNASKED:
+            if event == "draining":
+                self.leaving.set()
+            self._on_event(self, frame)
+        elif event == "error" and frame.request == 0:
+            self.reason = error_from_proto(frame.error)
+        else:
+            answer = self._pending.get(frame.request)
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
 
     def _end(self) -> None:
         self.ended = True

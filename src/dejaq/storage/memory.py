@@ -95,7 +95,7 @@ class MemoryStorage:
                 outcomes.codes[row] = Code.ALREADY_EXISTS
                 continue
             new = _message_of(topic, batch, row=row, version=version)
-            old = timeline.find(new.id)
+            old = timeline.find_for(new)
             same = old is not None and old.same_content(new)
             code = transitions.decide_create(exists=old is not None, same_content=same)
             if code is Code.OK:
@@ -165,7 +165,7 @@ class MemoryStorage:
             else:
                 skipped.append(message)
         for message in skipped:
-            timeline.place(message, message.ts)
+            timeline.hold(message, message.ts)
         return self._hold(timeline, chosen, request) if chosen else None
 
     async def lease_these(
@@ -241,7 +241,7 @@ class MemoryStorage:
             consumer,
             rows,
             now,
-            lambda message, _: timeline.place(message, expires),
+            lambda message, _: timeline.hold(message, expires),
         )
 
     async def release(
@@ -272,16 +272,18 @@ class MemoryStorage:
     async def recall(
         self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
     ) -> Outcomes:
-        """Undo a live lease that user code never saw: time and attempts are as before it."""
+        """Undo a live lease that user code never saw: time, attempts and version are as before it.
+
+        Where it followed a lost lease, that one is not brought back: the version is new.
+        """
         timeline = self._timeline(topic)
         version = self._next_version()
 
         def undo(message: HeldMessage, position: int) -> None:
-            due = message.due
             timeline.leave_lease(message)
-            message.version = version
+            message.version = message.before or version
             message.attempts -= 1
-            timeline.place(message, due)
+            timeline.place(message, message.due)
 
         return _settle(timeline.leases.get(lease_id), consumer, rows, now, undo)
 
@@ -352,7 +354,7 @@ class MemoryStorage:
             timeline.enter_lease(message, lease)
             message.version = lease.lease_id
             message.attempts += 1
-            timeline.place(message, request.expires)
+            timeline.hold(message, request.expires)
         return _lease_set(lease, expires=request.expires, messages=messages)
 
     def _timeline(self, topic: Topic) -> Timeline:

@@ -16,7 +16,11 @@ from dejaq.domain.transitions import Standing
 
 @dataclass(slots=True, eq=False)
 class HeldMessage:
-    """A message; `ts` is its position. While `lease` is set, live or lost, `due` is where it was before."""
+    """A message. `ts` is its position, `own_ts` the one last asked for by producer or consumer.
+
+    While `lease` is set, live or lost, `due` is the position and `before` the version it had before the lease;
+    `before` is 0 where that was a lost lease, which nothing brings back.
+    """
 
     id: str
     natural: bool
@@ -28,9 +32,11 @@ class HeldMessage:
     headers: bytes
     version: int
     attempts: int = 0
+    own_ts: int = 0
     lease: HeldLease | None = field(default=None, repr=False)
     row: int = 0
     due: int = 0
+    before: int = 0
     # The number of its valid entry in the bucket's heap; 0 when it is gone.
     entry: int = 0
 
@@ -49,9 +55,9 @@ class HeldMessage:
         return Standing(ts=self.ts, owner=self.owner, lock_consumer=self.lock_consumer, version=self.version)
 
     def same_content(self, other: HeldMessage) -> bool:
-        """Whether a create of `other` asks for what this is; a lease does not count as a change of time."""
-        return (self._own_ts(), self.owner, self.priority, self.body, self.headers) == (
-            other._own_ts(),
+        """Whether a create of `other` asks for what this is; a lease is no change of time."""
+        return (self.own_ts, self.owner, self.priority, self.body, self.headers) == (
+            other.ts,
             other.owner,
             other.priority,
             other.body,
@@ -73,9 +79,6 @@ class HeldMessage:
             attempts=self.attempts,
             headers=decode_headers(self.headers),
         )
-
-    def _own_ts(self) -> int:
-        return self.due if self.lease is not None else self.ts
 
 
 @dataclass(slots=True, eq=False)
@@ -117,9 +120,9 @@ class Timeline:
         """The message with this id; a natural one comes before a generated one of the same text."""
         return self._natural.get(message_id) or self._generated.get(message_id)
 
-    def find_as(self, message_id: str, *, natural: bool) -> HeldMessage | None:
-        """The message with this id of this kind."""
-        return (self._natural if natural else self._generated).get(message_id)
+    def find_for(self, new: HeldMessage) -> HeldMessage | None:
+        """What stands in the way of a new message: a generated id meets its own kind only."""
+        return self.find(new.id) if new.natural else self._generated.get(new.id)
 
     def add(self, message: HeldMessage) -> None:
         """Take in a new message."""
@@ -133,7 +136,12 @@ class Timeline:
         message.entry = 0
 
     def place(self, message: HeldMessage, ts: int) -> None:
-        """Put a message at `ts`."""
+        """Put a message at a time of its own."""
+        message.own_ts = ts
+        self.hold(message, ts)
+
+    def hold(self, message: HeldMessage, ts: int) -> None:
+        """Put a message at the end of its lease, or back where it was."""
         self._entries += 1
         message.ts = ts
         message.entry = self._entries
@@ -141,7 +149,7 @@ class Timeline:
         heapq.heappush(heap, (ts, message.priority, self._entries, message))
 
     def due(self, buckets: Sequence[int], until: int) -> Iterator[HeldMessage]:
-        """Take messages up to `until` off the heaps, earliest first; place again what is not used."""
+        """Take messages up to `until` off the heaps, earliest first; hold again what is not used."""
         heads = [(*heap[0][:3], heap) for bucket in set(buckets) if (heap := self._trimmed(bucket))]
         heapq.heapify(heads)
         while heads and heads[0][0] <= until:
@@ -157,9 +165,11 @@ class Timeline:
 
     def enter_lease(self, message: HeldMessage, lease: HeldLease) -> None:
         """Make `message` the next row of `lease`; an expired lease on it ends."""
+        lost = message.lease is not None
         self.leave_lease(message)
         self.leases[lease.lease_id] = lease
         message.lease, message.row, message.due = lease, len(lease.rows), message.ts
+        message.before = 0 if lost else message.version
         lease.rows.append(message)
         lease.left += 1
 

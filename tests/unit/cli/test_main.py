@@ -17,9 +17,7 @@ NAMES = ["serve", "topic", "produce", "consume", "get", "move", "edit", "cancel"
 NAMES += ["browse", "info", "top", "shell"]
 
 
-def every_command(
-    group: click.Group, path: tuple[str, ...] = ()
-) -> list[tuple[tuple[str, ...], click.Command]]:
+def every_command(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
     found = []
     for name in group.list_commands(context):
@@ -97,7 +95,12 @@ def test_help_and_version_exit_with_0(capsys: pytest.CaptureFixture[str]) -> Non
 def test_url_of_the_command_line_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEJAQ_URL", "dejaq://from-environment:1")
     seen: list[str] = []
-    monkeypatch.setattr(Invocation, "run", lambda self, work: seen.append(self.url) or 0)
+
+    def note_url(self: Invocation, work: object) -> int:
+        seen.append(self.url)
+        return 0
+
+    monkeypatch.setattr(Invocation, "run", note_url)
     run(["count", "mail"])
     run(["--url", "dejaq://before:1", "count", "mail"])
     run(["count", "mail", "--url", "dejaq://behind:1"])

@@ -20,7 +20,6 @@ from dejaq.broker.metrics import (
     Metrics,
     MetricSpec,
 )
-from dejaq.crashpoints import crash_at
 from dejaq.domain.batch import LeaseSet, Outcomes, RowRange
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease, check_ts
@@ -107,7 +106,9 @@ class Consumer:
     def put_out(self) -> asyncio.Task[None] | None:
         """End this session because another has taken the name; gives its farewell."""
         self._link.end(
-            OutOfState(f"another session took over as consumer {self.name!r} of {self.topic.name!r}: a name is one consumer")
+            OutOfState(
+                f"another session took over as consumer {self.name!r} of {self.topic.name!r}: a name is one consumer"
+            )
         )
         return self.unsubscribe()
 
@@ -138,7 +139,9 @@ class Consumer:
                 f"{self.topic.settings.max_lease_ms} ms",
             )
         if not 1 <= proto.credit_rows <= limits.CREDIT_ROWS_MAX:
-            raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
+            raise InvalidArgument(
+                f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}"
+            )
         if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
             raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
         return Flow(
@@ -168,7 +171,7 @@ class Consumer:
         except DejaqError as error:
             self._storage_failed()
             self._link.end(Unavailable("leases cannot be given now; reconnect to go on", details=str(error)))
-        except Exception:  # noqa: BLE001 - a fault in one pump must not reach the others
+        except Exception:
             log.exception("the pump of %s/%s failed", self.topic.name, self.name)
             self._link.end(InternalError())
 
@@ -196,15 +199,15 @@ class Consumer:
         write_push(frame.push, lease)
         self._metrics.add(PUSHED, len(lease), self.topic.name)
         self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
-        crash_at("broker.before_push")
         await self._link.send(frame)
-        crash_at("broker.after_push")
 
     async def settle(self, proto: carrier.Settle) -> Outcomes:
         """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
         ranges = ranges_from_proto(proto.ranges)
         if ranges is not None and ranges[-1][1] > limits.LEASE_ROWS_MAX:
-            raise InvalidArgument(f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most")
+            raise InvalidArgument(
+                f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most"
+            )
         now = self._clock.now_ms()
         mask = None if ranges is None else mask_of(ranges)
         arguments = (self.topic, proto.lease, self.name, ranges)
@@ -260,11 +263,16 @@ class Consumer:
     async def undo(self, lease_id: int, rows: Sequence[int]) -> None:
         """Undo the lease on rows that the client has let go of."""
         ranges = ranges_of_rows(rows)
-        outcomes = await self._storage.recall(
-            self.topic, lease_id, self.name, ranges, self._clock.now_ms()
-        )
+        outcomes = await self._storage.recall(self.topic, lease_id, self.name, ranges, self._clock.now_ms())
         self._settled(lease_id, mask_of(ranges))
         self._metrics.add(RETURNED, len(rows) - len(outcomes.codes), self.topic.name)
+
+    async def take_back(self, lease_id: int, rows: Sequence[int]) -> None:
+        """Undo the lease on rows that the client let go of unasked, and offer them again."""
+        known = [row for row in rows if row < limits.LEASE_ROWS_MAX]
+        if known:
+            await self.undo(lease_id, known)
+            self._nudge_all(self._clock.now_ms())
 
     def _settled(self, lease_id: int, mask: int | None) -> None:
         self.inflight.settle(lease_id, mask)

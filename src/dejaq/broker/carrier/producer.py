@@ -173,8 +173,8 @@ class _Changes:
         )
 
 
-def _pick(column: list[T], rows: list[int]) -> list[T]:
-    return column if len(rows) == len(column) else [column[row] for row in rows] if column else []
+def _pick(column: Sequence[T], rows: list[int]) -> Sequence[T]:
+    return [column[row] for row in rows] if column and len(rows) != len(column) else column
 
 
 def _check_count(count: int) -> None:

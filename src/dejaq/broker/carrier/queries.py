@@ -47,7 +47,8 @@ class Queries:
                     size += _size(message)
             if size > limits.BATCH_BYTES_MAX:
                 raise error_of(
-                    Code.BATCH_TOO_LARGE, f"the messages have over {limits.BATCH_BYTES_MAX} bytes; ask for fewer"
+                    Code.BATCH_TOO_LARGE,
+                    f"the messages have over {limits.BATCH_BYTES_MAX} bytes; ask for fewer",
                 )
         return messages_to_proto([m for _, m in found], now=now, asked=[place for place, _ in found])
 
@@ -67,7 +68,8 @@ class Queries:
         if step < 1 or (where.end - where.start - 1) // step >= limits.HISTOGRAM_STEPS_MAX:
             raise error_of(
                 Code.LIMIT_EXCEEDED,
-                f"step_ms={step} does not cut {where.end - where.start} ms into 1 to {limits.HISTOGRAM_STEPS_MAX} steps",
+                f"step_ms={step} does not cut {where.end - where.start} ms into at most "
+                f"{limits.HISTOGRAM_STEPS_MAX} steps",
             )
         steps = await self._storage.histogram(topic, where, step, self._clock.now_ms())
         return carrier.HistogramResponse(

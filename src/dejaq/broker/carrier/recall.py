@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from dejaq.broker.carrier.consumer import Consumer
 from dejaq.broker.carrier.roster import Roster
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.topic import Topic
@@ -16,8 +17,9 @@ from dejaq.errors import Code
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
-# Lease, holder's name -> pairs of the row in the lease and the row in the owner's batch.
-_Groups = dict[tuple[int, str], list[tuple[int, int]]]
+# The row in the lease and the row in the owner's batch.
+_Pairs = list[tuple[int, int]]
+_Groups = dict[tuple[int, Consumer], _Pairs]
 
 
 async def regain(
@@ -36,7 +38,7 @@ async def regain(
         return
     groups = await _holders(storage, clock, topic, roster, ids, leased)
     returned = await asyncio.gather(
-        *(_ask(roster, holder, lease_id, pairs) for (lease_id, holder), pairs in groups.items())
+        *(_ask(consumer, lease_id, pairs) for (lease_id, consumer), pairs in groups.items())
     )
     back = [(key, pairs) for key, pairs in zip(groups, returned, strict=True) if pairs]
     if not back:
@@ -45,8 +47,7 @@ async def regain(
     # All started before any is awaited, so that no lease can come between the undoing and the change.
     undone = [
         asyncio.ensure_future(consumer.undo(lease_id, [number for number, _ in pairs]))
-        for (lease_id, holder), pairs in back
-        if (consumer := roster.find(holder)) is not None
+        for (lease_id, consumer), pairs in back
     ]
     again = asyncio.ensure_future(redo(rows))
     await asyncio.gather(*undone)
@@ -67,16 +68,12 @@ async def _holders(
     for row, holder in zip(
         leased, await storage.holders(topic, [ids[row] for row in leased], now), strict=True
     ):
-        if holder is not None and holder.due > now and roster.find(holder.consumer) is not None:
-            groups.setdefault((holder.lease_id, holder.consumer), []).append((holder.row, row))
+        consumer = None if holder is None else roster.find(holder.consumer)
+        if holder is not None and consumer is not None and holder.due > now:
+            groups.setdefault((holder.lease_id, consumer), []).append((holder.row, row))
     return groups
 
 
-async def _ask(
-    roster: Roster, holder: str, lease_id: int, pairs: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    consumer = roster.find(holder)
-    if consumer is None:
-        return []
+async def _ask(consumer: Consumer, lease_id: int, pairs: _Pairs) -> _Pairs:
     numbers = set(await consumer.ask_back(lease_id, [number for number, _ in pairs]))
     return [pair for pair in pairs if pair[0] in numbers]

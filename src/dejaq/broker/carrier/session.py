@@ -16,17 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from dejaq import limits
 from dejaq.broker.carrier.consumer import Consumer
+from dejaq.broker.carrier.outgoing import Outgoing
 from dejaq.broker.carrier.producer import Producer
 from dejaq.broker.metrics import ERRORS, FRAMES
-from dejaq.crashpoints import crash_at
 from dejaq.domain.batch import Outcomes
-from dejaq.domain.ids import valid_id
 from dejaq.domain.topic import Topic
 from dejaq.errors import (
     DejaqError,
@@ -53,7 +51,8 @@ Frames = AsyncIterator[carrier.ClientFrame]
 Send = Callable[[carrier.BrokerFrame], Awaitable[None]]
 
 RECALL_SECONDS = 0.2
-_NAME_CHARS_MAX = 256
+FAREWELL_SECONDS = 1.0
+_LABEL_CHARS_MAX = 256
 
 
 class SessionState(StrEnum):
@@ -81,6 +80,7 @@ _FITS: dict[str, frozenset[SessionState]] = {
     "settle": _CONSUMING,
     "recalled": _CONSUMING,
 }
+_CHANGES = frozenset({"create", "edit", "cancel", "settle"})
 
 
 class Session:
@@ -95,8 +95,7 @@ class Session:
         self.producer: Producer | None = None
         self.consumer: Consumer | None = None
         self._parts = parts
-        self._send: Send | None = None
-        self._writing = asyncio.Lock()
+        self._outgoing = Outgoing()
         self._slots = asyncio.Semaphore(limits.SESSION_INFLIGHT_MAX)
         self._under_way: set[asyncio.Task[None]] = set()
         self._recalls: dict[int, asyncio.Future[list[int]]] = {}
@@ -116,22 +115,23 @@ class Session:
 
     async def serve(self, frames: Frames, send: Send) -> None:
         """Answer frames until the client or the broker ends the session."""
-        self._send = send
-        reading = asyncio.ensure_future(self._read(frames))
-        over = asyncio.ensure_future(self._over.wait())
+        parts = [
+            asyncio.ensure_future(self._read(frames)),
+            asyncio.ensure_future(self._outgoing.write(send)),
+            asyncio.ensure_future(self._over.wait()),
+        ]
         try:
-            await asyncio.wait((reading, over), return_when=asyncio.FIRST_COMPLETED)
-            if self._reason is not None:
-                await self._send_reason(self._reason)
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            await self._say_farewell()
         finally:
             self._over.set()
-            over.cancel()
-            reading.cancel()
+            self._outgoing.close()
             self._leave()
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait((reading,))
-            if not reading.cancelled() and (error := reading.exception()) is not None:
-                log.debug("session %d of %s broke: %s", self.number, self.peer, error)
+            for part in parts:
+                part.cancel()
+            for fault in await asyncio.gather(*parts, return_exceptions=True):
+                if isinstance(fault, Exception):
+                    log.debug("session %d of %s broke: %r", self.number, self.peer, fault)
 
     def end(self, error: DejaqError) -> None:
         """End the session; the client is told why by an error that answers no request."""
@@ -140,19 +140,48 @@ class Session:
             self._over.set()
 
     async def finished(self) -> None:
-        """Wait until nothing that it asked for is under way."""
+        """Wait until it is over and nothing that it asked for is under way."""
         await self._over.wait()
         while self._under_way:
             await asyncio.wait(set(self._under_way))
         if self.consumer is not None and (farewell := self.consumer.unsubscribe()) is not None:
             await asyncio.wait((farewell,))
 
-    def drain(self) -> None:
+    async def drain(self) -> None:
         """Stop giving leases and tell the client that the broker is about to stop."""
         if self.consumer is not None:
             self.consumer.unsubscribe()
-        frame = carrier.BrokerFrame(draining=carrier.Draining())
-        self._parts.background.spawn(self.send(frame), name=f"draining session {self.number}")
+        await self.send(carrier.BrokerFrame(draining=carrier.Draining()))
+
+    async def send(self, frame: carrier.BrokerFrame) -> None:
+        """Send a frame; waits while the client is not reading."""
+        await self._outgoing.put(frame)
+
+    async def ask_back(self, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask the client for rows that are not yet due; gives those it has let go of, none when it is slow."""
+        self._last_recall += 1
+        number = self._last_recall
+        answer = self._recalls[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self.send(
+                carrier.BrokerFrame(request=number, recall=carrier.Recall(lease=lease_id, rows=rows))
+            )
+            return await within(self._parts.clock, RECALL_SECONDS, answer) or []
+        finally:
+            del self._recalls[number]
+
+    async def _say_farewell(self) -> None:
+        """Give answers that are nearly ready the time to leave, so that what is done is not taken for lost."""
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=FAREWELL_SECONDS)
+        if self._reason is not None:
+            await asyncio.wait(
+                (asyncio.ensure_future(self._send_last(self._reason)),), timeout=FAREWELL_SECONDS
+            )
+
+    async def _send_last(self, reason: DejaqError) -> None:
+        await self.send(carrier.BrokerFrame(error=error_to_proto(reason)))
+        await self._outgoing.flushed()
 
     def _leave(self) -> None:
         for waiting in self._recalls.values():
@@ -161,26 +190,6 @@ class Session:
             self.consumer.unsubscribe()
             self._parts.rosters.of(self.consumer.topic).leave(self.consumer)
         self._parts.pinger.forget(self.number)
-
-    async def _send_reason(self, error: DejaqError) -> None:
-        # Answers that are ready go first, so that a client does not take a done request for a lost one.
-        if self._under_way:
-            await asyncio.wait(set(self._under_way), timeout=1.0)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.send(carrier.BrokerFrame(error=error_to_proto(error))), timeout=1.0)
-
-    async def send(self, frame: carrier.BrokerFrame) -> None:
-        """Send a frame, one after the other; waits while the client is not reading."""
-        if self._send is None:
-            return
-        async with self._writing:
-            try:
-                await self._send(frame)
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises, the client is gone
-                log.debug("session %d of %s cannot be written to: %r", self.number, self.peer, error)
-                self._over.set()
 
     async def _read(self, frames: Frames) -> None:
         async for frame in frames:
@@ -197,54 +206,149 @@ class Session:
     async def _answer(self, frame: carrier.ClientFrame) -> None:
         answer = carrier.BrokerFrame(request=frame.request)
         try:
-            result = await self._handle(frame, answer)
-            if result is None:
-                return
+            await self._handle(frame, answer)
         except DejaqError as error:
             self._refuse(answer, self._told(error))
-        except Exception:  # noqa: BLE001 - a fault in one request must not reach the others
+        except Exception:
             log.exception("session %d of %s: a request failed", self.number, self.peer)
             self._refuse(answer, InternalError())
-        crash_at("broker.before_ack")
-        await self.send(answer)
-        crash_at("broker.after_ack")
+        if answer.WhichOneof("event") is not None:
+            await self.send(answer)
 
     def _told(self, error: DejaqError) -> DejaqError:
         """The error as the client sees it: a failed store is for it a broker that cannot serve now."""
+        if isinstance(error, StoreError | Indefinite):
+            self._parts.doctor.look()
         if isinstance(error, StoreError):
-            self._parts.doctor.look()
-            return Unavailable("the broker's storage does not work now; nothing was changed", details=str(error))
-        if isinstance(error, Indefinite):
-            self._parts.doctor.look()
+            return Unavailable(
+                "the broker's storage does not work now; nothing was changed", details=str(error)
+            )
         return error
 
     def _refuse(self, answer: carrier.BrokerFrame, error: DejaqError) -> None:
         self._parts.metrics.add(ERRORS, 1, error.code.name)
         answer.error.CopyFrom(error_to_proto(error))
 
-    async def _handle(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> bool | None:
-        """Do one command and write its answer; None where the command has no answer."""
+    async def _handle(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        """Do one command and write its answer; nothing may be awaited before the call to the storage."""
         command = frame.WhichOneof("command")
-        if command is None or (frame.request == 0 and command != "recalled"):
-            raise InvalidArgument("a frame needs a request number above 0 and one command known to this broker")
+        if command is None or frame.request == 0:
+            raise InvalidArgument(
+                "the frame cannot be read, or lacks a request number above 0 or a command that this broker knows"
+            )
         self._parts.metrics.add(FRAMES, 1, command)
         if self.state not in _FITS[command]:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
-        if command == "create":
-            self._admit(creating=True)
-            write_outcomes(answer.outcomes, await self._producing.create(frame.create))
-        elif command == "settle":
-            self._admit(creating=False)
-            write_outcomes(answer.outcomes, await self._consuming.settle(frame.settle))
-        elif command == "edit":
-            self._admit(creating=False)
-            write_outcomes(answer.outcomes, await self._producing.edit(frame.edit))
-        elif command == "cancel":
-            self._admit(creating=False)
-            write_outcomes(answer.outcomes, await self._producing.cancel(frame.cancel))
-        elif command == "recalled":
-            self._recalled(frame.request, list(frame.recalled.rows))
-            return None
+        if command in _CHANGES:
+            outcomes = await self._change(command, frame)
+            answer.outcomes.SetInParent()
+            write_outcomes(answer.outcomes, outcomes)
         else:
-            self._turn(command, frame, answer)
-        return True
+            getattr(self, f"_on_{command}")(frame, answer)
+
+    def _change(self, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:
+        """Begin a change to messages."""
+        if self.topic is not None:
+            self._parts.catalog.check(self.topic)
+        self._parts.doctor.admit(command)
+        if self.producer is not None:
+            if command == "create":
+                return self.producer.create(frame.create)
+            return self.producer.edit(frame.edit) if command == "edit" else self.producer.cancel(frame.cancel)
+        if self.consumer is None:
+            raise OutOfState(f"{command!r} needs a handshake first")
+        return self.consumer.settle(frame.settle)
+
+    def _on_hello(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        hello = frame.hello
+        if hello.protocol < PROTOCOL_MINIMUM:
+            raise VersionUnsupported(
+                f"the client speaks protocol {hello.protocol}; this broker needs {PROTOCOL_MINIMUM} or later: "
+                "upgrade the client"
+            )
+        self.client = hello.client[:_LABEL_CHARS_MAX]
+        self.sdk = hello.sdk[:_LABEL_CHARS_MAX]
+        self.state = SessionState.IDLE
+        clock, config = self._parts.clock, self._parts.config
+        # A newer client is told what is spoken here, and decides for itself.
+        answer.welcome.protocol = min(PROTOCOL, hello.protocol)
+        answer.welcome.broker = config.name
+        answer.welcome.version = package_version()
+        answer.welcome.cluster = config.cluster
+        answer.welcome.clock = clock.identity
+        answer.welcome.broker_us = clock.now_us()
+
+    def _on_ping(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        ping = frame.ping
+        self._parts.pinger.report(self.number, ping.latency_ms, ping.clock_offset_ms)
+        answer.pong.client_us = ping.client_us
+        answer.pong.broker_us = self._parts.clock.now_us()
+
+    def _on_producer(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        self._parts.doctor.admit("producer")
+        topic = self._parts.catalog.live(frame.producer.topic)
+        _check_name(frame.producer.group, limits.GROUP_CHARS_MAX, what="producer group")
+        self.producer = Producer(
+            group=frame.producer.group,
+            topic=topic,
+            roster=self._parts.rosters.of(topic),
+            storage=self._parts.storage,
+            clock=self._parts.clock,
+            metrics=self._parts.metrics,
+        )
+        self.state = SessionState.PRODUCER
+        answer.outcomes.SetInParent()
+
+    def _on_consumer(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        self._parts.doctor.admit("consumer")
+        topic = self._parts.catalog.live(frame.consumer.topic)
+        _check_name(frame.consumer.name, limits.CONSUMER_NAME_CHARS_MAX, what="consumer name")
+        roster = self._parts.rosters.of(topic)
+        self.consumer = Consumer(
+            name=frame.consumer.name,
+            topic=topic,
+            link=self,
+            storage=self._parts.storage,
+            clock=self._parts.clock,
+            metrics=self._parts.metrics,
+            background=self._parts.background,
+            prefetch_ms_max=self._parts.config.prefetch_ms_max,
+            nudge_all=roster.nudge,
+            storage_failed=self._parts.doctor.look,
+        )
+        roster.enter(self.consumer)
+        self.state = SessionState.CONSUMER
+        answer.outcomes.SetInParent()
+
+    def _on_subscribe(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        self._parts.doctor.admit("subscribe")
+        if self.consumer is not None:
+            self._parts.catalog.check(self.consumer.topic)
+            self.consumer.subscribe(frame.subscribe)
+            self.state = SessionState.SUBSCRIBED
+            self._parts.rosters.of(self.consumer.topic).redeal()
+        answer.outcomes.SetInParent()
+
+    def _on_unsubscribe(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        if self.consumer is not None:
+            self.consumer.unsubscribe()
+            self.state = SessionState.CONSUMER
+            self._parts.rosters.of(self.consumer.topic).redeal()
+        answer.outcomes.SetInParent()
+
+    def _on_recalled(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        rows = list(frame.recalled.rows)
+        waiting = self._recalls.get(frame.request)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(rows)
+        elif self.consumer is not None:
+            # Too late for the owner, who was told LEASED; the client has let go all the same.
+            self._parts.background.spawn(
+                self.consumer.take_back(frame.recalled.lease, rows),
+                name=f"late recall of session {self.number}",
+            )
+
+
+def _check_name(name: str, chars_max: int, *, what: str) -> None:
+    if not 1 <= len(name) <= chars_max or not name.isprintable():
+        raise InvalidArgument(f"a {what} is 1 to {chars_max} printable characters, not {name[:80]!r}")

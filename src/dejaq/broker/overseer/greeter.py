@@ -12,6 +12,9 @@ from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
+# (topic number, state) -> sessions
+Census = Counter[tuple[int, SessionState]]
+
 
 class Greeter:
     """Every session that is open, by its number."""
@@ -61,7 +64,8 @@ class Greeter:
             )
         if peer not in self._peers and len(self._peers) >= self._connections_max:
             return error_of(
-                Code.LIMIT_EXCEEDED, f"{self._connections_max} clients are connected, the most this broker keeps"
+                Code.LIMIT_EXCEEDED,
+                f"{self._connections_max} clients are connected, the most this broker keeps",
             )
         return None
 
@@ -74,9 +78,9 @@ class Greeter:
         counts = Counter(session.state for session in self)
         return {state: counts[state] for state in SessionState}
 
-    def count(self, topic: Topic, state: SessionState) -> int:
-        """How many sessions work on a topic in one state."""
-        return sum(1 for session in self if session.state is state and session.works_on(topic))
+    def census(self) -> Census:
+        """How many sessions work on each topic in each state."""
+        return Counter((session.topic.number, session.state) for session in self if session.topic is not None)
 
     def end_all(self, error: DejaqError) -> None:
         """End every session."""

@@ -182,9 +182,11 @@ class RocksStorage:
             self._fail(f"a change was left half done: {cause!r}")
             raise
         image.cells.write(batch)
+        durable: asyncio.Future[None] | None = None
         if len(batch):
-            durable: asyncio.Future[None] | None = self._committer.write(batch)
-        else:
+            durable = self._committer.write(batch)
+        elif result is not None:
+            # A refusal tells of a state that must not be undone by a crash; "nothing is due" tells of none.
             durable = self._committer.pending()
         if durable is not None and topic.settings.durability is Durability.FSYNC:
             await asyncio.shield(durable)

@@ -150,7 +150,10 @@ async def a_lease_does_not_make_the_content_another(scene: Scene) -> None:
     scene.advance(60_000)
     again = scene.batch(["busy"], delays=[-60_000], bodies=[b"x"])
     assert await scene.create(again) == [Code.ALREADY_EXISTS]
-    assert (await scene.get("busy")).attempts == 1
+    await scene.lease("worker-2")
+    again = scene.batch(["busy"], delays=[-60_000], bodies=[b"x"])
+    assert await scene.create(again) == [Code.ALREADY_EXISTS]
+    assert (await scene.get("busy")).attempts == 2
 
 
 async def a_changed_message_is_compared_as_it_is_now(scene: Scene) -> None:

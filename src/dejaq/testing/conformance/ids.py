@@ -104,6 +104,21 @@ async def a_natural_id_may_look_generated(scene: Scene) -> None:
     assert await scene.find(looks) is None
 
 
+async def natural_comes_before_generated(scene: Scene) -> None:
+    """Where a natural id had the text of a generated one first, look-ups mean it while it is there."""
+    batch = scene.batch(None, delays=[5_000], bucket=1)
+    (generated,) = ids_of(batch)
+    await scene.put(generated, 6_000, body=b"natural")
+    assert await scene.create(batch) == [Code.OK]
+    assert (await scene.get(generated)).body == b"natural"
+    assert await scene.count() == 2
+    assert await scene.cancel(generated) == [Code.OK]
+    assert (await scene.get(generated)).body == b"body 0"
+    assert await scene.cancel(generated) == [Code.OK]
+    assert await scene.find(generated) is None
+    assert await scene.count() == 0
+
+
 async def a_natural_id_may_not_repeat_a_generated_one(scene: Scene) -> None:
     """Natural and generated ids share one space: the text of a generated id that is there is taken."""
     (generated,) = await scene.generate([5_000], bucket=1)

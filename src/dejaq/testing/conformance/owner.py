@@ -92,9 +92,10 @@ async def only_the_owner_changes(scene: Scene) -> None:
     await scene.put("mine", 50)
     (generated,) = await scene.generate([50])
     before = await scene.get("mine")
-    assert await scene.edit(Edits(["mine", generated], bodies=[b"x", b"x"]), owner="another") == [
-        Code.NOT_OWNER
-    ] * 2
+    assert (
+        await scene.edit(Edits(["mine", generated], bodies=[b"x", b"x"]), owner="another")
+        == [Code.NOT_OWNER] * 2
+    )
     assert await scene.cancel("mine", generated, owner="another") == [Code.NOT_OWNER] * 2
     assert await scene.get("mine") == before
     assert await scene.count() == 2
@@ -210,9 +211,7 @@ async def the_same_id_twice_is_done_in_order(scene: Scene) -> None:
     await scene.put("m", 50)
     (generated,) = await scene.generate([50])
     for one in ("m", generated):
-        assert await scene.edit(Edits([one, one], bodies=[b"1", None], priorities=[None, 7])) == [
-            Code.OK
-        ] * 2
+        assert await scene.edit(Edits([one, one], bodies=[b"1", None], priorities=[None, 7])) == [Code.OK] * 2
         found = await scene.get(one)
         assert (found.body, found.priority) == (b"1", 7)
         assert await scene.cancel(one, one) == [Code.OK, Code.NOT_FOUND]

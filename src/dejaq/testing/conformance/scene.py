@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dejaq import limits
@@ -11,7 +11,7 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession, generated_ids
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Code, Conflict
+from dejaq.errors import Code, Conflict, Refused
 from dejaq.storage.base import Edits, Filter, Holder, Storage
 
 StorageFactory = Callable[[], Storage]
@@ -25,7 +25,11 @@ BUCKETS = 8
 
 
 class Scene:
-    """The stage of one check. Times are given relative to `now`, which only `advance` moves."""
+    """The stage of one check.
+
+    Times are given relative to `now`, which only `advance` moves. Rows of a lease are given by their place in its
+    columns, which are in the order of time; the numbers they are settled by may be in another order.
+    """
 
     def __init__(self, factory: StorageFactory) -> None:
         self._factory = factory
@@ -186,11 +190,9 @@ class Scene:
         self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
     ) -> list[Code]:
         """Delete rows and give the outcome of every row asked for."""
-        return await settled(
-            self.storage.delete(self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now),
-            rows,
-            len(lease),
-        )
+        asked = numbered(lease, rows)
+        answer = self.storage.delete(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now)
+        return await settled(answer, lease, rows)
 
     async def extend(
         self,
@@ -201,13 +203,11 @@ class Scene:
         consumer: str | None = None,
     ) -> list[Code]:
         """Extend rows to `by` from now and give the outcome of every row asked for."""
-        return await settled(
-            self.storage.extend(
-                self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now + by, self.now
-            ),
-            rows,
-            len(lease),
+        asked = numbered(lease, rows)
+        answer = self.storage.extend(
+            self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now + by, self.now
         )
+        return await settled(answer, lease, rows)
 
     async def release(
         self,
@@ -219,23 +219,20 @@ class Scene:
     ) -> list[Code]:
         """Release rows to `delay` from now and give the outcome of every row asked for."""
         ts = self.now + delay if isinstance(delay, int) else [self.now + one for one in delay]
-        return await settled(
-            self.storage.release(
-                self.topic, lease.lease_id, consumer or lease.consumer, rows, ts, self.now
-            ),
-            rows,
-            len(lease),
+        # All rows means all in the order of their numbers, so a list of times names its rows.
+        asked = numbered(lease, [(0, len(lease))] if rows is None and not isinstance(ts, int) else rows)
+        answer = self.storage.release(
+            self.topic, lease.lease_id, consumer or lease.consumer, asked, ts, self.now
         )
+        return await settled(answer, lease, rows)
 
     async def recall(
         self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
     ) -> list[Code]:
         """Recall rows and give the outcome of every row asked for."""
-        return await settled(
-            self.storage.recall(self.topic, lease.lease_id, consumer or lease.consumer, rows, self.now),
-            rows,
-            len(lease),
-        )
+        asked = numbered(lease, rows)
+        answer = self.storage.recall(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now)
+        return await settled(answer, lease, rows)
 
     # Queries
 
@@ -287,6 +284,15 @@ class Scene:
             cursor = page.cursor
 
 
+async def refusal_of(answer: Awaitable[object]) -> Code:
+    """The code that the call was refused with as a whole; OK when it was done."""
+    try:
+        await answer
+    except Refused as refusal:
+        return refusal.code
+    return Code.OK
+
+
 def listed(outcomes: Outcomes, count: int) -> list[Code]:
     """The outcome of every row."""
     assert all(0 <= row < count for row in outcomes.codes), "an outcome names a row that was not asked for"
@@ -300,19 +306,45 @@ def ids_of(batch: CreateBatch) -> list[str]:
     return generated_ids(batch.session.prefix(batch.bucket), batch.sequence, len(batch))
 
 
-async def settled(answer: object, rows: Sequence[RowRange] | None, count: int) -> list[Code]:
+def _within(lease: LeaseSet, rows: Sequence[RowRange] | None) -> bool:
+    return all(0 <= start < end <= len(lease) for start, end in rows or ())
+
+
+def positions(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[int]:
+    """Every place in the lease's columns that the ranges name."""
+    return [place for start, end in rows or [(0, len(lease))] for place in range(start, end)]
+
+
+def numbered(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[RowRange] | None:
+    """Ranges of places in the lease's columns as ranges of row numbers; what lies outside stays as it is."""
+    if rows is None:
+        return None
+    if not _within(lease, rows):
+        return list(rows)
+    ranges: list[RowRange] = []
+    for place in positions(lease, rows):
+        number = numbers_of(lease)[place]
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
+        else:
+            ranges.append((number, number + 1))
+    return ranges
+
+
+async def settled(
+    answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[RowRange] | None = None
+) -> list[Code]:
     """The outcome of every row asked for; a lease that is forgotten as a whole may answer with one for all."""
-    asked = [row for start, end in rows or [(0, count)] for row in range(start, end)]
+    asked = [numbers_of(lease)[place] for place in positions(lease, rows)] if _within(lease, rows) else []
     try:
-        outcomes: Outcomes = await answer  # type: ignore[misc]
+        outcomes = await answer
     except Conflict as refusal:
         return [refusal.code] * len(asked)
-    codes = [outcomes[row] for row in asked]
-    if rows is None and outcomes.count < count:
-        assert set(outcomes.codes.values()) == {Code.LEASE_LOST}, "a forgotten lease answers LEASE_LOST"
+    if rows is None and set(outcomes.codes) == {0} and outcomes.count < len(lease):
+        assert outcomes[0] is Code.LEASE_LOST, "a forgotten lease answers LEASE_LOST"
         return [Code.LEASE_LOST] * len(asked)
     assert set(outcomes.codes) <= set(asked), "an outcome names a row that was not asked for"
-    return codes
+    return [outcomes[number] for number in asked]
 
 
 def check_shape(lease: LeaseSet, request: LeaseRequest) -> None:

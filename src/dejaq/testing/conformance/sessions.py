@@ -83,6 +83,26 @@ async def a_repeat_never_claims_what_was_never_created(scene: Scene) -> None:
     assert (await scene.get("taken")).body == b"second"
 
 
+async def a_repeat_is_known_by_its_name(scene: Scene) -> None:
+    """A repeat whose relative times came out differently is a repeat all the same, and changes nothing."""
+    for ids in (["a", "b"], None):
+        batch = scene.batch(ids, delays=[500, 600])
+        assert await scene.create(batch) == [Code.OK, Code.OK]
+        later = replace(batch, ts=[ts + 40 for ts in batch.ts])
+        assert await scene.create(later) == [Code.ALREADY_EXISTS] * 2
+        assert [(await scene.get(one)).ts for one in ids_of(batch)] == batch.ts
+
+
+async def a_repeat_is_known_although_another_took_the_id(scene: Scene) -> None:
+    """What was created, delivered and deleted is done, whoever has used its id since."""
+    batch = scene.batch(["reused"], delays=[0])
+    assert await scene.create(batch) == [Code.OK]
+    assert await scene.delete(await scene.lease()) == [Code.OK]
+    await scene.put("reused", 50, body=b"another")
+    assert await scene.create(batch) == [Code.ALREADY_EXISTS]
+    assert (await scene.get("reused")).body == b"another"
+
+
 async def an_overlap_is_handled_row_by_row(scene: Scene) -> None:
     """Of a batch whose counters were partly seen, the seen rows are there and the rest are created."""
     session = scene.session()
@@ -138,9 +158,7 @@ async def batches_may_arrive_out_of_order(scene: Scene) -> None:
 async def many_gaps_are_remembered(scene: Scene) -> None:
     """A session that leaves a gap after every batch still has each of them known."""
     session = scene.session()
-    batches = [
-        scene.batch(None, delays=[0], session=session, sequence=2 * number) for number in range(100)
-    ]
+    batches = [scene.batch(None, delays=[0], session=session, sequence=2 * number) for number in range(100)]
     for batch in batches:
         assert await scene.create(batch) == [Code.OK]
     for batch in batches:

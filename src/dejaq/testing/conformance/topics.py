@@ -70,7 +70,7 @@ async def a_dropped_topic_leaves_nothing(scene: Scene) -> None:
     request = LeaseRequest(range(8), WORKER, until=scene.now, expires=scene.now + 1_000)
     assert await scene.storage.lease(dropped, request, scene.now) is None
     answer = scene.storage.delete(dropped, lease.lease_id, WORKER, None, scene.now)
-    assert await settled(answer, None, 1) == [Code.LEASE_LOST]
+    assert await settled(answer, lease) == [Code.LEASE_LOST]
 
 
 async def a_new_topic_of_the_same_name_is_empty(scene: Scene) -> None:

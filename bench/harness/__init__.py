@@ -1,0 +1,1 @@
+"""What every bench stands on: servers, client processes, the floor, figures and records."""

@@ -1,0 +1,44 @@
+"""What a consumer saw: how many, how late, and when the last one was deleted."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.sharedctypes import Synchronized
+
+from bench.harness.payload import lateness_us
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts for one consumer; `delivered` is shared by all consumers of a run, so that they stop together."""
+
+    delivered: Synchronized[int]
+    target: int
+    deadline_ns: int
+    timed: bool
+    late_us: array[int] = field(default_factory=lambda: array("q"))
+    count: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def taken(self, bodies: Sequence[bytes]) -> None:
+        """User code has these now."""
+        now_ns = time.time_ns()
+        if not self.first_ns:
+            self.first_ns = now_ns
+        if self.timed:
+            self.late_us.extend(lateness_us(bodies, now_ns // 1_000))
+
+    def deleted(self, count: int) -> None:
+        """So many are settled for good."""
+        self.last_ns = time.time_ns()
+        self.count += count
+        with self.delivered.get_lock():
+            self.delivered.value += count
+
+    def done(self) -> bool:
+        """Whether everything is delivered, or it is time to give up."""
+        return self.delivered.value >= self.target or time.time_ns() > self.deadline_ns

@@ -1,0 +1,1 @@
+"""DejaQ and its peers, each a small adapter at its best."""

@@ -1,0 +1,230 @@
+"""Builds the parts of a broker, starts them in order, and stops them in the opposite one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+
+from dejaq.broker import metrics as told
+from dejaq.broker.background import Background
+from dejaq.broker.carrier.loader import Loader
+from dejaq.broker.carrier.queries import Queries
+from dejaq.broker.carrier.roster import Rosters
+from dejaq.broker.carrier.session import Session
+from dejaq.broker.doctor import Doctor
+from dejaq.broker.inprocess import InProcessTransport
+from dejaq.broker.metrics import Labels, Metrics
+from dejaq.broker.overseer.catalog import Catalog
+from dejaq.broker.overseer.greeter import Greeter
+from dejaq.broker.overseer.pinger import Pinger
+from dejaq.broker.overseer.service import OverseerService
+from dejaq.broker.parts import Parts
+from dejaq.broker.server import Server
+from dejaq.broker.services import services_of
+from dejaq.config import BrokerConfig
+from dejaq.domain.message import Status
+from dejaq.domain.topic import Topic, TopicState
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.base import Filter, Storage
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 5.0
+# The most topics whose messages are counted for the metrics in one sample.
+SAMPLE_TOPICS_MAX = 100
+FINISH_SECONDS = 10.0
+
+
+class Central:
+    """One broker."""
+
+    def __init__(self, *, config: BrokerConfig, storage: Storage, clock: Clock) -> None:
+        config.check()
+        self.config = config
+        self.storage = storage
+        self.clock = clock
+        self.metrics = Metrics()
+        self.background = Background()
+        self.rosters = Rosters()
+        self.pinger = Pinger()
+        self.doctor = Doctor(
+            storage=storage,
+            clock=clock,
+            memory_bytes_max=config.memory_bytes_max,
+            drift_ms_max=config.drift_ms_max,
+        )
+        self.catalog = Catalog(
+            storage=storage, clock=clock, background=self.background, topics_max=config.topics_max
+        )
+        self._parts = Parts(
+            config=config,
+            clock=clock,
+            storage=storage,
+            metrics=self.metrics,
+            background=self.background,
+            doctor=self.doctor,
+            catalog=self.catalog,
+            rosters=self.rosters,
+            pinger=self.pinger,
+        )
+        self.greeter = Greeter(
+            make_session=lambda number, peer: Session(number=number, peer=peer, parts=self._parts),
+            sessions_max=config.sessions_max,
+            connections_max=config.connections_max,
+        )
+        self.loader = Loader(
+            storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max
+        )
+        self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
+        queries = Queries(storage=storage, clock=clock, find_topic=self.catalog.live)
+        self.services = services_of(
+            overseer=self._overseer, queries=queries, greeter=self.greeter, metrics=self.metrics
+        )
+        self.server: Server | None = None
+        self._close_metrics: Callable[[], None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._transports: list[InProcessTransport] = []
+        self._pending: dict[Labels, float] = {}
+        self._connect()
+
+    def _connect(self) -> None:
+        self.catalog.evacuate = self._evacuate
+        self.doctor.on_storage_failed = self.greeter.end_all
+        self.doctor.on_storage_back = self.catalog.load
+        self.doctor.on_change = self._tell_health
+        gauge = self.metrics.gauge
+        gauge(told.SESSIONS, lambda: {(state,): n for state, n in self.greeter.states().items()})
+        gauge(told.TOPICS, self._topic_states)
+        gauge(told.INFLIGHT, self._inflight)
+        gauge(told.PENDING, lambda: self._pending)
+        gauge(told.DRIFT, lambda: {(): self.doctor.drift_ms / 1_000})
+        gauge(told.CLIENT_OFFSET, lambda: {(): self.pinger.worst().clock_offset_ms / 1_000})
+        gauge(told.CLIENT_LATENCY, lambda: {(): self.pinger.worst().latency_ms / 1_000})
+        gauge(told.DEGRADED, lambda: {(name,): 1.0 for name in self.doctor.degradations})
+        gauge(told.MEMORY, lambda: {(): self.doctor.memory_bytes})
+        gauge(told.STORAGE, self._storage_stats)
+
+    @property
+    def address(self) -> str | None:
+        """host:port that it listens on, with the real port; None without a network."""
+        return self.server.address if self.server is not None else None
+
+    async def start(self) -> None:
+        """Open the store, finish what a crash cut short, and serve; raises, with nothing left open, when it cannot."""
+        await self.storage.open(self.clock.now_ms())
+        try:
+            await self.catalog.load()
+            if self.config.metrics is not None:
+                self._close_metrics = self.metrics.expose(self.config.metrics)
+            if self.config.listen is not None:
+                server = Server(services=self.services, config=self.config)
+                await server.start()
+                self.server = server
+                self._overseer.address = server.address
+        except BaseException:
+            await self._close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._loops = [
+            loop.create_task(self._keep(self.doctor.run, "doctor"), name="doctor"),
+            loop.create_task(self._keep(self.loader.run, "loader"), name="loader"),
+            loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
+        ]
+        log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")
+
+    def transport(self) -> InProcessTransport:
+        """A way to this broker that needs no network."""
+        transport = InProcessTransport(self.services)
+        self._transports.append(transport)
+        return transport
+
+    async def drain(self) -> None:
+        """Take no new work, tell the clients, and wait for them to leave, up to the limit."""
+        await self.doctor.start_draining()
+        self.greeter.close(error_of(Code.DRAINING))
+        for session in self.greeter:
+            self.background.spawn(session.drain(), name=f"drain session {session.number}")
+        for roster in self.rosters:
+            roster.redeal()
+        await self._within(self.greeter.empty(), self.config.drain_ms / 1_000)
+
+    async def _within(self, work: Coroutine[None, None, None], seconds: float) -> None:
+        task = asyncio.ensure_future(work)
+        await asyncio.wait((task,), timeout=seconds)
+        task.cancel()
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Drain, then end what is left and close the store; everything acknowledged is kept."""
+        if drain:
+            await self.drain()
+        sessions = list(self.greeter)
+        self.greeter.end_all(error_of(Code.DRAINING))
+        await self._within(self.greeter.empty(), FINISH_SECONDS)
+        for session in sessions:
+            await self._within(session.finished(), FINISH_SECONDS)
+        for transport in self._transports:
+            await transport.close()
+        await self._close()
+
+    async def _close(self) -> None:
+        if self.server is not None:
+            await self.server.stop()
+            self.server = None
+        for loop in self._loops:
+            loop.cancel()
+        if self._loops:
+            await asyncio.wait(self._loops)
+        await self.background.finish(FINISH_SECONDS)
+        if self._close_metrics is not None:
+            await asyncio.to_thread(self._close_metrics)
+            self._close_metrics = None
+        await self.storage.close()
+
+    async def _keep(self, work: Callable[[], object], name: str) -> None:
+        """Run a loop of the broker for good: a fault in it is logged, and it goes on."""
+        while True:
+            try:
+                await work()  # type: ignore[misc]
+            except Exception:
+                log.exception("the %s failed and starts again", name)
+                await self.clock.sleep(1.0)
+
+    async def _evacuate(self, topic: Topic, error: DejaqError) -> None:
+        await self.greeter.evacuate(topic, error)
+        self.rosters.forget(topic)
+
+    async def _tell_health(self) -> None:
+        if self.server is not None:
+            await self.server.set_serving(self.doctor.ready)
+
+    async def _sample(self) -> None:
+        while True:
+            now = self.clock.now_ms()
+            pending: dict[Labels, float] = {}
+            for topic in self.catalog.all()[:SAMPLE_TOPICS_MAX]:
+                for status in Status:
+                    try:
+                        count = await self.storage.count(topic, Filter(status=status), now)
+                    except DejaqError as error:
+                        log.debug("counting %s: %s", topic.name, error)
+                        continue
+                    pending[topic.name, status.value] = count
+            self._pending = pending
+            await self.clock.sleep(SAMPLE_SECONDS)
+
+    def _topic_states(self) -> Mapping[Labels, float]:
+        topics = self.catalog.all()
+        return {(state.value,): sum(topic.state is state for topic in topics) for state in TopicState}
+
+    def _inflight(self) -> Mapping[Labels, float]:
+        return {
+            (roster.topic.name,): sum(consumer.inflight.rows for consumer in roster)
+            for roster in self.rosters
+        }
+
+    def _storage_stats(self) -> Mapping[Labels, float]:
+        # Optional: a storage that keeps figures of its own offers them by this name.
+        stats = getattr(self.storage, "stats", None)
+        return {(name,): float(value) for name, value in stats().items()} if stats is not None else {}

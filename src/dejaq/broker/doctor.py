@@ -1,0 +1,186 @@
+"""Watches the broker's health: says what is wrong, refuses what cannot be done, and brings the storage back.
+
+| degradation | refuses | ends by itself when |
+|---|---|---|
+| storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
+| memory | creates, with OVERLOADED | memory is below the limit again |
+| clock | nothing: it is a warning | a minute after the jump |
+| draining | everything but settling | never |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dejaq.errors import Code, DejaqError, Unavailable, error_of
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.clock import Clock
+from dejaq.timekeeper.drift import DriftMeter
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 0.25
+BACKOFF_SECONDS_MIN = 0.1
+BACKOFF_SECONDS_MAX = 5.0
+JUMP_SHOWN_SECONDS = 60.0
+THROTTLED_MS = 500
+
+
+def resident_bytes() -> int:
+    """The memory of this process, or 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Doctor:
+    """The broker's degradations, each a sentence under its name."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        clock: Clock,
+        memory_bytes_max: int,
+        drift_ms_max: int,
+        read_memory: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._drift = DriftMeter(clock)
+        self._memory_bytes_max = memory_bytes_max
+        self._drift_ms_max = drift_ms_max
+        self._read_memory = read_memory
+        self._degradations: dict[str, str] = {}
+        self._jump_shown_until = 0.0
+        self._look = asyncio.Event()
+        self.memory_bytes = 0
+        # Set by central: what to do when the storage fails, when it is back, and when readiness changes.
+        self.on_storage_failed: Callable[[DejaqError], None] = lambda error: None
+        self.on_storage_back: Callable[[], Awaitable[None]] | None = None
+        self.on_change: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def degradations(self) -> dict[str, str]:
+        """What is wrong now, by name."""
+        return dict(self._degradations)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the broker is about to stop."""
+        return "draining" in self._degradations
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients should come here."""
+        return not {"storage", "draining"} & self._degradations.keys()
+
+    @property
+    def drift_ms(self) -> float:
+        """How far the wall clock has moved against the monotonic one since the start."""
+        return self._drift.drift_ms()
+
+    def admit(self, command: str) -> None:
+        """Raise the error that `command` must be refused with in the present state."""
+        if not self._degradations:
+            return
+        if "storage" in self._degradations:
+            raise self._storage_error()
+        if "draining" in self._degradations and command != "settle":
+            raise error_of(Code.DRAINING)
+        if "memory" in self._degradations and command == "create":
+            raise error_of(Code.OVERLOADED, self._degradations["memory"], throttled_ms=THROTTLED_MS)
+
+    def _storage_error(self) -> Unavailable:
+        return Unavailable(
+            "the broker's storage does not work now; nothing was changed",
+            details=self._degradations.get("storage", ""),
+            throttled_ms=THROTTLED_MS,
+        )
+
+    def look(self) -> None:
+        """Look at once: somebody met a fault."""
+        self._look.set()
+
+    async def start_draining(self) -> None:
+        """Refuse new work from now on."""
+        self._degradations["draining"] = "the broker is shutting down"
+        await self._changed()
+
+    async def run(self) -> None:
+        """Examine the broker until cancelled."""
+        while True:
+            self._look.clear()
+            await self.examine()
+            await self._pause(PERIOD_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        tasks = [asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._look.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def examine(self) -> None:
+        """One examination; with a failed storage it lasts until the storage is back."""
+        self._examine_clock()
+        self._examine_memory()
+        if self._storage.failure is not None:
+            await self._heal_storage(self._storage.failure)
+
+    def _examine_clock(self) -> None:
+        jump = self._drift.jump_ms()
+        if abs(jump) > self._drift_ms_max:
+            self._set("clock", f"the clock jumped by {jump:+.0f} ms")
+            self._jump_shown_until = self._clock.monotonic() + JUMP_SHOWN_SECONDS
+        elif "clock" in self._degradations and self._clock.monotonic() >= self._jump_shown_until:
+            self._clear("clock")
+
+    def _examine_memory(self) -> None:
+        self.memory_bytes = self._read_memory()
+        if self._memory_bytes_max and self.memory_bytes > self._memory_bytes_max:
+            self._set(
+                "memory",
+                f"{self.memory_bytes >> 20} MiB of memory are in use, over the limit of "
+                f"{self._memory_bytes_max >> 20} MiB",
+            )
+        else:
+            self._clear("memory")
+
+    async def _heal_storage(self, failure: str) -> None:
+        self._set("storage", failure)
+        await self._changed()
+        self.on_storage_failed(self._storage_error())
+        backoff = BACKOFF_SECONDS_MIN
+        while "storage" in self._degradations:
+            try:
+                await self._storage.recover(self._clock.now_ms())
+                if self.on_storage_back is not None:
+                    await self.on_storage_back()
+            except DejaqError as error:
+                self._set("storage", str(error))
+                await self._clock.sleep(backoff)
+                backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
+            else:
+                self._clear("storage")
+        await self._changed()
+
+    def _set(self, name: str, sentence: str) -> None:
+        if name not in self._degradations:
+            log.warning("degraded: %s", sentence)
+        self._degradations[name] = sentence
+
+    def _clear(self, name: str) -> None:
+        if self._degradations.pop(name, None) is not None:
+            log.warning("no longer degraded: %s", name)
+
+    async def _changed(self) -> None:
+        if self.on_change is not None:
+            await self.on_change()

@@ -1,0 +1,30 @@
+"""The parts of one broker that a session works with, built once by central."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dejaq.broker.background import Background
+from dejaq.broker.carrier.roster import Rosters
+from dejaq.broker.doctor import Doctor
+from dejaq.broker.metrics import Metrics
+from dejaq.broker.overseer.catalog import Catalog
+from dejaq.broker.overseer.pinger import Pinger
+from dejaq.config import BrokerConfig
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Config, clock, storage and what is built on them."""
+
+    config: BrokerConfig
+    clock: Clock
+    storage: Storage
+    metrics: Metrics
+    background: Background
+    doctor: Doctor
+    catalog: Catalog
+    rosters: Rosters
+    pinger: Pinger

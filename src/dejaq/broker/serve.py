@@ -1,0 +1,46 @@
+"""A broker as a process of its own: runs until it is told to stop, then drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from dejaq.broker.central import Central
+from dejaq.broker.embedded import storage_of
+from dejaq.config import BrokerConfig
+from dejaq.timekeeper.clock import SystemClock
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def serve(config: BrokerConfig, *, started: Callable[[Central], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, then let clients finish and return; a second signal does not wait for them."""
+    central = Central(config=config, storage=storage_of(config), clock=SystemClock())
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    hurried = asyncio.Event()
+
+    def on_signal() -> None:
+        (hurried if told.is_set() else told).set()
+
+    await central.start()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        if started is not None:
+            started(central)
+        await told.wait()
+        log.info("draining")
+        draining = loop.create_task(central.drain())
+        hurry = loop.create_task(hurried.wait())
+        await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
+        for task in (draining, hurry):
+            task.cancel()
+        await central.stop(drain=False)
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,180 @@
+"""The gRPC server: the broker's calls, health and reflection on one address."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from dejaq import limits
+from dejaq.broker.services import Services
+from dejaq.config import BrokerConfig, is_loopback, split_address
+from dejaq.errors import Code, DejaqError, PortTaken, error_of
+from dejaq.protocol.status import grpc_metadata, grpc_status
+from dejaq.protocol.v1 import carrier_pb2, overseer_pb2
+
+# These libraries carry no types.
+_rpc: Any = grpc
+_health: Any = health
+_health_pb2_grpc: Any = health_pb2_grpc
+_reflection: Any = reflection
+
+_SERVICES = (
+    carrier_pb2.DESCRIPTOR.services_by_name["Carrier"],
+    overseer_pb2.DESCRIPTOR.services_by_name["Overseer"],
+)
+# Calls beside the sessions that may run at one time, before gRPC itself refuses more.
+_CALLS_MAX = 1_000
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    # By default two brokers share one port silently; a taken one must be an error.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.FRAME_BYTES_MAX),
+    # A client that vanished without a word is noticed within these.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+class Server:
+    """Serves `Services` at one address."""
+
+    def __init__(self, *, services: Services, config: BrokerConfig) -> None:
+        if config.listen is None:
+            raise error_of(Code.INVALID_ARGUMENT, "listen is not set")
+        self._services = services
+        self._listen = config.listen
+        self._insecure = config.insecure
+        self._calls_max = config.sessions_max + _CALLS_MAX
+        self._server: grpc.aio.Server | None = None
+        self._health = _health.aio.HealthServicer()
+        self.address = config.listen
+
+    async def start(self) -> None:
+        """Bind and serve; raises PORT_TAKEN, or INVALID_ARGUMENT where the address cannot be served."""
+        host, port = split_address(self._listen)
+        if not self._insecure and not is_loopback(host):
+            raise error_of(
+                Code.INVALID_ARGUMENT,
+                f"{self._listen} is open to other machines and nothing is encrypted; "
+                "listen on loopback, or allow it with insecure=true",
+            )
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max)
+        for service in _SERVICES:
+            handlers = {method.name: self._handler(method) for method in service.methods}
+            server.add_generic_rpc_handlers(
+                (_rpc.method_handlers_generic_handler(service.full_name, handlers),)
+            )
+        _health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = [service.full_name for service in _SERVICES]
+        _reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
+        try:
+            bound = server.add_insecure_port(self._listen)
+        except RuntimeError:
+            bound = 0
+        if bound == 0:
+            await server.stop(None)
+            raise _bind_error(self._listen, host, port)
+        self._server = server
+        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        await self.set_serving(True)
+        await server.start()
+
+    async def set_serving(self, ready: bool) -> None:
+        """Say through the health service whether clients should come here."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in (health.OVERALL_HEALTH, *(service.full_name for service in _SERVICES)):
+            await self._health.set(name, status)
+
+    async def stop(self) -> None:
+        """Close the address and end what is still open."""
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+            self._server = None
+
+    def _handler(self, method: MethodDescriptor) -> Any:
+        name = f"{method.containing_service.name}.{method.name}"
+        request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        if method.client_streaming:
+            return _rpc.stream_stream_rpc_method_handler(
+                self._session,
+                request_deserializer=_read_frame,
+                response_serializer=response.SerializeToString,
+            )
+        if method.server_streaming:
+            return _rpc.unary_stream_rpc_method_handler(
+                self._streaming(name),
+                request_deserializer=request.FromString,
+                response_serializer=response.SerializeToString,
+            )
+        return _rpc.unary_unary_rpc_method_handler(
+            self._unary(name),
+            request_deserializer=request.FromString,
+            response_serializer=response.SerializeToString,
+        )
+
+    async def _session(
+        self, frames: AsyncIterator[carrier_pb2.ClientFrame], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        # Tells the client at once that it has reached a broker.
+        await context.send_initial_metadata(())
+        await self._services.session(frames, context.write, context.peer())
+
+    def _unary(self, name: str) -> Callable[[Any, Any], Any]:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                return await self._services.call(name, request)
+            except DejaqError as error:
+                await _abort(context, error)
+
+        return call
+
+    def _streaming(self, name: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            try:
+                async for response in self._services.stream(name, request):
+                    yield response
+            except DejaqError as error:
+                await _abort(context, error)
+
+        return call
+
+
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: DejaqError) -> None:
+    await context.abort(grpc_status(error), str(error), trailing_metadata=grpc_metadata(error))
+
+
+def _read_frame(data: bytes) -> carrier_pb2.ClientFrame:
+    """A frame; one that cannot be read is an empty one, which the session answers, instead of the stream's end."""
+    frame = carrier_pb2.ClientFrame()
+    try:
+        frame.ParseFromString(data)
+    except DecodeError:
+        return carrier_pb2.ClientFrame()
+    return frame
+
+
+def _bind_error(address: str, host: str, port: int) -> DejaqError:
+    """Why gRPC could not bind, which it does not say: asked of the system by a bind of our own."""
+    try:
+        family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.bind(place)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return error_of(Code.INVALID_ARGUMENT, f"cannot listen on {address}: {error.strerror or error}")
+    return PortTaken(f"{address} is in use by another process; stop it or listen on another port")

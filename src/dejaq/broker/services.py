@@ -1,0 +1,75 @@
+"""The broker's calls by name, whatever carries them: gRPC and the in-process transport serve the same table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
+
+from dejaq.broker.carrier.queries import Queries
+from dejaq.broker.carrier.session import Frames, Send
+from dejaq.broker.metrics import ERRORS, Metrics
+from dejaq.broker.overseer.greeter import Greeter
+from dejaq.broker.overseer.service import OverseerService
+from dejaq.errors import DejaqError, InternalError, StoreError, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a client can call: unary calls, server streams, and the session."""
+
+    unary: dict[str, Callable[[Any], Awaitable[Message]]]
+    streams: dict[str, Callable[[Any], AsyncIterator[Message]]]
+    session: Callable[[Frames, Send, str], Awaitable[None]]
+    metrics: Metrics
+
+    async def call(self, method: str, request: Message) -> Message:
+        """Answer a unary call; raises a DejaqError and nothing else."""
+        try:
+            return await self.unary[method](request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
+            raise self._told(method, error) from None
+
+    async def stream(self, method: str, request: Message) -> AsyncIterator[Message]:
+        """Answer a server-streaming call; raises a DejaqError and nothing else."""
+        try:
+            async for response in self.streams[method](request):
+                yield response
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
+            raise self._told(method, error) from None
+
+    def _told(self, method: str, error: Exception) -> DejaqError:
+        if isinstance(error, StoreError):
+            error = Unavailable("the broker's storage does not work now", details=str(error))
+        elif not isinstance(error, DejaqError):
+            log.error("%s failed", method, exc_info=error)
+            error = InternalError()
+        self.metrics.add(ERRORS, 1, error.code.name)
+        return error
+
+
+def services_of(
+    *, overseer: OverseerService, queries: Queries, greeter: Greeter, metrics: Metrics
+) -> Services:
+    """The table of every call, named as in the protocol."""
+    return Services(
+        unary={
+            "Overseer.Info": overseer.info,
+            "Overseer.Ping": overseer.ping,
+            "Overseer.CreateTopic": overseer.create_topic,
+            "Overseer.DescribeTopic": overseer.describe_topic,
+            "Overseer.ListTopics": overseer.list_topics,
+            "Overseer.DeleteTopic": overseer.delete_topic,
+            "Carrier.Get": queries.get,
+            "Carrier.Count": queries.count,
+            "Carrier.Histogram": queries.histogram,
+        },
+        streams={"Carrier.Browse": queries.browse},
+        session=greeter.serve,
+        metrics=metrics,
+    )

@@ -1,0 +1,83 @@
+"""`dejaq serve`: a broker in the foreground, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.config import BrokerConfig, load_config
+from dejaq.errors import Code, DejaqError
+
+if TYPE_CHECKING:
+    from dejaq.broker.central import Central
+
+METAVARS = {"data": "DIR", "listen": "HOST:PORT", "metrics": "HOST:PORT", "cluster": "NAME", "broker": "NAME"}
+LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+
+def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each key of the broker's configuration, with the key's own line as its help."""
+    for known in reversed(fields(BrokerConfig)):
+        name = "--" + known.name.replace("_", "-")
+        text = str(known.metadata["doc"])
+        if known.type == "bool":
+            option = click.option(name, is_flag=True, default=None, help=text)
+        else:
+            shown = "" if known.default in (None, "") else f" Default: {known.default}"
+            option = click.option(name, metavar=METAVARS.get(known.name, "N"), help=text + shown)
+        function = option(function)
+    return function
+
+
+@click.command(cls=Command)
+@config_options
+@click.option("--memory", is_flag=True, help="Keep messages in memory only, and forget them at the end.")
+@click.option("--config", "file", metavar="FILE", help="A TOML file with any of these keys.")
+@click.option("--log-level", type=LEVELS, default="info", show_default=True, help="What is told on stderr.")
+@pass_invocation
+def serve(invocation: Invocation, /, memory: bool, file: str | None, log_level: str, **keys: Any) -> None:
+    """Run a broker until SIGTERM or Ctrl-C, then let clients finish and stop."""
+    if memory and keys["data"] is not None:
+        raise click.UsageError("Give one of --data and --memory.")
+    if memory:
+        # An empty value takes back what the file or the environment says.
+        keys["data"] = ""
+    config = _config(file, keys)
+    if config.data is None and not memory:
+        raise click.UsageError("Give a directory with --data DIR, or --memory to keep nothing.")
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    # gRPC's own remarks on a port that is taken would stand before our one clear line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from dejaq.broker.serve import serve as serve_broker
+
+    asyncio.run(serve_broker(config, started=lambda central: _announce(invocation, central)))
+
+
+def _config(file: str | None, keys: dict[str, Any]) -> BrokerConfig:
+    try:
+        return load_config(file, **keys)
+    except DejaqError as wrong:
+        if wrong.code is not Code.INVALID_ARGUMENT:
+            raise
+        raise click.UsageError(wrong.message) from None
+
+
+def _announce(invocation: Invocation, central: Central) -> None:
+    config = central.config
+    values = {
+        "url": f"dejaq://{central.address}",
+        "broker": config.name,
+        "cluster": config.cluster,
+        "data": config.data,
+        "metrics": config.metrics,
+        "pid": os.getpid(),
+    }
+    place = f"data in {config.data}" if config.data else "in memory only"
+    invocation.output.record(values, f"serving {values['url']}, {place}; Ctrl-C stops")

@@ -1,0 +1,214 @@
+"""The consumer: takes messages of one topic as they become due."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from dejaq.errors import DejaqError
+from dejaq.protocol.columns import lease_from_proto
+from dejaq.protocol.transport import Transport
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.connection import Connection, ask_once
+from dejaq.sdk.extender import Extender
+from dejaq.sdk.grant import Portion
+from dejaq.sdk.holder import Holder
+from dejaq.sdk.lease import Batch, Lease
+from dejaq.sdk.link import Link
+from dejaq.sdk.queries import Queries
+from dejaq.sdk.seeds import Seeds
+from dejaq.sdk.settings import ClientSettings
+from dejaq.sdk.settler import GIVE_BACK, Settler
+from dejaq.sdk.subscription import Subscription
+from dejaq.timekeeper.alarm import Alarm
+
+BATCH_SIZE = 1_000
+# A consumer that cannot tell its broker goodbye in this time leaves its leases to run out.
+GOODBYE_SECONDS = 5.0
+
+
+class Consumer:
+    """An async iterator of leases; `batches` gives them many at a time. Open it with `async with`.
+
+    No message is handed over before the broker's clock has reached its time. An outage shorter than the client's
+    deadline goes unnoticed: the consumer comes back under its name, keeps what it has and gets nothing of it twice.
+    Several tasks may iterate over one consumer; each message goes to one of them.
+    """
+
+    def __init__(
+        self, seeds: Seeds, settings: ClientSettings, subscription: Subscription, queries: Queries
+    ) -> None:
+        self.topic = subscription.topic
+        self.name = subscription.name
+        self._subscription = subscription
+        self._connection = Connection(
+            seeds, settings, enter=self._enter, on_event=self._on_event, on_lost=lambda _: self._wake()
+        )
+        self._clock = self._connection.broker_clock
+        self._holder = Holder()
+        self._settler = Settler(
+            self._connection,
+            lookup=lambda ids: queries.get(subscription.topic, ids),
+            settled=self._holder.forget_if_settled,
+        )
+        self._extender = Extender(
+            self._settler, clock=settings.clock, broker_clock=self._clock, lease_ms=subscription.lease_ms
+        )
+        self._alarm = Alarm(self._clock.sure, self._wake)
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handed = 0
+        self._closed = False
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect and subscribe; raises NoBroker after the deadline, or the broker's refusal."""
+        await self._connection.open()
+        if self._subscription.auto_extend:
+            self._tasks.add(asyncio.ensure_future(self._extender.run(self._holder.grants)))
+
+    async def close(self) -> None:
+        """Give back what user code has not seen, settle what is under way, and disconnect.
+
+        What user code has and did not settle stays leased until its lease ends, and is then delivered again.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        try:
+            await self._say_goodbye()
+            await self._settler.drain()
+        finally:
+            self._alarm.close()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._connection.close()
+
+    async def _say_goodbye(self) -> None:
+        if not self._connection.connected:
+            return
+        try:
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                frame = self._connection.frame()
+                frame.unsubscribe.SetInParent()
+                await self._connection.request(frame, self._connection.until())
+                unseen = self._holder.empty()
+                if unseen:
+                    await self._settler.settle(unseen, GIVE_BACK)
+        except (DejaqError, TimeoutError):
+            # The leases stand and run out by themselves.
+            return
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Messages
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Lease:
+        portion = (await self._take(1))[0]
+        return Lease(portion.delivery, portion.index[0], self._settler, self._clock)
+
+    def batches(self, size: int = BATCH_SIZE) -> Batches:
+        """Batches of at most `size` leases: whatever is due, as soon as something is."""
+        return Batches(self, size)
+
+    async def take(self, size: int = BATCH_SIZE) -> Batch:
+        """The next batch; raises StopAsyncIteration when the consumer has ended."""
+        return Batch(await self._take(size), self._settler, self._clock)
+
+    async def _take(self, limit: int) -> list[Portion]:
+        most = self._subscription.max_messages
+        while True:
+            if self._closed or (most is not None and self._handed >= most):
+                raise StopAsyncIteration
+            now = self._clock.surely_ms()
+            portions = self._holder.take(
+                limit if most is None else min(limit, most - self._handed),
+                now=now,
+                latest=now + 2 * self._clock.uncertainty_us // 1_000,
+            )
+            if portions:
+                self._handed += sum(map(len, portions))
+                return portions
+            if self._connection.lost is not None:
+                raise self._connection.lost
+            await self._wait()
+
+    async def _wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        next_ts = self._holder.next_ts
+        if next_ts is not None:
+            self._alarm.set(next_ts)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # The broker's side
+
+    async def _enter(self, link: Link, transport: Transport) -> None:
+        frame = self._connection.frame()
+        frame.consumer.topic = self.topic
+        frame.consumer.name = self.name
+        await ask_once(link, frame)
+        frame = self._connection.frame()
+        frame.subscribe.CopyFrom(self._subscription.subscribe())
+        await ask_once(link, frame)
+
+    def _on_event(self, link: Link, frame: carrier.BrokerFrame) -> None:
+        if frame.HasField("push"):
+            self._pushed(frame.push)
+        elif frame.HasField("recall"):
+            rows = self._holder.recall(frame.recall.lease, frame.recall.rows)
+            answer = carrier.ClientFrame(request=frame.request)
+            answer.recalled.lease = frame.recall.lease
+            answer.recalled.rows.extend(rows)
+            link.tell(answer)
+
+    def _pushed(self, push: carrier.Push) -> None:
+        repeated = self._holder.push(lease_from_proto(push, consumer=self.name))
+        if repeated and self._subscription.auto_extend and not self._closed:
+            # What came back after an outage may have little of its lease left.
+            task = asyncio.ensure_future(self._extender.extend(list(self._holder.grants.values())))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        next_ts = self._holder.next_ts
+        if not self._waiters or next_ts is None:
+            return
+        if next_ts <= self._clock.surely_ms():
+            self._wake()
+        else:
+            self._alarm.set(next_ts)
+
+
+class Batches:
+    """An async iterator of batches of one consumer."""
+
+    def __init__(self, consumer: Consumer, size: int) -> None:
+        self._consumer = consumer
+        self._size = max(1, size)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        return await self._consumer.take(self._size)

@@ -1,0 +1,181 @@
+"""Rows that were pushed ahead of their time, held until they are due.
+
+Every push is a segment, sorted by (ts, priority); a heap of segment heads merges them. Rows leave as slices, so that
+the work grows with the number of slices and not of rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from dejaq.domain.batch import LeaseSet
+from dejaq.sdk.grant import Delivery, Grant, Portion
+
+Head = tuple[int, int, int, "Segment"]
+
+
+class Segment:
+    """What is left of one push: places in its columns, in order of (ts, priority), from `position` on."""
+
+    __slots__ = ("delivery", "index", "position", "serial", "ts")
+
+    def __init__(self, delivery: Delivery, index: Sequence[int], serial: int) -> None:
+        self.delivery = delivery
+        self.index = index
+        self.serial = serial
+        self.position = 0
+        column = delivery.columns.ts
+        whole = isinstance(index, range) and len(index) == len(column)
+        self.ts = column if whole else [column[place] for place in index]
+
+    def priority(self, position: int) -> int:
+        """The priority of one row."""
+        column = self.delivery.columns.priorities
+        return 0 if column is None else column[self.index[position]]
+
+    def head(self) -> Head:
+        """What the heap orders by."""
+        return self.ts[self.position], self.priority(self.position), self.serial, self
+
+    def end_until(self, ts: int, priority: int, end: int) -> int:
+        """Up to `end`, how far its rows come before, or stand level with, (ts, priority); at least one row."""
+        low = bisect_left(self.ts, ts, self.position, end)
+        high = bisect_right(self.ts, ts, low, end)
+        if self.delivery.columns.priorities is None:
+            found = high if priority >= 0 else low
+        else:
+            found = bisect_right(range(high), priority, low, high, key=self.priority)
+        return max(found, self.position + 1)
+
+    def without(self, rows: set[int]) -> tuple[Segment | None, list[int]]:
+        """The segment without these row numbers (None when nothing is left), and those that were in it."""
+        row_at = self.delivery.row_at
+        places = self.index[self.position :]
+        removed = [row_at(place) for place in places if row_at(place) in rows]
+        if not removed:
+            return self, removed
+        kept = [place for place in places if row_at(place) not in rows]
+        return (Segment(self.delivery, kept, self.serial) if kept else None), removed
+
+    def rest(self) -> Portion:
+        """Everything that is left."""
+        return Portion(self.delivery, self.index[self.position :])
+
+
+class Holder:
+    """All that a consumer holds: every live lease, and the rows that user code has not seen."""
+
+    def __init__(self) -> None:
+        self.grants: dict[int, Grant] = {}
+        self._heap: list[Head] = []
+        self._serial = 0
+
+    def push(self, columns: LeaseSet) -> bool:
+        """Take in a push; whether it repeats rows that are here or with user code, which only get their new end."""
+        grant = self.grants.get(columns.lease_id)
+        index: Sequence[int] = range(len(columns))
+        known: list[int] = []
+        if grant is None:
+            total = len(columns) if columns.rows is None else None
+            grant = self.grants[columns.lease_id] = Grant(
+                columns.lease_id, expires=columns.expires, total=total
+            )
+            grant.unsettled.update(index if columns.rows is None else columns.rows)
+        else:
+            numbers = index if columns.rows is None else columns.rows
+            known = [row for row in numbers if row in grant.unsettled]
+            fresh = [place for place, row in enumerate(numbers) if row not in grant.unsettled]
+            if known:
+                grant.move_end(known, columns.expires)
+            grant.unsettled.update(numbers[place] for place in fresh)
+            grant.ends.update({numbers[place]: columns.expires for place in fresh})
+            index = fresh
+        if index:
+            self._hold(Delivery(columns, grant), index)
+        return bool(known)
+
+    def _hold(self, delivery: Delivery, index: Sequence[int]) -> None:
+        columns = delivery.columns
+        if not _in_order(columns):
+            priorities = columns.priorities or [0] * len(columns)
+            index = sorted(index, key=lambda place: (columns.ts[place], priorities[place]))
+        self._serial += 1
+        segment = Segment(delivery, index, self._serial)
+        heappush(self._heap, segment.head())
+
+    @property
+    def next_ts(self) -> int | None:
+        """When the next row is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, limit: int, *, now: int, latest: int) -> list[Portion]:
+        """At most `limit` rows that are due at `now`, in order; rows whose lease has ended by `latest` are dropped."""
+        portions: list[Portion] = []
+        heap = self._heap
+        while limit > 0 and heap and heap[0][0] <= now:
+            segment = heappop(heap)[3]
+            start = segment.position
+            end = bisect_right(segment.ts, now, start)
+            if heap:
+                end = segment.end_until(heap[0][0], heap[0][1], end)
+            end = min(end, start + limit)
+            segment.position = end
+            if end < len(segment.ts):
+                heappush(heap, segment.head())
+            portion = Portion(segment.delivery, segment.index[start:end])
+            if portion.grant.first_end(portion.rows()) <= latest:
+                portion = self._alive(portion, latest)
+            if portion:
+                portions.append(portion)
+                limit -= len(portion)
+        return portions
+
+    def _alive(self, portion: Portion, latest: int) -> Portion:
+        grant, row_at = portion.grant, portion.delivery.row_at
+        ended = [row_at(place) for place in portion.index if grant.end_of(row_at(place)) <= latest]
+        grant.lose(ended)
+        self.forget_if_settled(grant)
+        gone = set(ended)
+        return Portion(portion.delivery, [place for place in portion.index if row_at(place) not in gone])
+
+    def recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Let go of rows that user code has not seen; those that were let go of."""
+        grant = self.grants.get(lease_id)
+        if grant is None:
+            return []
+        wanted = set(rows)
+        removed: list[int] = []
+        kept: list[Head] = []
+        for head in self._heap:
+            segment: Segment | None = head[3]
+            assert segment is not None
+            if segment.delivery.grant is grant:
+                segment, gone = segment.without(wanted)
+                removed.extend(gone)
+            if segment is not None:
+                kept.append(segment.head())
+        heapify(kept)
+        self._heap = kept
+        grant.unsettled.difference_update(removed)
+        self.forget_if_settled(grant)
+        return sorted(removed)
+
+    def empty(self) -> list[Portion]:
+        """Take out everything that user code has not seen."""
+        portions = [head[3].rest() for head in self._heap]
+        self._heap = []
+        return portions
+
+    def forget_if_settled(self, grant: Grant) -> None:
+        """Drop a lease of which nothing is left here."""
+        if not grant.unsettled and self.grants.get(grant.id) is grant:
+            del self.grants[grant.id]
+
+
+def _in_order(columns: LeaseSet) -> bool:
+    keys: Sequence[object] = columns.ts
+    if columns.priorities is not None:
+        keys = list(zip(columns.ts, columns.priorities, strict=True))
+    return keys == sorted(keys)  # type: ignore[type-var]

@@ -1,0 +1,228 @@
+"""A leased message, and a batch of them, as user code sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.headers import decode_headers
+from dejaq.errors import Code, error_of
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.broker_clock import BrokerClock
+from dejaq.sdk.grant import Delivery, Portion
+from dejaq.sdk.results import Results
+from dejaq.sdk.settler import DELETE, Settlement, Settler
+from dejaq.sdk.times import At, Delay, lease_ms, resolve, to_datetime
+
+Item = TypeVar("Item")
+
+
+class Lease:
+    """One message that this consumer alone has until `expires`. Settle it: delete, or release it to a later time."""
+
+    __slots__ = ("_clock", "_delivery", "_index", "_settler")
+
+    def __init__(self, delivery: Delivery, index: int, settler: Settler, clock: BrokerClock) -> None:
+        self._delivery = delivery
+        self._index = index
+        self._settler = settler
+        self._clock = clock
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self._delivery.id_at(self._index)
+
+    @property
+    def body(self) -> bytes:
+        """What the producer sent."""
+        return self._delivery.columns.bodies[self._index]
+
+    @property
+    def ts(self) -> int:
+        """When it was due, in epoch ms."""
+        return self._delivery.columns.ts[self._index]
+
+    @property
+    def at(self) -> datetime:
+        """When it was due, in UTC."""
+        return to_datetime(self.ts)
+
+    @property
+    def priority(self) -> int:
+        """Its priority; lower goes first."""
+        column = self._delivery.columns.priorities
+        return 0 if column is None else column[self._index]
+
+    @property
+    def attempts(self) -> int:
+        """How many leases it has had, with this one."""
+        column = self._delivery.columns.attempts
+        return 1 if column is None else column[self._index]
+
+    @property
+    def version(self) -> int:
+        """The lease's number: the fencing token to pass on to systems that check one."""
+        return self._delivery.grant.id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers that the producer sent."""
+        column = self._delivery.columns.headers
+        return {} if column is None else decode_headers(column[self._index])
+
+    @property
+    def expires_ms(self) -> int:
+        """When the lease ends, in epoch ms of the broker's clock; 0 when it is lost."""
+        return self._delivery.grant.end_of(self._delivery.row_at(self._index))
+
+    @property
+    def expires(self) -> datetime:
+        """When the lease ends, in UTC."""
+        return to_datetime(self.expires_ms)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lease has ended by the broker's clock; another consumer may have the message then."""
+        return self.expires_ms <= self._clock.now_ms()
+
+    async def delete(self) -> None:
+        """Remove the message: its work is done. Raises LEASE_LOST when the lease has ended."""
+        await self._settle(DELETE)
+
+    async def extend(self, seconds: float | timedelta) -> None:
+        """Keep it for so long from now. Raises LEASE_LOST when the lease has ended."""
+        await self._settle(Settlement(carrier.EXTEND, lease_ms=lease_ms(seconds)))
+
+    async def release(self, *, at: At | None = None, delay: Delay | None = None) -> None:
+        """Put it back on the timeline, due at `at`, after `delay` seconds, or at once. Raises LEASE_LOST likewise."""
+        ts = resolve(at, delay, self._clock.now_us())
+        await self._settle(Settlement(carrier.RELEASE, ts=_checked(ts)))
+
+    async def _settle(self, settlement: Settlement) -> None:
+        code = await self._settler.settle_row(self._delivery, self._index, settlement)
+        if not code.succeeded:
+            raise error_of(code, details=self.id)
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.id} of {self.at.isoformat()}, {len(self.body)} bytes>"
+
+
+class Batch:
+    """Messages that were due together, as columns; `batch[i]` and iteration give single leases."""
+
+    __slots__ = ("_clock", "_portions", "_settler")
+
+    def __init__(self, portions: list[Portion], settler: Settler, clock: BrokerClock) -> None:
+        self._portions = portions
+        self._settler = settler
+        self._clock = clock
+
+    def __len__(self) -> int:
+        return sum(map(len, self._portions))
+
+    def __iter__(self) -> Iterator[Lease]:
+        for portion in self._portions:
+            for place in portion.index:
+                yield Lease(portion.delivery, place, self._settler, self._clock)
+
+    def __getitem__(self, position: int) -> Lease:
+        portion, place = self._find(position)
+        return Lease(portion.delivery, place, self._settler, self._clock)
+
+    def _find(self, position: int) -> tuple[Portion, int]:
+        left = position if position >= 0 else position + len(self)
+        for portion in self._portions:
+            if 0 <= left < len(portion):
+                return portion, portion.index[left]
+            left -= len(portion)
+        raise IndexError(position)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids, made when they are asked for."""
+        return [message_id for p in self._portions for message_id in _cut(p.delivery.ids(), p.index)]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies."""
+        return [body for p in self._portions for body in _cut(p.delivery.columns.bodies, p.index)]
+
+    @property
+    def ts(self) -> list[int]:
+        """When each was due, in epoch ms."""
+        return [ts for p in self._portions for ts in _cut(p.delivery.columns.ts, p.index)]
+
+    @property
+    def at(self) -> list[datetime]:
+        """When each was due, in UTC."""
+        return list(map(to_datetime, self.ts))
+
+    @property
+    def attempts(self) -> list[int]:
+        """How many leases each has had, with this one."""
+        counts: list[int] = []
+        for portion in self._portions:
+            column = portion.delivery.columns.attempts
+            counts.extend([1] * len(portion) if column is None else _cut(column, portion.index))
+        return counts
+
+    @property
+    def expires_ms(self) -> int:
+        """When the first of the leases ends, in epoch ms of the broker's clock."""
+        return min(portion.grant.first_end(portion.rows()) for portion in self._portions)
+
+    async def delete(self, positions: Sequence[int] | None = None) -> Results:
+        """Remove the messages, or those at `positions`, in ascending order: their work is done. Outcomes by item."""
+        return await self._settle(DELETE, positions)
+
+    async def extend(self, seconds: float | timedelta, positions: Sequence[int] | None = None) -> Results:
+        """Keep them for so long from now. Outcomes by item."""
+        return await self._settle(Settlement(carrier.EXTEND, lease_ms=lease_ms(seconds)), positions)
+
+    async def release(
+        self,
+        *,
+        at: At | None = None,
+        delay: Delay | None = None,
+        positions: Sequence[int] | None = None,
+    ) -> Results:
+        """Put them back on the timeline, due at `at`, after `delay` seconds, or at once. Outcomes by item."""
+        ts = resolve(at, delay, self._clock.now_us())
+        return await self._settle(Settlement(carrier.RELEASE, ts=_checked(ts)), positions)
+
+    async def _settle(self, settlement: Settlement, positions: Sequence[int] | None) -> Results:
+        chosen = self if positions is None else self._subset(positions)
+        codes = await self._settler.settle(chosen._portions, settlement)
+        return Results(len(chosen), codes, lambda: chosen.ids)
+
+    def _subset(self, positions: Sequence[int]) -> Batch:
+        wanted = sorted(set(positions))
+        if wanted and not 0 <= wanted[0] <= wanted[-1] < len(self):
+            raise IndexError(f"positions {wanted[0]} to {wanted[-1]} in a batch of {len(self)}")
+        kept: list[Portion] = []
+        start = 0
+        for portion in self._portions:
+            end = start + len(portion)
+            chosen = [portion.index[p - start] for p in wanted if start <= p < end]
+            if chosen:
+                kept.append(Portion(portion.delivery, chosen))
+            start = end
+        return Batch(kept, self._settler, self._clock)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} leases>"
+
+
+def _cut(column: list[Item], index: Sequence[int]) -> list[Item]:
+    if isinstance(index, range):
+        return column[index.start : index.stop]
+    return [column[place] for place in index]
+
+
+def _checked(ts: int) -> int:
+    if not 0 <= ts <= limits.TS_MS_MAX:
+        raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
+    return ts

@@ -1,0 +1,213 @@
+"""Deletes, releases and extensions on their way to the broker, gathered by lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dejaq.domain.message import Message
+from dejaq.errors import Code, DejaqError, Indefinite
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.connection import Connection
+from dejaq.sdk.grant import Delivery, Grant, Portion
+
+LINGER_SECONDS = 0.001
+
+IdsOf = Callable[[Sequence[int]], list[str]]
+Lookup = Callable[[Sequence[str]], Awaitable[list[Message | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One kind of change: EXTEND with the new length, RELEASE with the new time."""
+
+    kind: carrier.SettleKind
+    lease_ms: int = 0
+    ts: int = 0
+
+    def done(self, message: Message | None) -> bool:
+        """Whether `message`, read after the lease was lost, shows that an earlier try of this was done."""
+        if self.kind == carrier.DELETE:
+            return message is None
+        if self.kind == carrier.RELEASE:
+            return message is not None and message.ts == self.ts and not message.lock_consumer
+        return False
+
+
+DELETE = Settlement(carrier.DELETE)
+GIVE_BACK = Settlement(carrier.GIVE_BACK)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows of one lease that are settled in the same way, and who waits for each."""
+
+    grant: Grant
+    settlement: Settlement
+    rows: dict[int, tuple[Delivery, int, asyncio.Future[Code]]] = field(default_factory=dict)
+
+
+class Settler:
+    """Settles single rows, many of a moment in one frame a lease, and whole portions at once.
+
+    When the session broke before an answer, the settlement is repeated under the same lease. LEASE_LOST to such a
+    repeat does not tell whether the first try was done or the lease ran out; then the message is read: a delete counts
+    as done exactly when the message is gone, a release when it stands free at the time asked for. Anything else is
+    LEASE_LOST.
+    """
+
+    def __init__(self, connection: Connection, *, lookup: Lookup, settled: Callable[[Grant], None]) -> None:
+        self._connection = connection
+        self._lookup = lookup
+        self._settled = settled
+        self._groups: dict[tuple[int, Settlement], _Group] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Handle | None = None
+
+    async def settle_row(self, delivery: Delivery, index: int, settlement: Settlement) -> Code:
+        """Settle one row, together with others of this moment."""
+        grant, row = delivery.grant, delivery.row_at(index)
+        if row not in grant.unsettled:
+            return Code.LEASE_LOST
+        key = (grant.id, settlement)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(grant, settlement)
+        waiting = group.rows.get(row)
+        if waiting is None:
+            answer: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
+            group.rows[row] = (delivery, index, answer)
+        else:
+            answer = waiting[2]
+        self._schedule()
+        # Shielded, since a second caller may wait for the same row.
+        return await asyncio.shield(answer)
+
+    def _schedule(self) -> None:
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            if self._sending:
+                self._timer = loop.call_later(LINGER_SECONDS, self._flush)
+            else:
+                self._timer = loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        groups, self._groups = list(self._groups.values()), {}
+        for group in groups:
+            task = asyncio.ensure_future(self._send_group(group))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send_group(self, group: _Group) -> None:
+        def ids_of(rows: Sequence[int]) -> list[str]:
+            return [delivery.id_at(index) for delivery, index, _ in map(group.rows.__getitem__, rows)]
+
+        try:
+            codes = await self._send(group.grant, group.settlement, sorted(group.rows), ids_of)
+        except DejaqError as error:
+            for _, _, answer in group.rows.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for row, (_, _, answer) in group.rows.items():
+            if not answer.done():
+                answer.set_result(codes.get(row, Code.OK))
+
+    async def settle(self, portions: Sequence[Portion], settlement: Settlement) -> dict[int, Code]:
+        """Settle portions; the codes that are not OK, by place in the portions laid end to end."""
+        answers = await asyncio.gather(
+            *(self._settle_portion(portion, settlement) for portion in portions), return_exceptions=True
+        )
+        codes: dict[int, Code] = {}
+        start = 0
+        failures: list[DejaqError] = []
+        for portion, answer in zip(portions, answers, strict=True):
+            if isinstance(answer, DejaqError):
+                failures.append(answer)
+                codes.update(dict.fromkeys(range(start, start + len(portion)), answer.code))
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer:
+                for place, row in enumerate(portion.rows()):
+                    if row in answer:
+                        codes[start + place] = answer[row]
+            start += len(portion)
+        if failures and len(failures) == len(portions):
+            raise failures[0]
+        return codes
+
+    async def _settle_portion(self, portion: Portion, settlement: Settlement) -> Mapping[int, Code]:
+        grant = portion.grant
+        numbers = portion.rows()
+        rows = numbers if isinstance(numbers, range) else sorted(numbers)
+        lost: dict[int, Code] = {}
+        if not grant.unsettled.issuperset(rows):
+            lost = {row: Code.LEASE_LOST for row in rows if row not in grant.unsettled}
+            rows = [row for row in rows if row not in lost]
+            if not rows:
+                return lost
+
+        def ids_of(wanted: Sequence[int]) -> list[str]:
+            place_of = dict(zip(numbers, portion.index, strict=True))
+            return [portion.delivery.id_at(place_of[row]) for row in wanted]
+
+        return {**lost, **await self._send(grant, settlement, rows, ids_of)}
+
+    async def extend(self, grant: Grant, rows: Sequence[int], lease_ms: int) -> None:
+        """Extend rows of a lease, in order, whether user code has them or not."""
+        await self._send(grant, Settlement(carrier.EXTEND, lease_ms=lease_ms), rows, lambda _: [])
+
+    async def _send(
+        self, grant: Grant, settlement: Settlement, rows: Sequence[int], ids_of: IdsOf
+    ) -> dict[int, Code]:
+        frame = self._connection.frame()
+        settle = frame.settle
+        settle.kind = settlement.kind
+        settle.lease = grant.id
+        settle.ranges.extend(grant.ranges(rows))
+        if settlement.kind == carrier.EXTEND:
+            settle.lease_ms = settlement.lease_ms
+        elif settlement.kind == carrier.RELEASE:
+            settle.ts.append(settlement.ts)
+        # Taken before the broker reads its own clock, so that it is never later than the real end.
+        end = self._connection.broker_clock.surely_ms() + settlement.lease_ms
+        answer = await self._connection.request(frame, self._connection.until())
+        codes = answer.codes
+        if answer.unsure and codes:
+            codes = await self._resolve(settlement, codes, ids_of)
+        lost = [row for row, code in codes.items() if code is Code.LEASE_LOST]
+        grant.lose(lost)
+        if settlement.kind == carrier.EXTEND:
+            grant.move_end([row for row in rows if row not in codes], end)
+        else:
+            grant.unsettled.difference_update(rows)
+        self._settled(grant)
+        return codes
+
+    async def _resolve(
+        self, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf
+    ) -> dict[int, Code]:
+        doubtful = [row for row, code in codes.items() if code is Code.LEASE_LOST]
+        if settlement.kind not in (carrier.DELETE, carrier.RELEASE) or not doubtful:
+            return codes
+        try:
+            found = await self._lookup(ids_of(doubtful))
+        except DejaqError as error:
+            raise Indefinite(
+                "the session broke and the message could not be read", details=str(error)
+            ) from error
+        for row, message in zip(doubtful, found, strict=True):
+            if settlement.done(message):
+                del codes[row]
+        return codes
+
+    async def drain(self) -> None:
+        """Send what is gathered and wait until everything is answered."""
+        while self._groups or self._sending:
+            if self._groups:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._flush()
+            await asyncio.wait(set(self._sending))

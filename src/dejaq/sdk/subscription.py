@@ -1,0 +1,50 @@
+"""The terms on which a consumer takes messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dejaq import limits
+from dejaq.errors import Code, error_of
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+CREDIT_BYTES = limits.CREDIT_BYTES_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Who consumes what, for how long a lease, how far ahead and how much at one time."""
+
+    topic: str
+    name: str
+    lease_ms: int
+    prefetch_ms: int
+    credit_rows: int
+    credit_bytes: int = CREDIT_BYTES
+    max_messages: int | None = None
+    auto_extend: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= limits.CONSUMER_NAME_CHARS_MAX:
+            raise error_of(
+                Code.INVALID_ARGUMENT,
+                f"a consumer's name has 1 to {limits.CONSUMER_NAME_CHARS_MAX} characters",
+            )
+        if not 0 <= self.prefetch_ms <= limits.PREFETCH_MS_MAX:
+            raise error_of(
+                Code.INVALID_ARGUMENT,
+                f"prefetch is 0 to {limits.PREFETCH_MS_MAX / 1000:g} s, not {self.prefetch_ms / 1000:g}",
+            )
+        if self.max_messages is not None and self.max_messages < 1:
+            raise error_of(Code.INVALID_ARGUMENT, "max_messages is 1 or more")
+        if not 1 <= self.credit_rows <= limits.CREDIT_ROWS_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"max_in_flight is 1 to {limits.CREDIT_ROWS_MAX}")
+
+    def subscribe(self) -> carrier.Subscribe:
+        """The frame that starts the flow."""
+        return carrier.Subscribe(
+            credit_rows=self.credit_rows,
+            credit_bytes=self.credit_bytes,
+            lease_ms=self.lease_ms,
+            prefetch_ms=self.prefetch_ms,
+        )

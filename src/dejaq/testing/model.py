@@ -1,0 +1,211 @@
+"""R8: any storage against the memory model, step by step, under operations that hypothesis invents.
+
+    run_model(new_place, settings(max_examples=100, stateful_step_count=40, print_blob=True))
+
+`new_place` is called once an example and returns a storage factory over a new, empty place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dejaq import limits
+from dejaq.domain.batch import RowRange
+from dejaq.domain.headers import encode_headers
+from dejaq.testing.conformance.scene import StorageFactory
+from dejaq.testing.pair import BUCKETS, Pair, Settle
+
+T = TypeVar("T")
+NewPlace = Callable[[], StorageFactory]
+
+# Few values of each kind, so that times tie, slices meet and ids collide.
+_IDS = [f"n{number}" for number in range(8)] + ["0" * 31 + "a"]
+_DELAYS = [-86_400_000, -20_000, -1, 0, 0, 1, 2, 50, 1_000, 9_999, 10_000, 60_000, 3_600_000]
+_OWNERS = st.sampled_from(["billing", "mail"])
+_CONSUMERS = st.sampled_from(["worker-1", "worker-2"])
+_BODIES = st.sampled_from([b"", b"a", b"bb", b"L" * (limits.INLINE_BODY_BYTES_MAX + 1)])
+_PRIORITIES = st.sampled_from([0, 0, 0, -1, 7])
+_HEADERS = st.sampled_from([b"", b"", encode_headers({"k": "v"})])
+_LEASES = st.sampled_from([100, 1_000, 30_000])
+_ROW = st.tuples(st.sampled_from(_DELAYS), _PRIORITIES, _BODIES, _HEADERS)
+_ROWS = st.lists(_ROW, min_size=1, max_size=6)
+_PICK = st.integers(0, 1_000)
+
+
+class StorageMachine(RuleBasedStateMachine):
+    """Invents a history and follows it on a storage and on the model; every answer must be the same."""
+
+    def __init__(self, new_place: NewPlace) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._pair = Pair(new_place())
+
+    def _run(self, step: Coroutine[object, object, T]) -> T:
+        return self._loop.run_until_complete(step)
+
+    @initialize()
+    def begin(self) -> None:
+        """Open both."""
+        self._run(self._pair.open())
+
+    def teardown(self) -> None:
+        """Close both."""
+        try:
+            self._run(self._pair.close())
+        finally:
+            self._loop.close()
+
+    @rule(ids=st.lists(st.sampled_from(_IDS), min_size=1, max_size=6, unique=True), data=st.data())
+    def create_natural(self, ids: list[str], data: st.DataObject) -> None:
+        """Create messages with natural ids, some of them taken."""
+        rows = data.draw(st.lists(_ROW, min_size=len(ids), max_size=len(ids)))
+        refused = data.draw(st.sets(st.integers(0, len(ids) - 1), max_size=1))
+        self._run(
+            self._pair.create(
+                ids=ids,
+                rows=rows,
+                owner=data.draw(_OWNERS),
+                session=data.draw(_PICK),
+                back=data.draw(st.sampled_from([0, 0, 0, 2, -3])),
+                refused=refused,
+            )
+        )
+
+    @rule(rows=_ROWS, bucket=st.integers(0, BUCKETS - 1), data=st.data())
+    def create_generated(
+        self, rows: list[tuple[int, int, bytes, bytes]], bucket: int, data: st.DataObject
+    ) -> None:
+        """Create messages with generated ids, some counters used before."""
+        self._run(
+            self._pair.create(
+                ids=None,
+                rows=sorted(rows, key=lambda row: row[:2]),
+                owner=data.draw(_OWNERS),
+                session=data.draw(_PICK),
+                back=data.draw(st.sampled_from([0, 0, 0, 2, -3])),
+                refused=data.draw(st.sets(st.integers(0, len(rows) - 1), max_size=1)),
+                bucket=bucket,
+            )
+        )
+
+    @precondition(lambda self: self._pair.batches)
+    @rule(pick=_PICK)
+    def repeat(self, pick: int) -> None:
+        """Send an earlier batch again."""
+        self._run(self._pair.repeat(pick))
+
+    @rule(
+        consumer=_CONSUMERS,
+        ahead=st.sampled_from([0, 0, 1, 1_000, limits.PREFETCH_MS_MAX]),
+        lease_ms=_LEASES,
+        buckets=st.sets(st.integers(0, BUCKETS - 1), min_size=1),
+        rows_max=st.sampled_from([1, 2, 5, 1_000]),
+    )
+    def lease(self, consumer: str, ahead: int, lease_ms: int, buckets: set[int], rows_max: int) -> None:
+        """Lease what is due."""
+        self._run(
+            self._pair.lease(
+                consumer=consumer,
+                ahead=ahead,
+                lease_ms=lease_ms,
+                buckets=sorted(buckets),
+                rows_max=rows_max,
+            )
+        )
+
+    @precondition(lambda self: self._pair.leases)
+    @rule(
+        kind=st.sampled_from(Settle),
+        pick=_PICK,
+        stranger=st.sampled_from([False, False, False, True]),
+        part=st.none() | st.lists(_PICK, min_size=1, max_size=3),
+        delay=st.sampled_from(_DELAYS),
+        lease_ms=_LEASES,
+    )
+    def settle(
+        self,
+        kind: Settle,
+        pick: int,
+        stranger: bool,
+        part: list[int] | None,
+        delay: int,
+        lease_ms: int,
+    ) -> None:
+        """Delete, extend, release or recall rows of a lease, live or not."""
+        lease = self._pair.leases[pick % len(self._pair.leases)]
+        rows: list[RowRange] | None = None
+        if part is not None:
+            rows = [(row, row + 1) for row in sorted({row % lease.count for row in part})]
+        self._run(
+            self._pair.settle(kind, lease, rows=rows, stranger=stranger, delay=delay, lease_ms=lease_ms)
+        )
+
+    @precondition(lambda self: self._pair.ids)
+    @rule(picks=st.lists(_PICK, min_size=1, max_size=4), owner=_OWNERS, data=st.data())
+    def edit(self, picks: list[int], owner: str, data: st.DataObject) -> None:
+        """Change messages, sometimes on the condition of a version."""
+        count = len(picks)
+
+        def column(values: st.SearchStrategy[T]) -> list[T | None] | None:
+            return data.draw(st.none() | st.lists(st.none() | values, min_size=count, max_size=count))
+
+        self._run(
+            self._pair.edit(
+                picks,
+                owner=owner,
+                delays=column(st.sampled_from(_DELAYS)),
+                bodies=column(_BODIES),
+                priorities=column(_PRIORITIES),
+                headers=column(_HEADERS),
+                versions=data.draw(st.sampled_from([None, None, "present", "first"])),
+            )
+        )
+
+    @precondition(lambda self: self._pair.ids)
+    @rule(picks=st.lists(_PICK, min_size=1, max_size=4), owner=_OWNERS)
+    def cancel(self, picks: list[int], owner: str) -> None:
+        """Cancel messages."""
+        self._run(self._pair.cancel(picks, owner=owner))
+
+    @rule(milliseconds=st.sampled_from([1, 50, 99, 100, 999, 1_000, 10_000, 30_000, 3_600_000]))
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass."""
+        self._pair.now += milliseconds
+
+    @rule()
+    def restart(self) -> None:
+        """Close the storage and open it again."""
+        self._run(self._pair.restart())
+
+    @rule(delay=st.sampled_from(_DELAYS), step=st.sampled_from([1, 7, 1_000, 60_000, 86_400_000]))
+    def query(self, delay: int, step: int) -> None:
+        """Count, draw and list in a part of the timeline, by every field."""
+        self._run(self._pair.compare_queries(delay, step))
+
+    @invariant()
+    def same_contents(self) -> None:
+        """Both hold the same messages, leases and times."""
+        self._run(self._pair.compare())
+
+
+def run_model(new_place: NewPlace, size: settings) -> None:
+    """Run the machine; raises with the shortest history that tells a storage from the model."""
+
+    class Machine(StorageMachine):
+        def __init__(self) -> None:
+            super().__init__(new_place)
+
+    run_state_machine_as_test(Machine, settings=size)

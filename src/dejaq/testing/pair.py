@@ -1,0 +1,355 @@
+"""A storage and the memory model side by side: each step is done on both and the answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, RowRange
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.errors import Code
+from dejaq.storage.base import Edits, Filter, Storage
+from dejaq.storage.memory import MemoryStorage
+from dejaq.testing.conformance.scene import (
+    START_MS,
+    StorageFactory,
+    attempts_of,
+    check_shape,
+    headers_of,
+    ids_of,
+    listed,
+    numbers_of,
+    priorities_of,
+    settled,
+)
+
+BUCKETS = 3
+_SESSIONS = 2
+_CONSUMERS = ("worker-1", "worker-2")
+_OWNERS = ("billing", "mail")
+
+
+class Settle(Enum):
+    """What a consumer may do to rows of its lease."""
+
+    DELETE = auto()
+    EXTEND = auto()
+    RELEASE = auto()
+    RELEASE_EACH = auto()
+    RECALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePair:
+    """One lease, as the storage and as the model know it: equal row numbers, different ids."""
+
+    real: LeaseSet
+    model: LeaseSet
+
+    @property
+    def count(self) -> int:
+        """How many rows it began with."""
+        return len(self.real)
+
+
+class Pair:
+    """Drives both. Where several messages are equally next, the storage chooses and the model follows."""
+
+    def __init__(self, factory: StorageFactory) -> None:
+        self._factory = factory
+        self._real: Storage = factory()
+        self._model = MemoryStorage()
+        self._topic = Topic("model", 1, TopicSettings(buckets=BUCKETS))
+        self._sequences = [0] * _SESSIONS
+        self._versions: dict[str, dict[int, int]] = {}
+        self.now = START_MS
+        self.batches: list[CreateBatch] = []
+        self.leases: list[LeasePair] = []
+        self.ids: list[str] = []
+
+    async def open(self) -> None:
+        """Open both and make the topic."""
+        await self._real.open(self.now)
+        await self._model.open(self.now)
+        self._topic = replace(self._topic, number=await self._real.next_topic_number())
+        await self._real.put_topic(self._topic)
+        await self._model.put_topic(self._topic)
+
+    async def close(self) -> None:
+        """Close both."""
+        await self._real.close()
+        await self._model.close()
+
+    async def restart(self) -> None:
+        """Close the storage and open another over the same contents; the model goes on."""
+        await self._real.close()
+        self._real = self._factory()
+        await self._real.open(self.now)
+
+    # The producer's side
+
+    async def create(
+        self,
+        *,
+        ids: Sequence[str] | None,
+        rows: Sequence[tuple[int, int, bytes, bytes]],
+        owner: str,
+        session: int,
+        back: int,
+        refused: AbstractSet[int],
+        bucket: int = 0,
+    ) -> None:
+        """Create `rows`; their counters begin `back` before the session's next one, or leave a gap."""
+        number = session % _SESSIONS
+        sequence = max(0, self._sequences[number] - back)
+        self._sequences[number] = max(self._sequences[number], sequence + len(rows))
+        batch = CreateBatch(
+            owner=owner,
+            session=ProducerSession(START_MS, number),
+            sequence=sequence,
+            ts=[self.now + delay for delay, _, _, _ in rows],
+            bodies=[body for _, _, body, _ in rows],
+            ids=ids,
+            bucket=bucket,
+            priorities=[priority for _, priority, _, _ in rows],
+            headers=[headers for _, _, _, headers in rows],
+            refused=dict.fromkeys(refused, Code.TOO_FAR),
+        )
+        await self._send(batch)
+        self.batches.append(batch)
+        self.ids += [one for one in ids_of(batch) if one not in self.ids]
+
+    async def repeat(self, pick: int) -> None:
+        """Send an earlier batch again; what was refused then is admitted now."""
+        batch = self.batches[pick % len(self.batches)]
+        await self._send(replace(batch, refused={} if pick % 2 else batch.refused))
+
+    async def _send(self, batch: CreateBatch) -> None:
+        expected = listed(await self._model.create(self._topic, batch, self.now), len(batch))
+        codes = listed(await self._real.create(self._topic, batch, self.now), len(batch))
+        assert codes == expected, f"create answered {codes}, the model {expected}"
+
+    async def edit(
+        self,
+        picks: Sequence[int],
+        *,
+        owner: str,
+        delays: Sequence[int | None] | None,
+        bodies: Sequence[bytes | None] | None,
+        priorities: Sequence[int | None] | None,
+        headers: Sequence[bytes | None] | None,
+        versions: str | None,
+    ) -> None:
+        """Edit; `versions` makes it conditional on the present or the first version that was seen."""
+        ids = self._picked(picks)
+        edits = Edits(
+            ids,
+            ts=[None if one is None else self.now + one for one in delays] if delays is not None else None,
+            bodies=bodies,
+            priorities=priorities,
+            headers=headers,
+        )
+        known = [list(self._versions.get(one, {0: 0}).items()) for one in ids]
+        index = -1 if versions == "present" else 0
+        conditions: list[tuple[list[int] | None, Storage]] = [
+            ([pairs[index][0] for pairs in known] if versions else None, self._model),
+            ([pairs[index][1] for pairs in known] if versions else None, self._real),
+        ]
+        expected, codes = [
+            listed(
+                await storage.edit(self._topic, owner, replace(edits, versions=values), self.now), len(ids)
+            )
+            for values, storage in conditions
+        ]
+        assert codes == expected, f"edit answered {codes}, the model {expected}"
+
+    async def cancel(self, picks: Sequence[int], *, owner: str) -> None:
+        """Cancel."""
+        ids = self._picked(picks)
+        expected = listed(await self._model.cancel(self._topic, owner, ids, self.now), len(ids))
+        codes = listed(await self._real.cancel(self._topic, owner, ids, self.now), len(ids))
+        assert codes == expected, f"cancel answered {codes}, the model {expected}"
+
+    def _picked(self, picks: Sequence[int]) -> list[str]:
+        return [self.ids[pick % len(self.ids)] for pick in picks]
+
+    # The consumer's side
+
+    async def lease(
+        self, *, consumer: str, ahead: int, lease_ms: int, buckets: Sequence[int], rows_max: int
+    ) -> None:
+        """Lease from the storage; the model checks that these were next and leases the same."""
+        request = LeaseRequest(
+            buckets=buckets,
+            consumer=consumer,
+            until=self.now + ahead,
+            expires=self.now + ahead + lease_ms,
+            rows_max=rows_max,
+        )
+        free = await self._model.leasable(self._topic, request, self.now)
+        real = await self._real.lease(self._topic, request, self.now)
+        if real is None:
+            assert not free, f"nothing was leased, although {[m.id for m in free]} are due"
+            return
+        check_shape(real, request)
+        keys = list(zip(real.ts, priorities_of(real), strict=True))
+        assert keys == [(m.ts, m.priority) for m in free[: len(keys)]], "what was leased was not next"
+        numbers = numbers_of(real)
+        by_number = [real.ids()[numbers.index(number)] for number in range(len(real))]
+        model = await self._model.lease_these(self._topic, by_number, request, self.now)
+        assert model is not None, f"{by_number} were leased, which may not be"
+        assert _rows(real) == _rows(model)
+        self.leases.append(LeasePair(real, model))
+
+    async def settle(
+        self,
+        kind: Settle,
+        lease: LeasePair,
+        *,
+        rows: Sequence[RowRange] | None,
+        stranger: bool,
+        delay: int,
+        lease_ms: int,
+    ) -> None:
+        """Settle rows by number, now and then by a consumer that does not hold them."""
+        codes, expected = [
+            await self._settle(storage, kind, one, rows, stranger=stranger, delay=delay, lease_ms=lease_ms)
+            for storage, one in ((self._real, lease.real), (self._model, lease.model))
+        ]
+        assert codes == expected, f"{kind.name} answered {codes}, the model {expected}"
+
+    async def _settle(
+        self,
+        storage: Storage,
+        kind: Settle,
+        lease: LeaseSet,
+        rows: Sequence[RowRange] | None,
+        *,
+        stranger: bool,
+        delay: int,
+        lease_ms: int,
+    ) -> list[Code]:
+        consumer = "stranger" if stranger else lease.consumer
+        topic, lease_id, now = self._topic, lease.lease_id, self.now
+        count = len(lease) if rows is None else sum(end - start for start, end in rows)
+        if kind is Settle.DELETE:
+            answer = storage.delete(topic, lease_id, consumer, rows, now)
+        elif kind is Settle.EXTEND:
+            answer = storage.extend(topic, lease_id, consumer, rows, now + lease_ms, now)
+        elif kind is Settle.RELEASE:
+            answer = storage.release(topic, lease_id, consumer, rows, now + delay, now)
+        elif kind is Settle.RELEASE_EACH:
+            # Named row by row, since a storage that has forgotten the lease does not know how many it had.
+            rows = rows or [(0, count)]
+            times = [now + delay + place for place in range(count)]
+            answer = storage.release(topic, lease_id, consumer, rows, times, now)
+        else:
+            answer = storage.recall(topic, lease_id, consumer, rows, now)
+        return await settled(answer, replace(lease, rows=None), rows)
+
+    # Queries
+
+    async def compare(self) -> None:
+        """Everything that can be seen is the same in both."""
+        expected = await self._browse(self._model, Filter(), limit=1_000)
+        found = await self._browse(self._real, Filter(), limit=4)
+        assert _plain(found) == _plain(expected)
+        for mine, theirs in zip(expected, found, strict=True):
+            self._check_version(mine, theirs)
+        ids = self.ids[-20:]
+        by_id = {message.id: message for message in found}
+        got = await self._real.get(self._topic, ids, self.now)
+        assert got == [by_id.get(one) for one in ids]
+        await self._compare_holders(ids)
+        for consumer in _CONSUMERS:
+            assert await self._held(self._real, consumer) == await self._held(self._model, consumer)
+        await self._compare_next_ts()
+
+    def _check_version(self, mine: Message, theirs: Message) -> None:
+        """One version of the model is one of the storage, for ever, and a new one is greater than all before."""
+        known = self._versions.setdefault(mine.id, {})
+        if mine.version not in known:
+            assert theirs.version > max(known.values(), default=0), (
+                f"{mine.id} changed, its version did not grow"
+            )
+        else:
+            assert known[mine.version] == theirs.version, f"{mine.id} did not change, its version did"
+            # The order of the dictionary is the order of last sight.
+            del known[mine.version]
+        known[mine.version] = theirs.version
+
+    async def _compare_holders(self, ids: Sequence[str]) -> None:
+        tokens = {pair.model.lease_id: pair.real.lease_id for pair in self.leases}
+        expected = [
+            replace(holder, lease_id=tokens[holder.lease_id]) if holder else None
+            for holder in await self._model.holders(self._topic, ids, self.now)
+        ]
+        assert await self._real.holders(self._topic, ids, self.now) == expected
+
+    async def _held(self, storage: Storage, consumer: str) -> dict[tuple[str, int], tuple[object, ...]]:
+        """What the consumer holds, by id and row number; the lease ids differ by nature."""
+        return {
+            (row[0], number): (one.expires, *row[1:])
+            for one in await storage.leases_of(self._topic, consumer, self.now)
+            for number, row in _rows(one).items()
+        }
+
+    async def _compare_next_ts(self) -> None:
+        for buckets in ([0], range(BUCKETS)):
+            first = await self._model.next_ts(self._topic, buckets, self.now)
+            bound = await self._real.next_ts(self._topic, buckets, self.now)
+            if first is not None:
+                assert bound is not None, "next_ts is None, although something is there"
+                assert bound <= first, "next_ts lies behind the first message"
+
+    async def compare_queries(self, delay: int, step: int) -> None:
+        """Count, histogram and browse agree for each field of a filter and for a part of the timeline."""
+        start = self.now + delay
+        filters = [Filter(), Filter(start=start), Filter(end=start), Filter(start=start, end=start + 61_000)]
+        filters += [Filter(status=status) for status in Status]
+        filters += [Filter(status=status, start=start) for status in Status]
+        filters += [Filter(owner=owner) for owner in _OWNERS]
+        filters += [Filter(consumer=consumer, end=start) for consumer in _CONSUMERS]
+        filters += [Filter(owner=_OWNERS[0], status=Status.AVAILABLE, consumer=_CONSUMERS[0])]
+        for where in filters:
+            for storage in (self._real,):
+                count = await storage.count(self._topic, where, self.now)
+                assert count == await self._model.count(self._topic, where, self.now), where
+                drawn = await storage.histogram(self._topic, where, step, self.now)
+                assert drawn == await self._model.histogram(self._topic, where, step, self.now), where
+                found = await self._browse(storage, where, limit=3)
+                assert _plain(found) == _plain(await self._browse(self._model, where, limit=1_000)), where
+
+    async def _browse(self, storage: Storage, where: Filter, *, limit: int) -> list[Message]:
+        messages: list[Message] = []
+        cursor: bytes | None = None
+        while True:
+            page = await storage.browse(self._topic, where, cursor, limit, self.now)
+            messages += page.messages
+            cursor = page.cursor
+            if cursor is None:
+                return messages
+            assert page.messages, "an empty page has a cursor"
+
+
+def _plain(messages: Sequence[Message]) -> list[Message]:
+    """Without versions, whose numbers are each store's own."""
+    return [replace(message, version=0) for message in messages]
+
+
+def _rows(lease: LeaseSet) -> dict[int, tuple[str, int, bytes, int, int, bytes]]:
+    """Each row of a lease set by its number."""
+    columns = zip(
+        lease.ids(),
+        lease.ts,
+        lease.bodies,
+        attempts_of(lease),
+        priorities_of(lease),
+        headers_of(lease),
+        strict=True,
+    )
+    return dict(zip(numbers_of(lease), columns, strict=True))

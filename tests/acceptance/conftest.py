@@ -1,0 +1,25 @@
+"""One broker for every test of a worker; each test has a topic of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.acceptance.process import Serving, dejaq, serve
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Serving]:
+    with serve("--memory") as serving:
+        yield serving
+
+
+@pytest.fixture
+def topic(broker: Serving) -> str:
+    name = f"topic-{next(_numbers)}"
+    assert dejaq("topic", "create", name, "--buckets", "4", url=broker.url).code == 0
+    return name

@@ -1,0 +1,86 @@
+"""A broker and commands as a user runs them: processes of the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEJAQ = str(Path(sys.executable).with_name("dejaq"))
+SECONDS_MAX = 30
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """What it printed, as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A broker that listens."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def stop(self) -> int:
+        """Ask it to drain; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS_MAX)
+
+
+def environment(url: str) -> Mapping[str, str]:
+    # A wide, colourless terminal, and no setting of the machine the tests run on.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("DEJAQ_")}
+    return {**kept, "DEJAQ_URL": url, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None = None) -> Done:
+    """Run one command to its end."""
+    done = subprocess.run(
+        [DEJAQ, *arguments],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=environment(url),
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def serve(*arguments: str) -> Iterator[Serving]:
+    """A broker on a free port, until the end of the block."""
+    process = subprocess.Popen(
+        [DEJAQ, "serve", "--listen", "127.0.0.1:0", "--json", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(""),
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        yield Serving(url=json.loads(line)["url"], process=process)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

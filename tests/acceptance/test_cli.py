@@ -1,0 +1,338 @@
+"""The command as a user types it, against a broker process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.process import DEJAQ, Done, Serving, dejaq, environment, serve
+
+Run = Callable[..., Done]
+NEXT_YEAR = f"{datetime.now(UTC).year + 1}-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def run(broker: Serving) -> Run:
+    def run(*arguments: str, stdin: str | None = None) -> Done:
+        return dejaq(*arguments, url=broker.url, stdin=stdin)
+
+    return run
+
+
+def test_a_topic_is_created_listed_described_and_deleted(run: Run) -> None:
+    made = run("topic", "create", "life", "--buckets", "8", "--max-lease", "1h")
+    assert (made.code, made.out) == (0, "topic life created; 8 buckets\n")
+    again = run("topic", "create", "life", "--buckets", "8", "--max-lease", "1h")
+    assert again.code == 0
+    assert "was there already" in again.out
+
+    described = run("topic", "describe", "life", "--json").objects[0]
+    assert described["state"] == "live"
+    assert (described["buckets"], described["max_lease_ms"]) == (8, 3_600_000)
+    assert "life" in run("topic", "list").out
+
+    deleted = run("topic", "delete", "life", "--yes")
+    assert (deleted.code, deleted.out) == (0, "topic life is being deleted\n")
+    assert run("topic", "describe", "life").code == 1
+
+
+def test_a_topic_with_other_settings_is_refused(run: Run, topic: str) -> None:
+    refused = run("topic", "create", topic, "--buckets", "5")
+    assert refused.code == 1
+    assert "[TOPIC_EXISTS]" in refused.err
+    assert "next: " in refused.err
+
+
+def test_deleting_asks_first_and_no_answer_deletes_nothing(run: Run, topic: str) -> None:
+    assert run("topic", "delete", topic, stdin="n\n").code != 0
+    assert run("topic", "describe", topic).code == 0
+
+
+def test_a_produced_message_is_consumed_and_gone(run: Run, topic: str) -> None:
+    sent = run("produce", topic, "--body", "grüß dich", "--id", "m-1", "--header", "lang=de", "--json")
+    assert sent.objects == [{"id": "m-1", "topic": topic}]
+
+    taken = run("consume", topic, "--max", "1", "--json")
+    assert taken.code == 0
+    [message] = taken.objects
+    assert (message["id"], message["body"], message["headers"]) == ("m-1", "grüß dich", {"lang": "de"})
+    assert message["attempts"] == 1
+    assert message["late_ms"] >= 0
+    assert run("count", topic).out == "0\n"
+
+
+def test_a_message_without_an_id_gets_one_that_can_be_used(run: Run, topic: str) -> None:
+    made = run("produce", topic, "--body", "x", "--delay", "1h").out.strip()
+    assert run("get", topic, made).code == 0
+    assert run("cancel", topic, made).out == f"cancelled {made}\n"
+
+
+def test_a_repeat_with_the_same_id_makes_no_second_message(run: Run, topic: str) -> None:
+    at = NEXT_YEAR
+    for _ in range(2):
+        assert run("produce", topic, "--body", "x", "--id", "same", "--at", at).code == 0
+    taken = run("produce", topic, "--body", "other", "--id", "same", "--at", at)
+    assert taken.code == 1
+    assert "[ID_TAKEN]" in taken.err
+    assert run("count", topic).out == "1\n"
+
+
+def test_a_released_message_comes_again_with_one_more_attempt(run: Run, topic: str) -> None:
+    run("produce", topic, "--body", "again", "--id", "r-1")
+    assert run("consume", topic, "--max", "1", "--release-after", "0").code == 0
+    [message] = run("consume", topic, "--max", "1", "--json").objects
+    assert (message["id"], message["attempts"]) == ("r-1", 2)
+
+
+def test_consume_ends_when_nothing_comes_within_its_timeout(run: Run, topic: str) -> None:
+    run("produce", topic, "--body", "later", "--delay", "1h")
+    ended = run("consume", topic, "--timeout", "0.2")
+    assert (ended.code, ended.out) == (0, "")
+    assert "0 taken" in ended.err
+
+
+def test_move_edit_and_cancel_change_what_is_pending(run: Run, topic: str) -> None:
+    for name in ("a", "b"):
+        run("produce", topic, "--body", "old", "--id", name, "--delay", "1h")
+    assert run("move", topic, "a", "b", "--at", NEXT_YEAR).out == "moved a\nmoved b\n"
+    assert run("edit", topic, "a", "--body", "new", "--priority", "-3", "--header", "k=v").code == 0
+    [a] = run("get", topic, "a", "--json").objects
+    assert (a["at"], a["body"], a["priority"]) == (NEXT_YEAR.replace("Z", ".000Z"), "new", -3)
+    assert a["headers"] == {"k": "v"}
+    assert a["status"] == "waiting"
+    assert run("cancel", topic, "a").code == 0
+    assert run("count", topic).out == "1\n"
+
+
+@pytest.mark.parametrize(
+    "change", [["move", "--delay", "5"], ["edit", "--body", "x"], ["cancel"]], ids=lambda change: change[0]
+)
+def test_each_id_that_is_refused_is_named_and_the_rest_is_done(run: Run, topic: str, change: list[str]) -> None:
+    run("produce", topic, "--body", "x", "--id", "there", "--delay", "1h")
+    done = run(change[0], topic, "missing", "there", *change[1:])
+    assert done.code == 1
+    assert "there" in done.out
+    assert "missing: No message has this id" in done.err
+    assert "[NOT_FOUND]" in done.err
+
+
+def test_another_group_may_not_touch_a_message(run: Run, topic: str) -> None:
+    run("produce", topic, "--body", "mine", "--id", "own", "--delay", "1h", "--group", "us")
+    refused = run("cancel", topic, "own", "--group", "them")
+    assert refused.code == 1
+    assert "[NOT_OWNER]" in refused.err
+    assert run("cancel", topic, "own", "--group", "us").code == 0
+
+
+def test_get_says_which_ids_are_missing(run: Run, topic: str) -> None:
+    run("produce", topic, "--body", "x", "--id", "there", "--delay", "1h")
+    done = run("get", topic, "there", "gone", "--json")
+    assert done.code == 1
+    assert [row["id"] for row in done.objects] == ["there", "gone"]
+    assert done.objects[1]["outcome"] == "NOT_FOUND"
+
+
+def test_a_file_is_sent_line_by_line_and_a_bad_line_stops_nothing(run: Run, topic: str, tmp_path: Path) -> None:
+    rows = [
+        json.dumps({"id": "f-1", "body": "one", "at": NEXT_YEAR}),
+        "this is not JSON",
+        "",
+        '{"body": "two", "delay": 3600, "priority": 5, "headers": {"k": "v"}}',
+        '{"id": "not an id!", "body": "three", "delay": 3600}',
+        '{"id": "f-2", "body_base64": "/w==", "delay": 3600}',
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(rows))
+    sent = run("produce", topic, "--file", str(path))
+    assert sent.code == 1
+    assert sent.out == "3 created, 0 already there, 2 refused\n"
+    assert "line 2: not JSON" in sent.err
+    assert "line 5: " in sent.err
+    assert "[INVALID_ID]" in sent.err
+    assert run("count", topic).out == "3\n"
+    [binary] = run("get", topic, "f-2", "--json").objects
+    assert binary["body_base64"] == "/w=="
+
+
+def test_a_long_file_from_stdin_is_sent_whole(run: Run, topic: str) -> None:
+    rows = "".join(json.dumps({"id": f"n-{n}", "body": str(n), "delay": 3600}) + "\n" for n in range(2_500))
+    sent = run("produce", topic, "--file", "-", "--json", stdin=rows)
+    assert sent.objects == [{"topic": topic, "created": 2500, "repeats": 0, "refused": 0}]
+    assert run("count", topic, "--status", "waiting").out == "2500\n"
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(run: Run, topic: str) -> None:
+    wrong = run("produce", topic, "--file", "missing.jsonl")
+    assert wrong.code == 2
+    assert "cannot read missing.jsonl" in wrong.err
+
+
+def test_what_browse_prints_goes_into_another_topic(run: Run, topic: str) -> None:
+    run(
+        "produce",
+        topic,
+        "--body",
+        "copy me",
+        "--id",
+        "c-1",
+        "--at",
+        NEXT_YEAR,
+        "--priority",
+        "7",
+    )
+    printed = run("browse", topic, "--json").out
+    run("topic", "create", f"{topic}-copy")
+    assert run("produce", f"{topic}-copy", "--file", "-", stdin=printed).code == 0
+    [copy] = run("get", f"{topic}-copy", "c-1", "--json").objects
+    assert (copy["body"], copy["priority"]) == ("copy me", 7)
+    assert copy["at"] == NEXT_YEAR.replace("Z", ".000Z")
+
+
+def test_count_knows_ranges_and_statuses(run: Run, topic: str) -> None:
+    for hours in (1, 2, 3):
+        run("produce", topic, "--body", "x", "--delay", f"{hours}h")
+    run("produce", topic, "--body", "x", "--at", "-1h")
+    assert run("count", topic).out == "4\n"
+    assert run("count", topic, "--from", "now", "--to", "150m").out == "2\n"
+    assert run("count", topic, "--status", "available").out == "1\n"
+    assert run("count", topic, "--json").objects == [{"topic": topic, "count": 4}]
+
+
+def test_a_histogram_is_drawn_and_adds_up(run: Run, topic: str) -> None:
+    for minutes in (10, 10, 10, 50):
+        run("produce", topic, "--body", "x", "--delay", f"{minutes}m")
+    run("produce", topic, "--body", "x", "--at", "-1h")
+    drawn = run("histogram", topic)
+    assert drawn.code == 0
+    assert "█" in drawn.out
+    assert "1 earlier, 0 later" in drawn.err
+    [values] = run("histogram", topic, "--from", "now", "--to", "20m", "--step", "60", "--json").objects
+    assert sum(step["count"] for step in values["steps"]) == 3
+    assert (values["earlier"], values["later"], values["step_ms"]) == (1, 1, 60_000)
+
+
+def test_browse_lists_in_the_order_of_time_and_stops_where_told(run: Run, topic: str) -> None:
+    for hours in (3, 1, 2):
+        run("produce", topic, "--body", f"in {hours}", "--id", f"h-{hours}", "--delay", f"{hours}h")
+    assert [row["id"] for row in run("browse", topic, "--json").objects] == ["h-1", "h-2", "h-3"]
+    shown = run("browse", topic, "--max", "2")
+    assert "in 1" in shown.out
+    assert "in 3" not in shown.out
+    assert "the first 2" in shown.err
+
+
+def test_info_shows_brokers_and_topics(run: Run, topic: str) -> None:
+    [info] = run("info", "--json").objects
+    assert info["brokers"][0]["health"] == "healthy"
+    assert topic in [known["name"] for known in info["topics"]]
+    shown = run("info")
+    assert topic in shown.out
+    assert "healthy" in shown.out
+
+
+def test_top_looks_as_often_as_it_is_told(run: Run, topic: str) -> None:
+    looks = run("top", "--times", "2", "--interval", "0.1", "--json").objects
+    assert len(looks) == 2
+    assert {"growth_per_s", "available"} <= looks[1]["topics"][0].keys()
+    assert topic in run("top", "--times", "1").out
+
+
+def test_the_shell_runs_a_script_and_tells_that_a_line_failed(run: Run, topic: str) -> None:
+    script = f'produce {topic} --body "from the shell" --id s-1 --delay 1h\ncount {topic}\nexit\ncount {topic}\n'
+    done = run("shell", stdin=script)
+    assert (done.code, done.out) == (0, "s-1\n1\n")
+    failed = run("shell", stdin=f"count nowhere\ncount {topic}\n")
+    assert failed.code == 1
+    assert failed.out == "1\n"
+
+
+def test_an_unknown_topic_is_refused_with_the_next_step(run: Run) -> None:
+    for arguments in (["count", "nowhere"], ["produce", "nowhere", "--body", "x"], ["browse", "nowhere"]):
+        refused = run(*arguments)
+        assert refused.code == 1, arguments
+        assert "[TOPIC_NOT_FOUND]" in refused.err
+        assert "dejaq topic create" in refused.err
+        assert "Traceback" not in refused.err
+
+
+def test_no_broker_is_exit_code_3_and_says_how_to_start_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"dejaq://127.0.0.1:{taken.getsockname()[1]}"
+        alone = dejaq("--json", "info", url=url)
+    assert alone.code == 3
+    assert alone.out == ""
+    error = json.loads(alone.err)["error"]
+    assert error["code"] == "NO_BROKER"
+    assert "dejaq serve" in error["next"]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(run: Run, topic: str, broker: Serving) -> None:
+    rows = "".join(json.dumps({"body": "x" * 200, "delay": 3600}) + "\n" for _ in range(2_000))
+    run("produce", topic, "--file", "-", stdin=rows)
+    piped = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"'{DEJAQ}' browse {topic} --all --json | head -n 1"],
+        capture_output=True,
+        text=True,
+        env=environment(broker.url),
+        check=False,
+    )
+    assert piped.stderr == ""
+    assert len(piped.stdout.splitlines()) == 1
+
+
+def test_serve_keeps_what_it_acknowledged_and_stops_when_asked(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with serve("--data", data) as first:
+        assert dejaq("topic", "create", "kept", url=first.url).code == 0
+        assert dejaq("produce", "kept", "--body", "x", "--id", "k-1", "--delay", "1h", url=first.url).code == 0
+        assert first.stop() == 0
+    with serve("--data", data) as second:
+        assert dejaq("get", "kept", "k-1", url=second.url).code == 0
+
+
+def test_a_second_broker_on_a_taken_port_ends_at_once(broker: Serving) -> None:
+    port = broker.url.rpartition(":")[2]
+    refused = dejaq("serve", "--memory", "--listen", f"127.0.0.1:{port}")
+    assert refused.code == 1
+    assert "[PORT_TAKEN]" in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_a_second_broker_on_a_locked_directory_ends_at_once(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with serve("--data", data):
+        refused = dejaq("serve", "--data", data, "--listen", "127.0.0.1:0")
+    assert refused.code == 1
+    assert "[STORE_LOCKED]" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--data"),
+        (["--data", "d", "--memory"], "--memory"),
+        (["--memory", "--listen", "nonsense"], "host:port"),
+        (["--memory", "--listen", "0.0.0.0:0"], "insecure"),
+        (["--memory", "--config", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_serve_says_what_is_wrong_with_its_settings(arguments: list[str], complaint: str) -> None:
+    refused = dejaq("serve", *arguments)
+    assert refused.code == 2
+    assert complaint in refused.err
+    assert "Traceback" not in refused.err
+
+
+def test_serve_reads_a_config_file_and_arguments_win(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('cluster = "from-file"\nlisten = "nonsense"\n')
+    with serve("--memory", "--config", str(config)) as serving:
+        [info] = dejaq("info", "--json", url=serving.url).objects
+    assert info["cluster"] == "from-file"

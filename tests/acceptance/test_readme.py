@@ -1,0 +1,102 @@
+"""The README's programs, run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.process import SECONDS_MAX, Serving, environment, serve
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+PROGRAMS = {
+    match[1]: match[0] for match in re.findall(r"```python\n(# (\w+\.py)\n.*?)```", README.read_text(), re.DOTALL)
+}
+ADDRESS = "dejaq://127.0.0.1:7400"
+
+
+@pytest.fixture
+def own_broker() -> Iterator[Serving]:
+    with serve("--memory") as serving:
+        yield serving
+
+
+def program(name: str, url: str, folder: Path) -> list[str]:
+    path = folder / name
+    path.write_text(PROGRAMS[name].replace(ADDRESS, url))
+    return [sys.executable, "-W", "error", str(path)]
+
+
+def run(name: str, url: str, folder: Path) -> str:
+    done = subprocess.run(
+        program(name, url, folder),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        env=environment(url),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_program_of_the_readme_is_known_here() -> None:
+    assert sorted(PROGRAMS) == [
+        "batches.py",
+        "blocking.py",
+        "consumer.py",
+        "embedded.py",
+        "producer.py",
+        "queries.py",
+    ]
+    assert README.read_text().count("```python") == len(PROGRAMS)
+
+
+def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: Serving, tmp_path: Path) -> None:
+    assert run("producer.py", own_broker.url, tmp_path) == "pending: 4\n"
+    consumer = subprocess.Popen(
+        program("consumer.py", own_broker.url, tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(own_broker.url),
+    )
+    # Ends the wait for lines when the consumer falls silent.
+    watchdog = threading.Timer(SECONDS_MAX, consumer.kill)
+    watchdog.start()
+    assert consumer.stdout is not None
+    try:
+        lines = [consumer.stdout.readline() for _ in range(4)]
+    finally:
+        watchdog.cancel()
+        consumer.kill()
+        consumer.wait()
+        consumer.stdout.close()
+    said = [re.sub(r" \d{4}-.*", "", line.strip().split(" ", 1)[-1]) for line in lines]
+    assert sorted(said) == ["many thanks", "one", "three", "two"]
+    assert lines[-1].startswith("thanks-1001 ")
+    assert all("attempt 1" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("batches.py", "sum: 12497500\n"),
+        ("blocking.py", "water the plants\n"),
+        ("embedded.py", "hello from inside\n"),
+    ],
+)
+def test_a_program_prints_what_it_should(own_broker: Serving, tmp_path: Path, name: str, printed: str) -> None:
+    assert run(name, own_broker.url, tmp_path) == printed
+
+
+def test_the_queries_answer_exactly(own_broker: Serving, tmp_path: Path) -> None:
+    printed = run("queries.py", own_broker.url, tmp_path).splitlines()
+    assert printed[0] == "meeting-3 is due in 4 hours"
+    assert printed[1] == "in the next five hours: 5"
+    assert printed[2:6] == ["+0 h: 2", "+3 h: 3", "+6 h: 3", "+9 h: 2"]
+    assert printed[6].count("meeting-") == 10

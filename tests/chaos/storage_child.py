@@ -1,0 +1,157 @@
+"""A process that changes a store until it is killed, saying on stdout what it begins and what is acknowledged.
+
+Each task has a topic of its own and does one change at a time, so that after the kill at most one change a task has
+an unknown outcome. A line of `begin` carries the whole state that the change leads to; a line of `done` follows
+its acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, admit
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.storage.base import Edits
+from dejaq.storage.rocksdb.store import RocksStorage
+
+NOW = 1_800_000_000_000
+TASKS = 3
+BUCKETS = 4
+LEASE_MS = 60_000
+
+# id -> [ts, digest of the body, attempts, consumer]
+State = dict[str, list[Any]]
+
+
+def say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+class Task:
+    """One task: its topic, the state it believes in, and its chances."""
+
+    def __init__(self, storage: RocksStorage, number: int, seed: int) -> None:
+        self.storage = storage
+        self.number = number
+        self.chance = random.Random(seed * 1_000 + number)
+        self.session = ProducerSession(NOW, number)
+        self.sequence = 0
+        self.now = NOW
+        self.state: State = {}
+        self.leases: list[LeaseSet] = []
+        self.topic = Topic("", 0, TopicSettings(buckets=BUCKETS))
+
+    async def run(self, changes: int) -> None:
+        number = await self.storage.next_topic_number()
+        self.topic = Topic(f"task-{self.number}", number, TopicSettings(buckets=BUCKETS), created_ms=NOW)
+        await self.storage.put_topic(self.topic)
+        say({"task": self.number, "topic": self.topic.name})
+        for _ in range(changes):
+            self.now += 1
+            kinds = [self.create, self.create, self.lease, self.delete, self.release, self.change_mind]
+            await self.chance.choice(kinds)()
+
+    async def change(self, after: State, call: Awaitable[Any]) -> Any:
+        say({"task": self.number, "begin": after})
+        answer = await call
+        if isinstance(answer, Outcomes):
+            assert not answer.codes, answer
+        say({"task": self.number, "done": True})
+        self.state = after
+        return answer
+
+    async def create(self) -> None:
+        count = self.chance.choice([1, 5, 40])
+        ts = sorted(self.now + self.chance.randrange(-50, 50_000) for _ in range(count))
+        bodies = [self.chance.randbytes(self.chance.choice([0, 20, 20_000])) for _ in range(count)]
+        ids = None
+        if self.chance.random() < 0.5:
+            ids = [f"t{self.number}-{self.sequence + row}" for row in range(count)]
+        batch = CreateBatch(
+            owner="billing",
+            session=self.session,
+            sequence=self.sequence,
+            ts=ts,
+            bodies=bodies,
+            ids=ids,
+            bucket=self.chance.randrange(BUCKETS) if ids is None else 0,
+        )
+        self.sequence += count
+        admit(batch, self.topic.settings, self.now)
+        new = {batch.id_of(row): [ts[row], digest(bodies[row]), 0, ""] for row in range(count)}
+        await self.change({**self.state, **new}, self.storage.create(self.topic, batch, self.now))
+
+    def due(self) -> list[str]:
+        return [name for name, (ts, _, _, holder) in self.state.items() if not holder and ts <= self.now]
+
+    async def lease(self) -> None:
+        due = self.due()
+        if not due:
+            return
+        expires = self.now + LEASE_MS
+        leased = {name: [expires, self.state[name][1], self.state[name][2] + 1, "worker"] for name in due}
+        request = LeaseRequest(range(BUCKETS), "worker", until=self.now, expires=expires)
+        lease = await self.change({**self.state, **leased}, self.storage.lease(self.topic, request, self.now))
+        assert sorted(lease.ids()) == sorted(due)
+        self.leases.append(lease)
+
+    async def delete(self) -> None:
+        if not self.leases:
+            return
+        lease = self.leases.pop(self.chance.randrange(len(self.leases)))
+        after = {name: row for name, row in self.state.items() if name not in set(lease.ids())}
+        await self.change(
+            after, self.storage.delete(self.topic, lease.lease_id, "worker", None, self.now)
+        )
+
+    async def release(self) -> None:
+        if not self.leases:
+            return
+        lease = self.leases.pop(self.chance.randrange(len(self.leases)))
+        at = self.now + self.chance.choice([0, 30_000])
+        released = {name: [at, self.state[name][1], self.state[name][2], ""] for name in lease.ids()}
+        await self.change(
+            {**self.state, **released},
+            self.storage.release(self.topic, lease.lease_id, "worker", None, at, self.now),
+        )
+
+    async def change_mind(self) -> None:
+        free = [name for name, row in self.state.items() if not row[3]]
+        if len(free) < 3:
+            return
+        one, other = self.chance.sample(free, 2)
+        body = self.chance.randbytes(10)
+        edited = [self.now + 5_000, digest(body), *self.state[other][2:]]
+        await self.change(
+            {**self.state, other: edited},
+            self.storage.edit(
+                self.topic, "billing", Edits(ids=[other], ts=[self.now + 5_000], bodies=[body]), self.now
+            ),
+        )
+        after = {name: row for name, row in self.state.items() if name != one}
+        await self.change(after, self.storage.cancel(self.topic, "billing", [one], self.now))
+
+
+async def main(path: Path, seed: int, changes: int) -> None:
+    storage = RocksStorage(path)
+    await storage.open(NOW)
+    await asyncio.gather(*(Task(storage, number, seed).run(changes) for number in range(TASKS)))
+    say({"finished": True})
+    await storage.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

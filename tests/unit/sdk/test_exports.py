@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import dejaq
+
+PUBLIC = """
+Batch Broker BrokerInfo Client ClientInfo ClusterInfo Code Conflict Consumer DejaqError Durability FanOut Indefinite
+InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
+Results Status StoreError TopicExists TopicInfo TopicSettings TopicState Unavailable VersionUnsupported connect
+"""
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert sorted(PUBLIC.split()) == sorted(dejaq.__all__)
+    assert all(getattr(dejaq, name).__name__ for name in dejaq.__all__)
+
+
+def test_a_client_loads_neither_a_store_nor_the_broker() -> None:
+    code = (
+        "import sys, dejaq, dejaq.sync; dejaq.connect; "
+        "print([m for m in sys.modules if m.startswith(('rocksdict', 'dejaq.broker', 'dejaq.storage'))])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_importing_the_package_alone_loads_no_grpc() -> None:
+    code = "import sys, dejaq.errors; print('grpc' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "False"

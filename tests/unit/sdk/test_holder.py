@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dejaq.domain.batch import IdSpan, LeaseSet
+from dejaq.sdk.grant import Grant, Portion, ranges_of
+from dejaq.sdk.holder import Holder
+
+FAR = 10**15
+
+
+def lease(
+    lease_id: int,
+    *ts: int,
+    priorities: list[int] | None = None,
+    rows: list[int] | None = None,
+    expires: int = FAR,
+) -> LeaseSet:
+    count = len(ts)
+    return LeaseSet(
+        lease_id=lease_id,
+        consumer="c",
+        expires=expires,
+        spans=[IdSpan(count=count, prefix=f"{lease_id:024x}", first=0)],
+        ts=list(ts),
+        bodies=[b"%d" % value for value in ts],
+        priorities=priorities,
+        rows=rows,
+    )
+
+
+def taken(portions: list[Portion]) -> list[tuple[int, int]]:
+    """(lease, row) of each row."""
+    return [(portion.grant.id, row) for portion in portions for row in portion.rows()]
+
+
+def test_nothing_is_taken_before_its_time() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20, 30))
+    assert holder.take(10, now=9, latest=9) == []
+    assert taken(holder.take(10, now=20, latest=20)) == [(1, 0), (1, 1)]
+    assert holder.next_ts == 30
+    assert taken(holder.take(10, now=30, latest=30)) == [(1, 2)]
+    assert holder.next_ts is None
+
+
+def test_pushes_are_merged_by_time_then_priority() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20, 20, priorities=[0, -1, 5]))
+    holder.push(lease(2, 5, 20))
+    assert taken(holder.take(10, now=20, latest=20)) == [(2, 0), (1, 0), (1, 1), (2, 1), (1, 2)]
+
+
+def test_rows_of_one_moment_leave_as_one_slice() -> None:
+    holder = Holder()
+    holder.push(lease(1, *[10] * 1_000))
+    holder.push(lease(2, *[10] * 1_000))
+    portions = holder.take(5_000, now=10, latest=10)
+    assert [(portion.grant.id, len(portion)) for portion in portions] == [(1, 1_000), (2, 1_000)]
+    assert isinstance(portions[0].index, range)
+
+
+def test_no_more_than_asked_for_is_taken() -> None:
+    holder = Holder()
+    holder.push(lease(1, 1, 2, 3))
+    assert taken(holder.take(2, now=9, latest=9)) == [(1, 0), (1, 1)]
+    assert taken(holder.take(2, now=9, latest=9)) == [(1, 2)]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(-2, 2)), min_size=1, max_size=6), max_size=5),
+    st.integers(0, 7),
+    st.integers(1, 9),
+)
+def test_any_pushes_leave_in_order_and_each_row_once(
+    pushes: list[list[tuple[int, int]]], now: int, limit: int
+) -> None:
+    holder = Holder()
+    for number, keys in enumerate(pushes):
+        holder.push(lease(number, *[ts for ts, _ in keys], priorities=[p for _, p in keys]))
+    seen: list[tuple[int, int]] = []
+    while portions := holder.take(limit, now=now, latest=0):
+        assert sum(map(len, portions)) <= limit
+        seen.extend(taken(portions))
+    keys_seen = [pushes[number][row] for number, row in seen]
+    assert keys_seen == sorted(keys_seen)
+    assert sorted(seen) == [
+        (number, row) for number, keys in enumerate(pushes) for row, (ts, _) in enumerate(keys) if ts <= now
+    ]
+
+
+def test_a_repeated_push_hands_nothing_out_twice() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20, 30))
+    assert taken(holder.take(1, now=10, latest=10)) == [(1, 0)]
+    assert holder.push(lease(1, 10, 20, 30, rows=[0, 1, 2], expires=FAR + 5))
+    assert taken(holder.take(10, now=30, latest=30)) == [(1, 1), (1, 2)]
+    assert holder.grants[1].expires == FAR + 5
+
+
+def test_a_repeated_push_brings_back_rows_whose_recall_the_broker_never_heard_of() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20))
+    assert holder.recall(1, [1]) == [1]
+    holder.push(lease(1, 10, 20, rows=[0, 1]))
+    assert taken(holder.take(10, now=20, latest=20)) == [(1, 0), (1, 1)]
+
+
+def test_what_is_left_of_a_lease_keeps_its_row_numbers() -> None:
+    holder = Holder()
+    assert not holder.push(lease(7, 10, 20, rows=[3, 9]))
+    portions = holder.take(10, now=20, latest=20)
+    assert taken(portions) == [(7, 3), (7, 9)]
+    assert portions[0].grant.ranges([3, 9]) == [3, 4, 9, 10]
+
+
+def test_only_rows_that_nobody_has_seen_are_recalled() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20, 30))
+    holder.take(1, now=10, latest=10)
+    assert holder.recall(1, [0, 2]) == [2]
+    assert holder.recall(99, [0]) == []
+    assert taken(holder.take(10, now=99, latest=99)) == [(1, 1)]
+
+
+def test_rows_whose_lease_has_ended_are_dropped() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, expires=15))
+    holder.push(lease(2, 10, expires=100))
+    assert taken(holder.take(10, now=20, latest=20)) == [(2, 0)]
+    assert list(holder.grants) == [2]
+
+
+def test_emptying_takes_what_nobody_has_seen_and_leaves_the_rest() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20, 30))
+    holder.take(1, now=10, latest=10)
+    assert taken(holder.empty()) == [(1, 1), (1, 2)]
+    assert holder.next_ts is None
+    assert 1 in holder.grants
+
+
+def test_a_whole_lease_is_settled_without_naming_a_row() -> None:
+    grant = Grant(1, expires=5, total=3)
+    assert grant.ranges(range(3)) == []
+    assert grant.ranges([0, 2]) == [0, 1, 2, 3]
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_ranges_name_exactly_the_rows(rows: set[int]) -> None:
+    ranges = ranges_of(sorted(rows))
+    assert {row for start, end in ranges for row in range(start, end)} == rows
+    assert all(first[1] < second[0] for first, second in zip(ranges, ranges[1:], strict=False))
+
+
+def test_each_row_has_its_own_end_once_they_differ() -> None:
+    grant = Grant(1, expires=100, total=3)
+    grant.unsettled.update({0, 1, 2})
+    grant.move_end([1], 500)
+    assert [grant.end_of(row) for row in range(3)] == [100, 500, 100]
+    assert grant.ending_before(200) == [0, 2]
+    grant.lose([0])
+    assert grant.end_of(0) == 0
+    assert grant.ending_before(200) == [2]
+    grant.move_end([1, 2], 900)
+    assert grant.ending_before(900) == []

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from random import Random
+
+from dejaq.domain.ids import COUNTER_MAX
+from dejaq.sdk.backoff import Backoff
+from dejaq.sdk.sender import Numbering
+from dejaq.timekeeper.clock import VirtualClock
+
+
+def test_batches_get_counters_of_their_own_and_go_round_the_buckets() -> None:
+    numbering = Numbering(VirtualClock(), Random(1))
+    numbering.buckets = 3
+    taken = [numbering.take(10) for _ in range(6)]
+    assert [first for _, first, _ in taken] == [0, 10, 20, 30, 40, 50]
+    buckets = [bucket for _, _, bucket in taken]
+    assert set(buckets[:3]) == {0, 1, 2}
+    assert buckets[:3] == buckets[3:]
+    assert len({session for session, _, _ in taken}) == 1
+
+
+def test_a_session_that_has_used_up_its_counters_is_followed_by_another() -> None:
+    numbering = Numbering(VirtualClock(), Random(1))
+    first_session, _, _ = numbering.take(COUNTER_MAX)
+    same, first, _ = numbering.take(1)
+    assert (same, first) == (first_session, COUNTER_MAX)
+    other, first, _ = numbering.take(1)
+    assert other != first_session
+    assert first == 0
+
+
+def test_waits_double_up_to_a_bound_and_heed_the_broker() -> None:
+    backoff = Backoff(Random(1), first=0.1, longest=0.4)
+    waits = [backoff.seconds() for _ in range(5)]
+    for wait, most in zip(waits, (0.1, 0.2, 0.4, 0.4, 0.4), strict=True):
+        assert most / 2 <= wait <= most
+    assert backoff.seconds(at_least_ms=2_000) == 2.0
+    backoff.reset()
+    assert backoff.seconds() <= 0.1
