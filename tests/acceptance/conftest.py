@@ -7,19 +7,20 @@ from itertools import count
 
 import pytest
 
-from tests.acceptance.process import Serving, dejaq, serve
+from dejaq.testing.process import BrokerProcess
+from tests.acceptance.process import dejaq, serve
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Serving]:
-    with serve("--memory") as serving:
+def broker() -> Iterator[BrokerProcess]:
+    with serve() as serving:
         yield serving
 
 
 @pytest.fixture
-def topic(broker: Serving) -> str:
+def topic(broker: BrokerProcess) -> str:
     name = f"topic-{next(_numbers)}"
     assert dejaq("topic", "create", name, "--buckets", "4", url=broker.url).code == 0
     return name

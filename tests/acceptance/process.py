@@ -1,10 +1,10 @@
-"""A broker and commands as a user runs them: processes of the installed command."""
+"""Commands and a broker as a user runs them: processes of the installed command."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from dejaq.testing.process import BrokerProcess
 
 DEJAQ = str(Path(sys.executable).with_name("dejaq"))
 SECONDS_MAX = 30
@@ -29,19 +31,6 @@ class Done:
     def objects(self) -> list[dict[str, Any]]:
         """What it printed, as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
-
-
-@dataclass(frozen=True)
-class Serving:
-    """A broker that listens."""
-
-    url: str
-    process: subprocess.Popen[str]
-
-    def stop(self) -> int:
-        """Ask it to drain; its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(SECONDS_MAX)
 
 
 def environment(url: str) -> Mapping[str, str]:
@@ -66,21 +55,12 @@ def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None =
 
 
 @contextmanager
-def serve(*arguments: str) -> Iterator[Serving]:
-    """A broker on a free port, until the end of the block."""
-    process = subprocess.Popen(
-        [DEJAQ, "serve", "--listen", "127.0.0.1:0", "--json", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment(""),
-    )
-    assert process.stdout is not None
+def serve(data: Path | None = None, *options: str) -> Iterator[BrokerProcess]:
+    """A broker that answers, until the end of the block."""
+    broker = BrokerProcess(data, options=options)
     try:
-        line = process.stdout.readline()
-        yield Serving(url=json.loads(line)["url"], process=process)
+        broker.start()
+        asyncio.run(broker.ready())
+        yield broker
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        broker.close()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import DEJAQ, Done, Serving, dejaq, environment, serve
+from dejaq.testing.process import BrokerProcess
+from tests.acceptance.process import DEJAQ, Done, dejaq, environment, serve
 
 Run = Callable[..., Done]
 NEXT_YEAR = f"{datetime.now(UTC).year + 1}-01-01T00:00:00Z"
 
 
 @pytest.fixture
-def run(broker: Serving) -> Run:
+def run(broker: BrokerProcess) -> Run:
     def run(*arguments: str, stdin: str | None = None) -> Done:
         return dejaq(*arguments, url=broker.url, stdin=stdin)
 
@@ -74,6 +77,7 @@ def test_a_message_without_an_id_gets_one_that_can_be_used(run: Run, topic: str)
 
 
 def test_a_repeat_with_the_same_id_makes_no_second_message(run: Run, topic: str) -> None:
+    """G5: the same content is already there, other content is refused."""
     at = NEXT_YEAR
     for _ in range(2):
         assert run("produce", topic, "--body", "x", "--id", "same", "--at", at).code == 0
@@ -88,6 +92,27 @@ def test_a_released_message_comes_again_with_one_more_attempt(run: Run, topic: s
     assert run("consume", topic, "--max", "1", "--release-after", "0").code == 0
     [message] = run("consume", topic, "--max", "1", "--json").objects
     assert (message["id"], message["attempts"]) == ("r-1", 2)
+
+
+def test_no_message_is_shown_before_its_time(run: Run, topic: str, broker: BrokerProcess) -> None:
+    """G2: judged from outside, by the machine's clock when each line comes out of the pipe."""
+    rows = "".join(json.dumps({"id": f"t-{n}", "body": "x", "delay": 0.5 + n / 50}) + "\n" for n in range(40))
+    assert run("produce", topic, "--file", "-", stdin=rows).code == 0
+    consumer = subprocess.Popen(
+        [DEJAQ, "consume", topic, "--max", "40", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(broker.url),
+    )
+    assert consumer.stdout is not None
+    with consumer.stdout:
+        seen = [(time.time_ns() // 1_000_000, json.loads(line)) for line in consumer.stdout]
+    assert consumer.wait() == 0
+    assert len(seen) == 40
+    assert [message["id"] for at_ms, message in seen if at_ms < message["ts"]] == []
+    assert [message["id"] for _, message in seen if message["late_ms"] < 0] == []
+    assert [message["ts"] for _, message in seen] == sorted(message["ts"] for _, message in seen)
 
 
 def test_consume_ends_when_nothing_comes_within_its_timeout(run: Run, topic: str) -> None:
@@ -139,6 +164,7 @@ def test_get_says_which_ids_are_missing(run: Run, topic: str) -> None:
 
 
 def test_a_file_is_sent_line_by_line_and_a_bad_line_stops_nothing(run: Run, topic: str, tmp_path: Path) -> None:
+    """G6: each line has its own outcome."""
     rows = [
         json.dumps({"id": "f-1", "body": "one", "at": NEXT_YEAR}),
         "this is not JSON",
@@ -273,7 +299,7 @@ def test_no_broker_is_exit_code_3_and_says_how_to_start_one() -> None:
     assert "dejaq serve" in error["next"]
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(run: Run, topic: str, broker: Serving) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(run: Run, topic: str, broker: BrokerProcess) -> None:
     rows = "".join(json.dumps({"body": "x" * 200, "delay": 3600}) + "\n" for _ in range(2_000))
     run("produce", topic, "--file", "-", stdin=rows)
     piped = subprocess.run(
@@ -288,29 +314,48 @@ def test_a_reader_that_has_seen_enough_is_no_error(run: Run, topic: str, broker:
 
 
 def test_serve_keeps_what_it_acknowledged_and_stops_when_asked(tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
-    with serve("--data", data) as first:
+    data = tmp_path / "data"
+    with serve(data) as first:
         assert dejaq("topic", "create", "kept", url=first.url).code == 0
         assert dejaq("produce", "kept", "--body", "x", "--id", "k-1", "--delay", "1h", url=first.url).code == 0
-        assert first.stop() == 0
-    with serve("--data", data) as second:
+        first.terminate()
+        assert asyncio.run(first.exited()) == 0
+    with serve(data) as second:
         assert dejaq("get", "kept", "k-1", url=second.url).code == 0
 
 
-def test_a_second_broker_on_a_taken_port_ends_at_once(broker: Serving) -> None:
-    port = broker.url.rpartition(":")[2]
-    refused = dejaq("serve", "--memory", "--listen", f"127.0.0.1:{port}")
+def test_a_second_broker_on_a_taken_port_ends_at_once(broker: BrokerProcess) -> None:
+    refused = dejaq("serve", "--memory", "--listen", broker.address)
     assert refused.code == 1
     assert "[PORT_TAKEN]" in refused.err
     assert "Traceback" not in refused.err
 
 
 def test_a_second_broker_on_a_locked_directory_ends_at_once(tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
-    with serve("--data", data):
-        refused = dejaq("serve", "--data", data, "--listen", "127.0.0.1:0")
+    """G7: it is refused, and neither broker shares the directory."""
+    with serve(tmp_path / "data"):
+        refused = dejaq("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
     assert refused.code == 1
     assert "[STORE_LOCKED]" in refused.err
+
+
+def test_serve_tells_programs_where_it_listens() -> None:
+    serving = subprocess.Popen(
+        [DEJAQ, "serve", "--memory", "--listen", "127.0.0.1:0", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(""),
+    )
+    assert serving.stdout is not None
+    try:
+        told = json.loads(serving.stdout.readline())
+        assert told["pid"] == serving.pid
+        assert dejaq("info", url=told["url"]).code == 0
+    finally:
+        serving.kill()
+        serving.wait()
+        serving.stdout.close()
 
 
 @pytest.mark.parametrize(
@@ -333,6 +378,6 @@ def test_serve_says_what_is_wrong_with_its_settings(arguments: list[str], compla
 def test_serve_reads_a_config_file_and_arguments_win(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text('cluster = "from-file"\nlisten = "nonsense"\n')
-    with serve("--memory", "--config", str(config)) as serving:
+    with serve(None, "--config", str(config)) as serving:
         [info] = dejaq("info", "--json", url=serving.url).objects
     assert info["cluster"] == "from-file"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.process import SECONDS_MAX, Serving, environment, serve
+from dejaq.testing.process import BrokerProcess
+from tests.acceptance.process import SECONDS_MAX, environment, serve
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 PROGRAMS = {
@@ -21,8 +22,8 @@ ADDRESS = "dejaq://127.0.0.1:7400"
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Serving]:
-    with serve("--memory") as serving:
+def own_broker() -> Iterator[BrokerProcess]:
+    with serve() as serving:
         yield serving
 
 
@@ -57,7 +58,7 @@ def test_every_program_of_the_readme_is_known_here() -> None:
     assert README.read_text().count("```python") == len(PROGRAMS)
 
 
-def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: Serving, tmp_path: Path) -> None:
+def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: BrokerProcess, tmp_path: Path) -> None:
     assert run("producer.py", own_broker.url, tmp_path) == "pending: 4\n"
     consumer = subprocess.Popen(
         program("consumer.py", own_broker.url, tmp_path),
@@ -90,11 +91,11 @@ def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: Serving, 
         ("embedded.py", "hello from inside\n"),
     ],
 )
-def test_a_program_prints_what_it_should(own_broker: Serving, tmp_path: Path, name: str, printed: str) -> None:
+def test_a_program_prints_what_it_should(own_broker: BrokerProcess, tmp_path: Path, name: str, printed: str) -> None:
     assert run(name, own_broker.url, tmp_path) == printed
 
 
-def test_the_queries_answer_exactly(own_broker: Serving, tmp_path: Path) -> None:
+def test_the_queries_answer_exactly(own_broker: BrokerProcess, tmp_path: Path) -> None:
     printed = run("queries.py", own_broker.url, tmp_path).splitlines()
     assert printed[0] == "meeting-3 is due in 4 hours"
     assert printed[1] == "in the next five hours: 5"

@@ -49,7 +49,7 @@ def consume(
                         lease = await anext(leases)
                 except (TimeoutError, StopAsyncIteration):
                     break
-                _print(invocation, lease, client.now_ms())
+                _print(invocation, lease, consumer.now_ms())
                 taken += 1
                 lost += not await _settle(lease, release_after)
         return taken, lost

@@ -49,11 +49,21 @@ def broker_values(broker: BrokerInfo) -> dict[str, Any]:
         "storage": broker.storage,
         "started": iso(broker.started_ms),
         "clock": iso(broker.clock_ms),
+        "up": lasted(broker.clock_ms - broker.started_ms),
         "health": "; ".join(troubles) or ("draining" if broker.draining else "healthy"),
         "degradations": troubles,
         "draining": broker.draining,
         "drift_ms": broker.drift_ms,
     }
+
+
+def lasted(ms: int) -> str:
+    """A length of time in its two largest units."""
+    seconds = max(0, ms) // 1000
+    for unit, size, smaller, smaller_size in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60), ("m", 60, "s", 1)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // smaller_size}{smaller}"
+    return f"{seconds}s"
 
 
 def client_values(client: ClientInfo) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.options import group_option, header_option, one_time, parse_headers
-from dejaq.cli.output import iso, shown, text_or_base64
+from dejaq.cli.output import iso, printable, shown, text_or_base64
 from dejaq.cli.times import SECONDS, WHEN, When
 from dejaq.errors import MEANINGS, Code, Refused
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dejaq.domain.message import Message
     from dejaq.sdk.client import Client
     from dejaq.sdk.producer import Producer
-
-COLUMNS = ("id", "at", "status", "priority", "attempts", "group", "consumer", "shown")
 
 
 def message_values(message: Message, now_ms: int) -> dict[str, Any]:
@@ -40,13 +38,23 @@ def message_values(message: Message, now_ms: int) -> dict[str, Any]:
     }
 
 
+def message_line(message: Message, now_ms: int) -> str:
+    """A message in one line: when, status, id, what is not as usual, and the body."""
+    unusual = {
+        "priority": message.priority,
+        "attempts": message.attempts,
+        "consumer": message.lock_consumer,
+        **{f"header.{key}": value for key, value in message.headers.items()},
+    }
+    extras = "".join(f"{key}={printable(str(value))}  " for key, value in unusual.items() if value)
+    return f"{iso(message.ts)}  {message.status(now_ms):<10}  {message.id}  {extras}{shown(message.body)}"
+
+
 def print_messages(invocation: Invocation, messages: Sequence[Message], now_ms: int) -> None:
-    """Messages as a table, or as JSON with every field."""
-    rows = [message_values(message, now_ms) for message in messages]
-    if not invocation.json:
-        for row, message in zip(rows, messages, strict=True):
-            row["shown"] = shown(message.body)
-    invocation.output.table(rows, COLUMNS, numbers=("priority", "attempts"), empty="no messages")
+    """Messages one a line, for people or as JSON with every field."""
+    output = invocation.output
+    for message in messages:
+        output.record(message_values(message, now_ms), message_line(message, now_ms))
 
 
 @click.command(cls=Command)
@@ -61,7 +69,9 @@ def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
 
     found, now_ms = invocation.run(work)
     there = [message for message in found if message is not None]
-    if there:
+    if len(there) == 1:
+        invocation.output.record(message_values(there[0], now_ms))
+    else:
         print_messages(invocation, there, now_ms)
     return refusals(invocation, ids, {row: Code.NOT_FOUND for row, message in enumerate(found) if message is None})
 

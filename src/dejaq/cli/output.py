@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def text_or_base64(body: bytes) -> dict[str, str]:
@@ -90,22 +91,40 @@ class Output:
             return
         self.console.print(table_of(rows, columns, numbers=numbers))
 
+    def line(self, text: str) -> None:
+        """A line for people."""
+        click.echo(text)
+
     def note(self, text: str) -> None:
         """A remark for people, beside the results."""
         if not self.json:
             click.echo(text, err=True)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, numbers: Iterable[str] = ()) -> Any:
+# Short heads, so that a table fits a terminal of 80 columns.
+LABELS = {
+    "available": "avail",
+    "processing": "leased",
+    "consumers": "cons",
+    "producers": "prod",
+    "growth_per_s": "growth/s",
+    "latency_ms": "latency ms",
+    "clock_offset_ms": "offset ms",
+    "drift_ms": "drift ms",
+    "inflight": "in flight",
+}
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, numbers: Iterable[str] = ()) -> Table:
     """A rich table."""
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     right = set(numbers)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        label = LABELS.get(column, column)
+        table.add_column(label, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         # Text, not markup: a topic or body may hold square brackets.
         table.add_row(*(Text(_plain(row.get(column))) for column in columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 
@@ -50,6 +51,11 @@ class TopicSettings:
         metadata={"doc": "`fsync`: acknowledged after fsync. `relaxed`: before; a power cut may lose it."},
     )
 
+    journal: bool = field(
+        default=True,
+        metadata={"doc": "Whether every change is written to the journal; off, the audit knows nothing of the topic."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -65,12 +71,15 @@ class TopicSettings:
                     Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}"
                 )
 
-    def as_dict(self) -> dict[str, int | str]:
+        if not isinstance(self.journal, bool):
+            raise error_of(Code.INVALID_SETTING, f"journal={self.journal!r} is not true or false")
+
+    def as_dict(self) -> dict[str, int | str | bool]:
         """Plain values, for JSON."""
         return {name: str(v) if isinstance(v, StrEnum) else v for name, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, int | str]) -> TopicSettings:
+    def from_dict(cls, values: Mapping[str, int | str | bool]) -> TopicSettings:
         """The settings that `as_dict` wrote; unknown names are an error."""
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)

@@ -11,13 +11,12 @@ LONGEST_SECONDS = 1.0
 class Backoff:
     """Waits that double up to a bound, each shortened at random so that clients do not come back in step."""
 
-    def __init__(
-        self, random: Random, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS
-    ) -> None:
+    def __init__(self, random: Random, *, deadline: float) -> None:
         self._random = random
-        self._first = first
-        self._longest = longest
-        self._next = first
+        # Several tries must fit into the deadline, however short that is.
+        self._longest = min(LONGEST_SECONDS, deadline / 4)
+        self._first = min(FIRST_SECONDS, self._longest)
+        self._next = self._first
 
     def seconds(self, at_least_ms: int = 0) -> float:
         """The next wait, never shorter than what the broker asked for."""

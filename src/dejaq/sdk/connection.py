@@ -104,7 +104,7 @@ class Connection:
 
     async def _supervise(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
-        backoff = Backoff(self._seeds.random)
+        backoff = self._backoff()
         while True:
             self._link, self.lost = link, None
             self._up.set()
@@ -141,7 +141,7 @@ class Connection:
     async def _establish(self, *, patient: bool) -> Link:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.settings.deadline
-        backoff = Backoff(self._seeds.random)
+        backoff = self._backoff()
         for tries in itertools.count(1):
             transport = self._seeds.first()
             error: DejaqError
@@ -179,6 +179,9 @@ class Connection:
             await link.close()
             raise
         return link
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._seeds.random, deadline=self.settings.deadline)
 
     def _lose(self, error: DejaqError) -> None:
         self.lost = error
@@ -236,7 +239,7 @@ class Connection:
         Raises the broker's refusal; NoBroker when it never left before `until`; Indefinite when it may have been done.
         """
         loop = asyncio.get_running_loop()
-        backoff = Backoff(self._seeds.random)
+        backoff = self._backoff()
         unsure = False
         while True:
             wait = 0.0

@@ -114,6 +114,10 @@ class Consumer:
 
     # Messages
 
+    def now_ms(self) -> int:
+        """The broker's clock, as well as this consumer's own session can tell."""
+        return self._clock.now_ms()
+
     def __aiter__(self) -> Self:
         return self
 

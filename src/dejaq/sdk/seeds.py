@@ -89,7 +89,7 @@ class Patience:
     def __init__(self, seeds: Seeds, deadline: float) -> None:
         self._seeds = seeds
         self._deadline = deadline
-        self._backoff = Backoff(seeds.random)
+        self._backoff = Backoff(seeds.random, deadline=deadline)
         self.reset()
 
     def reset(self) -> None:

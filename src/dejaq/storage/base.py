@@ -148,8 +148,12 @@ class Storage(Protocol):
         consumer: str,
         rows: Sequence[RowRange] | None,
         now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
-        """Remove rows of a live lease: OK or LEASE_LOST by row number."""
+        """Remove rows of a live lease: OK or LEASE_LOST by row number.
+
+        `handed_us` tells the journal when user code got them: one time, or one a row of the ranges.
+        """
 
     async def extend(
         self,
@@ -170,6 +174,7 @@ class Storage(Protocol):
         rows: Sequence[RowRange] | None,
         ts: int | Sequence[int],
         now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """End a live lease and put the rows at `ts` (one, or one a row of the ranges): OK or LEASE_LOST."""
 
@@ -182,6 +187,14 @@ class Storage(Protocol):
         now: int,
     ) -> Outcomes:
         """Undo a live lease that user code never saw: time and attempts are as before it. OK or LEASE_LOST."""
+
+    # The journal
+
+    async def journal(self, after: int, bytes_max: int) -> list[bytes]:
+        """The serialized `JournalRecord`s behind sequence `after`, in order and without a gap, about so many bytes."""
+
+    async def trim_journal(self, up_to: int) -> None:
+        """Remove the records up to and with sequence `up_to`; sequences are never used again."""
 
     # Queries
 

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
+from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, RowRange
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message, Status
@@ -31,6 +32,10 @@ BUCKETS = 3
 _SESSIONS = 2
 _CONSUMERS = ("worker-1", "worker-2")
 _OWNERS = ("billing", "mail")
+
+
+# Delay, priority, name of a body, headers.
+Row = tuple[int, int, str, bytes]
 
 
 class Settle(Enum):
@@ -96,7 +101,7 @@ class Pair:
         self,
         *,
         ids: Sequence[str] | None,
-        rows: Sequence[tuple[int, int, bytes, bytes]],
+        rows: Sequence[Row],
         owner: str,
         session: int,
         back: int,
@@ -112,7 +117,7 @@ class Pair:
             session=ProducerSession(START_MS, number),
             sequence=sequence,
             ts=[self.now + delay for delay, _, _, _ in rows],
-            bodies=[body for _, _, body, _ in rows],
+            bodies=[_body(name) for _, _, name, _ in rows],
             ids=ids,
             bucket=bucket,
             priorities=[priority for _, priority, _, _ in rows],
@@ -139,7 +144,7 @@ class Pair:
         *,
         owner: str,
         delays: Sequence[int | None] | None,
-        bodies: Sequence[bytes | None] | None,
+        bodies: Sequence[str | None] | None,
         priorities: Sequence[int | None] | None,
         headers: Sequence[bytes | None] | None,
         versions: str | None,
@@ -149,7 +154,7 @@ class Pair:
         edits = Edits(
             ids,
             ts=[None if one is None else self.now + one for one in delays] if delays is not None else None,
-            bodies=bodies,
+            bodies=[None if one is None else _body(one) for one in bodies] if bodies is not None else None,
             priorities=priorities,
             headers=headers,
         )
@@ -334,6 +339,11 @@ class Pair:
             if cursor is None:
                 return messages
             assert page.messages, "an empty page has a cursor"
+
+
+def _body(name: str) -> bytes:
+    """The body of a name; histories are printed, so the large one is not spelled out in them."""
+    return name.encode() * (limits.INLINE_BODY_BYTES_MAX if name == "large" else 1)
 
 
 def _plain(messages: Sequence[Message]) -> list[Message]:

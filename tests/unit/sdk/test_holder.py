@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,7 +153,7 @@ def test_a_whole_lease_is_settled_without_naming_a_row() -> None:
 def test_ranges_name_exactly_the_rows(rows: set[int]) -> None:
     ranges = ranges_of(sorted(rows))
     assert {row for start, end in ranges for row in range(start, end)} == rows
-    assert all(first[1] < second[0] for first, second in zip(ranges, ranges[1:], strict=False))
+    assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
 
 
 def test_each_row_has_its_own_end_once_they_differ() -> None:

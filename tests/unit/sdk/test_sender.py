@@ -30,10 +30,15 @@ def test_a_session_that_has_used_up_its_counters_is_followed_by_another() -> Non
 
 
 def test_waits_double_up_to_a_bound_and_heed_the_broker() -> None:
-    backoff = Backoff(Random(1), first=0.1, longest=0.4)
-    waits = [backoff.seconds() for _ in range(5)]
-    for wait, most in zip(waits, (0.1, 0.2, 0.4, 0.4, 0.4), strict=True):
+    backoff = Backoff(Random(1), deadline=30.0)
+    waits = [backoff.seconds() for _ in range(7)]
+    for wait, most in zip(waits, (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True):
         assert most / 2 <= wait <= most
     assert backoff.seconds(at_least_ms=2_000) == 2.0
     backoff.reset()
-    assert backoff.seconds() <= 0.1
+    assert backoff.seconds() <= 0.05
+
+
+def test_several_tries_fit_into_a_short_deadline() -> None:
+    backoff = Backoff(Random(1), deadline=0.1)
+    assert sum(backoff.seconds() for _ in range(4)) <= 0.1

@@ -118,7 +118,9 @@ class Leaser:
             return
         if self._resting_until is None:
             self._nudged()
-        elif not self._wants_room:
+        elif self._wants_room:
+            self._note_nudge()
+        else:
             at = ts - self._flow.lead_ms
             if at <= self._clock.now_ms():
                 self._nudged()
@@ -127,9 +129,13 @@ class Leaser:
                 self._alarm.set(at)
 
     def _nudged(self) -> None:
+        self._note_nudge()
+        self._wake.set()
+
+    def _note_nudge(self) -> None:
+        """What calls under way say of the timeline no longer holds."""
         self._nudges += 1
         self._dry = False
-        self._wake.set()
 
     async def run(self) -> None:
         """Push what the consumer already holds, then lease and push until cancelled or until the store fails."""

@@ -122,6 +122,8 @@ class Session:
         ]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            # First of all, so that its buckets are dealt anew at once.
+            self._leave()
             await self._say_farewell()
         finally:
             self._over.set()
@@ -184,6 +186,7 @@ class Session:
         await self._outgoing.flushed()
 
     def _leave(self) -> None:
+        """Let go of name, buckets and readings; harmless when done before."""
         for waiting in self._recalls.values():
             waiting.cancel()
         if self.consumer is not None:

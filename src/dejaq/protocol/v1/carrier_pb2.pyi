@@ -211,20 +211,22 @@ class Unsubscribe(_message.Message):
     def __init__(self) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative")
+    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative", "handed_us")
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    HANDED_US_FIELD_NUMBER: _ClassVar[int]
     kind: SettleKind
     lease: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
     lease_ms: int
     ts: _containers.RepeatedScalarFieldContainer[int]
     relative: bool
-    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ...) -> None: ...
+    handed_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class IdSpan(_message.Message):
     __slots__ = ("count", "prefix", "first")

@@ -49,12 +49,14 @@ class Lease(_message.Message):
     def __init__(self, consumer: _Optional[str] = ..., runs: _Optional[_Iterable[bytes]] = ..., starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., dues: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., expires: _Optional[int] = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = ("expires", "masks")
+    __slots__ = ("expires", "masks", "reported")
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     MASKS_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_FIELD_NUMBER: _ClassVar[int]
     expires: _containers.RepeatedScalarFieldContainer[int]
     masks: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, expires: _Optional[_Iterable[int]] = ..., masks: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    reported: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, expires: _Optional[_Iterable[int]] = ..., masks: _Optional[_Iterable[bytes]] = ..., reported: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class SeenCounters(_message.Message):
     __slots__ = ("used_ms", "ranges")

@@ -37,6 +37,8 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
             _add_generated(image, incoming, fresh, owner, batch)
         else:
             _add_listed(image, incoming, fresh, owner, batch)
+        if image.outbox is not None:
+            image.outbox.created(image.topic.name, incoming, fresh)
     return outcomes
 
 

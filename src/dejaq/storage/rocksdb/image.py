@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dejaq import limits
+from dejaq.domain.batch import IdSpan
 from dejaq.domain.ids import bucket_of, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.outbox import EXPIRED, Outbox
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
@@ -54,8 +56,17 @@ class Draft:
 class Image:
     """Everything the store keeps in memory of one topic."""
 
-    def __init__(self, topic: Topic, database: Database, budget: Budget, number: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        database: Database,
+        *,
+        budget: Budget,
+        number: Callable[[], int],
+        outbox: Outbox | None,
+    ) -> None:
         self.topic = topic
+        self._outbox = outbox
         self.database = database
         self.cells = Cells(topic.number)
         self.leases = LeaseBook()
@@ -76,6 +87,11 @@ class Image:
         prefix = keys.of_topic(keys.LEASE, self.topic.number)
         for key, value in list(self.database.scan(prefix, keys.after(prefix))):
             self._load_lease(int.from_bytes(key[5:], "big"), records.Lease.FromString(value))
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """Where a change tells what it did; None when nobody wants to know."""
+        return self._outbox if self.topic.settings.journal else None
 
     def close(self) -> None:
         """Give back the memory this topic had."""
@@ -320,11 +336,29 @@ class Image:
 
     # Leases
 
-    def lapse(self, now: int) -> None:
-        """Offer the rows of every lease that has ended."""
+    def lapse(self, now: int, batch: Batch) -> None:
+        """Offer the rows of every lease that has ended, and tell the journal once."""
         for lease, expires in self.leases.take_ended(now):
             for part in lease.parts:
                 self.window(part.run.bucket).offer(Lost(lease, part, expires))
+            if self.outbox is not None and expires not in lease.reported:
+                spans = self.spans(lease, lease.terms[expires])
+                self.outbox.settled(
+                    EXPIRED,
+                    self.topic.name,
+                    consumer=lease.consumer,
+                    lease_id=lease.id,
+                    spans=spans,
+                    expires=expires,
+                )
+                lease.reported.add(expires)
+                self.write_terms(batch, lease)
+
+    def spans(self, lease: Lease, rows: int) -> list[IdSpan]:
+        """The ids of rows of a lease, in the order of their numbers."""
+        return [
+            part.run.id_span(start, end) for part in lease.parts for start, end in masks.ranges(part.in_run(rows))
+        ]
 
     def drop_from_lease(self, batch: Batch, lease: Lease, rows: int, *, gone: bool) -> None:
         """Take rows out of a lease; the lease goes with its last row.
@@ -365,12 +399,14 @@ class Image:
             standing |= ((run.live >> start) & masks.full(count)) << offset
             offset += count
         terms = {record.expires: standing}
+        reported: set[int] = set()
         value = self.database.get(keys.numbered(keys.TERMS, self.topic.number, lease_id))
         if value is not None:
             parsed = records.Terms.FromString(value)
             terms = dict(zip(parsed.expires, map(masks.unpack, parsed.masks), strict=True))
+            reported = {expires for expires, told in zip(parsed.expires, parsed.reported, strict=True) if told}
         terms = {expires: mask & standing for expires, mask in terms.items() if mask & standing}
-        lease = Lease(lease_id, record.consumer, parts, terms)
+        lease = Lease(lease_id, record.consumer, parts, terms, reported=reported)
         self.leases.add(lease)
         for part in parts:
             part.run.free &= ~part.in_run(lease.rows)

@@ -12,6 +12,7 @@
     d topic bucket session first          directory: generated ids -> run
     i topic bucket id                     index: listed ids -> run
     b topic number                        body that is stored apart
+    j sequence                            journal: what one change did
 
 `slice` is ts // SLICE_MS. What follows `topic` in a run's key is its *place*, by which other records name it.
 """
@@ -25,6 +26,7 @@ SLICE_MS = 10_000
 CELL_MS = 60_000
 
 META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
+JOURNAL = b"j"
 LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
 OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY)
 
@@ -43,6 +45,11 @@ def of_topic(table: bytes, topic: int) -> bytes:
 def numbered(table: bytes, topic: int, number: int) -> bytes:
     """A record named by a 64-bit number."""
     return _TOPIC_NUMBER.pack(table, topic, number)
+
+
+def journal(sequence: int) -> bytes:
+    """A record of the journal."""
+    return JOURNAL + sequence.to_bytes(8, "big")
 
 
 def of_bucket(table: bytes, topic: int, bucket: int) -> bytes:

@@ -53,6 +53,8 @@ class Lease:
     terms: dict[int, int] = field(default_factory=dict)
     # Ends that have passed and whose rows the window offers again.
     lapsed: set[int] = field(default_factory=set)
+    # Ends of which the journal has been told.
+    reported: set[int] = field(default_factory=set)
 
     @property
     def count(self) -> int:
@@ -105,7 +107,9 @@ class Lease:
     def terms_record(self) -> records.Terms:
         """What is stored of the terms."""
         return records.Terms(
-            expires=list(self.terms), masks=[masks.pack(mask) for mask in self.terms.values()]
+            expires=list(self.terms),
+            masks=[masks.pack(mask) for mask in self.terms.values()],
+            reported=[expires in self.reported for expires in self.terms],
         )
 
     def _set(self, expires: int, mask: int) -> None:

@@ -18,7 +18,7 @@ from dejaq.storage.rocksdb.window import Allowance, Lost
 
 def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseSet | None:
     """Lease the next due rows of the buckets into `batch`; None when nothing is due."""
-    parts, lost = _take_due(image, request, now)
+    parts, lost = _take_due(image, request, now, batch)
     if not parts:
         return None
     offset = 0
@@ -32,12 +32,15 @@ def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseS
         _close_lost(image, earlier, batch)
     key = keys.numbered(keys.LEASE, image.topic.number, granted.id)
     batch.put(key, granted.record().SerializeToString())
-    return lease_set(image, granted, request.expires, granted.rows)
+    result = lease_set(image, granted, request.expires, granted.rows)
+    if image.outbox is not None:
+        image.outbox.leased(image.topic.name, result)
+    return result
 
 
-def _take_due(image: Image, request: LeaseRequest, now: int) -> tuple[list[Part], list[Lease]]:
+def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> tuple[list[Part], list[Lease]]:
     """Take due rows out of the windows, earliest first across the buckets; and the lost leases that gave some."""
-    image.lapse(now)
+    image.lapse(now, batch)
     until = max(request.until, now)
     heads: list[tuple[Key, int]] = []
     for bucket in request.buckets:

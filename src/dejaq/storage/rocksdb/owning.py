@@ -9,6 +9,7 @@ from dejaq.domain.batch import Outcomes
 from dejaq.domain.transitions import decide_by_owner
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Holder
+from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Draft, Image, Row
@@ -47,7 +48,23 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
     for run, new in moving.values():
         draft.add(run.bucket, run.owner, new)
     image.add_rows(batch, draft)
+    if image.outbox is not None:
+        _tell_edited(image, image.outbox, owner, edits, [row for _, row in moving.values()])
     return outcomes
+
+
+def _tell_edited(image: Image, outbox: Outbox, owner: str, edits: Edits, rows: list[Row]) -> None:
+    """A change of the time alone is a move."""
+    moved = edits.bodies is None and edits.priorities is None and edits.headers is None
+    outbox.changed(
+        MOVED if moved else EDITED,
+        image.topic.name,
+        owner=owner,
+        ids=[row.id for row in rows],
+        ts=[row.ts for row in rows],
+        priorities=[] if moved else [row.priority for row in rows],
+        bodies=[row.body for row in rows] if edits.bodies is not None else [],
+    )
 
 
 def _apply(image: Image, edits: Edits, item: int, row: Row, batch: Batch) -> None:
@@ -73,6 +90,9 @@ def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch)
             outcomes.codes[item] = code
             continue
         _leave(image, *standing, holding, batch, keep_bodies=False)
+    if image.outbox is not None:
+        cancelled = [message_id for item, message_id in enumerate(ids) if item not in outcomes.codes]
+        image.outbox.changed(CANCELLED, image.topic.name, owner=owner, ids=cancelled)
     return outcomes
 
 

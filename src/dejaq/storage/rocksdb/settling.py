@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dejaq.domain.batch import Outcomes, RowRange, whole
 from dejaq.domain.transitions import Standing, decide_by_consumer
 from dejaq.errors import Code, error_of
+from dejaq.protocol.v1.journal_pb2 import EventKind
+from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
 from dejaq.storage.rocksdb import masks
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Draft, Image
@@ -30,6 +32,35 @@ class Settlement:
         self.held = _held(self.lease, consumer, asked, now)
         refused = asked & ~self.held
         self.outcomes = Outcomes(asked.bit_length(), dict.fromkeys(masks.rows(refused), Code.LEASE_LOST))
+
+    def tell(
+        self,
+        kind: EventKind,
+        *,
+        expires: int = 0,
+        ts: int | Mapping[int, int] = 0,
+        handed_us: Sequence[int] = (),
+    ) -> None:
+        """Tell the journal what becomes of the held rows; before it is done, while their ids are at hand."""
+        image, lease = self.image, self.lease
+        if image.outbox is None or lease is None:
+            return
+        rows = list(masks.rows(self.held)) if isinstance(ts, Mapping) or len(handed_us) > 1 else []
+        times = [ts[row] for row in rows] if isinstance(ts, Mapping) else [ts] if ts else []
+        if len(handed_us) > 1:
+            asked = [row for start, end in self.asked for row in range(start, end)]
+            handed = dict(zip(asked, handed_us, strict=False))
+            handed_us = [handed.get(row, 0) for row in rows]
+        image.outbox.settled(
+            kind,
+            image.topic.name,
+            consumer=lease.consumer,
+            lease_id=lease.id,
+            spans=image.spans(lease, self.held),
+            expires=expires,
+            ts=times,
+            handed_us=handed_us,
+        )
 
     def parts(self) -> Iterator[tuple[Part, int]]:
         """Each part with rows to change, and those rows as a mask of its run."""
@@ -55,11 +86,12 @@ def _held(lease: Lease | None, consumer: str, asked: int, now: int) -> int:
     return held
 
 
-def delete(settlement: Settlement, batch: Batch) -> None:
+def delete(settlement: Settlement, handed_us: Sequence[int], batch: Batch) -> None:
     """Remove the held rows."""
     image, lease = settlement.image, settlement.lease
     if lease is None or not settlement.held:
         return
+    settlement.tell(DELETED, handed_us=handed_us)
     for part, rows in settlement.parts():
         image.remove_rows(batch, part.run, rows)
     image.drop_from_lease(batch, lease, settlement.held, gone=True)
@@ -70,17 +102,19 @@ def extend(settlement: Settlement, expires: int, batch: Batch) -> None:
     image, lease = settlement.image, settlement.lease
     if lease is None or not settlement.held:
         return
+    settlement.tell(EXTENDED, expires=expires)
     lease.move(settlement.held, expires)
     image.leases.schedule(lease, expires)
     image.write_terms(batch, lease)
 
 
-def release(settlement: Settlement, ts: int | Sequence[int], batch: Batch) -> None:
+def release(settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence[int], batch: Batch) -> None:
     """Move the held rows into new runs at their new time, with the attempts they have had."""
     image, lease = settlement.image, settlement.lease
     times = _times(settlement, ts)
     if lease is None or not settlement.held:
         return
+    settlement.tell(RELEASED, ts=times, handed_us=handed_us)
     draft = Draft()
     for part, rows in settlement.parts():
         for row in masks.rows(rows):
@@ -97,6 +131,7 @@ def recall(settlement: Settlement, batch: Batch) -> None:
     image, lease = settlement.image, settlement.lease
     if lease is None or not settlement.held:
         return
+    settlement.tell(RECALLED)
     draft = Draft()
     given_back: list[tuple[Part, int]] = []
     for part, rows in settlement.parts():

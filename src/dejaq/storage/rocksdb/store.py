@@ -14,6 +14,7 @@ from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.outbox import Outbox
 from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, settling
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 
 FORMAT = 1
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
+_TRIMMED = keys.META + b"trimmed"
 # The low bits count within one start of the store, the high bits count the starts.
 _COUNTER_BITS = 40
 _FORGET_EVERY_MS = 3_600_000
@@ -33,8 +35,11 @@ _FORGET_EVERY_MS = 3_600_000
 class RocksStorage:
     """Topics and messages in one directory, which one process holds."""
 
-    def __init__(self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT) -> None:
+    def __init__(
+        self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT, journal: bool = False
+    ) -> None:
         self._path = path
+        self._journal = journal
         self._window_bytes = window_bytes
         self._failure: str | None = "the store is not open"
         self._images: dict[int, Image] = {}
@@ -70,7 +75,7 @@ class RocksStorage:
         except BaseException as cause:
             self._images.clear()
             database.close()
-            if isinstance(cause, (KeyError, ValueError)):
+            if isinstance(cause, Exception) and not isinstance(cause, DejaqError):
                 raise error_of(
                     Code.STORE_CORRUPT,
                     f"{self._path} has damaged records; restore it from a backup",
@@ -113,6 +118,7 @@ class RocksStorage:
         self._database = database
         self._number = boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes)
+        self._outbox = Outbox(_last_journalled(database)) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(_read_topic(value))
         self._watermark = watermark
@@ -166,7 +172,7 @@ class RocksStorage:
         # A topic that was dropped meanwhile looks empty.
         return self._images.get(topic.number) or self._new_image(topic)
 
-    async def _change(self, topic: Topic, change: Callable[[Image, Batch], Result]) -> Result:
+    async def _change(self, topic: Topic, now: int, change: Callable[[Image, Batch], Result]) -> Result:
         """Make one change, write it, and wait until it is durable."""
         image = self._image(topic)
         batch = new_batch()
@@ -182,6 +188,9 @@ class RocksStorage:
             self._fail(f"a change was left half done: {cause!r}")
             raise
         image.cells.write(batch)
+        entry = self._outbox.take(now) if self._outbox is not None else None
+        if entry is not None:
+            batch.put(keys.journal(entry[0]), entry[1])
         durable: asyncio.Future[None] | None = None
         if len(batch):
             durable = self._committer.write(batch)
@@ -205,7 +214,9 @@ class RocksStorage:
         return self._number
 
     def _new_image(self, topic: Topic) -> Image:
-        return Image(topic, self._database, self._budget, self._next_number)
+        return Image(
+            topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox
+        )
 
     def _enter(self, topic: Topic) -> Image:
         image = self._new_image(topic)
@@ -256,7 +267,7 @@ class RocksStorage:
         if topic.number not in self._images and self._failure is None:
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
         self._forget_sessions(now)
-        return await self._change(topic, lambda image, writes: creating.create(image, batch, now, writes))
+        return await self._change(topic, now, lambda image, writes: creating.create(image, batch, now, writes))
 
     def _forget_sessions(self, now: int) -> None:
         """Once an hour, drop the producer sessions that nobody can still be repeating."""
@@ -271,17 +282,17 @@ class RocksStorage:
 
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change messages of an owner."""
-        return await self._change(topic, lambda image, writes: owning.edit(image, owner, edits, now, writes))
+        return await self._change(topic, now, lambda image, writes: owning.edit(image, owner, edits, now, writes))
 
     async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
         """Remove messages of an owner."""
-        return await self._change(topic, lambda image, writes: owning.cancel(image, owner, ids, now, writes))
+        return await self._change(topic, now, lambda image, writes: owning.cancel(image, owner, ids, now, writes))
 
     # The consumer's side
 
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is due."""
-        return await self._change(topic, lambda image, writes: leasing.lease(image, request, now, writes))
+        return await self._change(topic, now, lambda image, writes: leasing.lease(image, request, now, writes))
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """When something may become due."""
@@ -298,16 +309,22 @@ class RocksStorage:
         return await self._look(topic, lambda image: leasing.leases_of(image, consumer, now))
 
     async def delete(
-        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Remove leased rows."""
 
         def change(image: Image, writes: Batch) -> Outcomes:
             settlement = settling.Settlement(image, lease_id, consumer, rows, now)
-            settling.delete(settlement, writes)
+            settling.delete(settlement, handed_us, writes)
             return settlement.outcomes
 
-        return await self._change(topic, change)
+        return await self._change(topic, now, change)
 
     async def extend(
         self,
@@ -325,7 +342,7 @@ class RocksStorage:
             settling.extend(settlement, expires, writes)
             return settlement.outcomes
 
-        return await self._change(topic, change)
+        return await self._change(topic, now, change)
 
     async def release(
         self,
@@ -335,15 +352,16 @@ class RocksStorage:
         rows: Sequence[RowRange] | None,
         ts: int | Sequence[int],
         now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Put leased rows back on the timeline."""
 
         def change(image: Image, writes: Batch) -> Outcomes:
             settlement = settling.Settlement(image, lease_id, consumer, rows, now)
-            settling.release(settlement, ts, writes)
+            settling.release(settlement, ts, handed_us, writes)
             return settlement.outcomes
 
-        return await self._change(topic, change)
+        return await self._change(topic, now, change)
 
     async def recall(
         self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
@@ -355,7 +373,29 @@ class RocksStorage:
             settling.recall(settlement, writes)
             return settlement.outcomes
 
-        return await self._change(topic, change)
+        return await self._change(topic, now, change)
+
+    # The journal
+
+    async def journal(self, after: int, bytes_max: int) -> list[bytes]:
+        """The records behind a sequence."""
+        found: list[bytes] = []
+        for _, value in self._database.scan(keys.journal(after + 1), keys.after(keys.JOURNAL)):
+            found.append(value)
+            bytes_max -= len(value)
+            if bytes_max <= 0:
+                break
+        durable = self._committer.pending()
+        if durable is not None:
+            await asyncio.shield(durable)
+        return found
+
+    async def trim_journal(self, up_to: int) -> None:
+        """Remove the records up to a sequence."""
+        batch = new_batch()
+        batch.put(_TRIMMED, str(up_to).encode())
+        batch.delete_range(keys.journal(0), keys.journal(up_to + 1))
+        await asyncio.shield(self._committer.write(batch))
 
     # Queries
 
@@ -379,6 +419,12 @@ class RocksStorage:
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
         return await self._look(topic, lambda image: querying.browse(image, where, cursor, limit, now))
+
+
+def _last_journalled(database: Database) -> int:
+    last = database.last_item(keys.JOURNAL, keys.journal(2**64 - 1))
+    trimmed = int(database.get(_TRIMMED) or b"0")
+    return trimmed if last is None else int.from_bytes(last[0][1:], "big")
 
 
 def _write_topic(topic: Topic) -> bytes:

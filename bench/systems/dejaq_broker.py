@@ -1,0 +1,148 @@
+"""DejaQ itself: `dejaq serve` as a child, and the SDK as any user has it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from urllib.request import urlopen
+
+import dejaq
+from bench.harness.payload import BATCH, Batch
+from bench.harness.server import ServerProcess, free_port
+from bench.harness.tally import Tally
+from bench.harness.window import Window
+from bench.systems.base import ALL_BENCHES, System
+from dejaq.sdk.consumer import Batch as Leases
+
+TOPIC = "bench"
+BUCKETS = 16
+CREATES_IN_FLIGHT = 8
+DELETES_IN_FLIGHT = 8
+IN_FLIGHT_MAX = 20_000
+LEASE_SECONDS = 60.0
+
+
+class DejaqServer(ServerProcess):
+    """A broker on the embedded store."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._metrics = f"127.0.0.1:{free_port()}"
+
+    def command(self) -> Sequence[str]:
+        data = str(self.folder / "data")
+        run = [sys.executable, "-c", "from dejaq.cli.main import main; main()", "serve"]
+        return [*run, "--data", data, "--listen", self.address, "--metrics", self._metrics, "--log-level", "warning"]
+
+    def fsyncs(self) -> int | None:
+        """The store's own count."""
+        with urlopen(f"http://{self._metrics}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        found = re.search(r'^dejaq_storage\{figure="syncs"\} (\S+)$', text, re.MULTILINE)
+        return int(float(found.group(1))) if found else None
+
+
+class DejaqClient:
+    """A client with one topic; with natural ids each message brings its own."""
+
+    def __init__(self, address: str, *, natural: bool) -> None:
+        self._client = dejaq.connect(f"dejaq://{address}")
+        self._producer = self._client.producer(TOPIC)
+        self._producing = False
+        self._natural = natural
+        self._sent = 0
+
+    async def open(self) -> None:
+        await self._client.open()
+        await self._client.create_topic(TOPIC, buckets=BUCKETS)
+
+    async def close(self) -> None:
+        if self._producing:
+            await self._producer.close()
+        await self._client.close()
+
+    async def _open_producer(self) -> None:
+        if not self._producing:
+            self._producing = True
+            await self._producer.open()
+
+    async def create(self, batches: Iterable[Batch]) -> int:
+        await self._open_producer()
+        window, created = Window(CREATES_IN_FLIGHT), 0
+        for batch in batches:
+            await window.add(self._create(batch))
+            created += len(batch)
+        await window.drain()
+        return created
+
+    async def _create(self, batch: Batch) -> Sequence[str]:
+        ids = batch.ids if self._natural else None
+        results = await self._producer.send_batch(batch.bodies, at=batch.due_ms, ids=ids)
+        results.raise_for_failures()
+        return batch.ids if self._natural else results.ids
+
+    async def create_known(self, batches: Iterable[Batch]) -> list[str]:
+        await self._open_producer()
+        known: list[str] = []
+        for batch in batches:
+            known.extend(await self._create(batch))
+        return known
+
+    async def consume(self, tally: Tally) -> None:
+        window = Window(DELETES_IN_FLIGHT)
+        async with self._client.consumer(TOPIC, lease=LEASE_SECONDS, max_in_flight=IN_FLIGHT_MAX) as consumer:
+            async for leases in consumer.batches(BATCH):
+                tally.taken(leases.bodies)
+                await window.add(self._delete(leases, tally))
+
+    async def _delete(self, leases: Leases, tally: Tally) -> None:
+        (await leases.delete()).raise_for_failures()
+        tally.deleted(len(leases))
+
+    async def send(self, body: bytes) -> None:
+        if not self._producing:
+            await self._open_producer()
+        self._sent += 1
+        await self._producer.send(body, id=f"s-{self._sent:012d}" if self._natural else None)
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        (await self._producer.cancel(ids)).raise_for_failures()
+
+    async def move(self, ids: Sequence[str], due_ms: int) -> None:
+        (await self._producer.move(ids, at=due_ms)).raise_for_failures()
+
+    async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
+        window = Window(len(ids))
+        for message_id, body in zip(ids, bodies, strict=True):
+            await window.add(self._producer.edit(message_id, body=body))
+        await window.drain()
+
+
+def _generated(address: str) -> DejaqClient:
+    return DejaqClient(address, natural=False)
+
+
+def _natural(address: str) -> DejaqClient:
+    return DejaqClient(address, natural=True)
+
+
+def system(name: str, *, natural: bool) -> System:
+    """DejaQ with generated or with natural ids."""
+    return System(
+        name=name,
+        durable=True,
+        server=DejaqServer,
+        client=_natural if natural else _generated,
+        version=lambda: version("dejaq-mq"),
+        missing=lambda: None,
+        benches=ALL_BENCHES,
+        settings={
+            "server": f"embedded store, fsync before every ack, {BUCKETS} buckets",
+            "client": "SDK, send_batch of 1000, 8 in flight; batches(1000), 8 deletes in flight",
+            "ids": "natural" if natural else "generated",
+        },
+        changes=("cancel", "move", "edit"),
+    )

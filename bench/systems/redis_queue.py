@@ -1,0 +1,194 @@
+"""A hand-built queue on Redis: a sorted set of due times, a hash of bodies, a Lua script that leases."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import redis
+import redis.asyncio
+from redis.connection import Connection
+
+from bench.harness.payload import BATCH, Batch
+from bench.harness.server import ServerProcess
+from bench.harness.tally import Tally
+from bench.systems.base import System
+
+# Server and client work at the same time only when the next batch is sent before the last is answered.
+PIPELINED = 4
+POLL_SECONDS = 0.001
+LEASE_MS = 30_000
+WHEN, BODIES = "when", "bodies"
+
+LEASE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+if #ids == 0 then return {} end
+local expiry, held = now + ARGV[2], {}
+for i, id in ipairs(ids) do
+  held[2 * i - 1] = expiry
+  held[2 * i] = id
+end
+redis.call('ZADD', KEYS[1], unpack(held))
+return {ids, redis.call('HMGET', KEYS[2], unpack(ids))}
+"""
+
+
+class RedisServer(ServerProcess):
+    """redis-server with an append-only file."""
+
+    def __init__(self, folder: Path, appendfsync: str) -> None:
+        super().__init__(folder)
+        self._appendfsync = appendfsync
+
+    def command(self) -> Sequence[str]:
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "appendfsync": self._appendfsync,
+            "auto-aof-rewrite-percentage": "0",
+        }
+        flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return [str(shutil.which("redis-server")), *flags, "--save", ""]
+
+    def wait_ready(self) -> None:
+        """Wait until it has read its file: the port answers earlier, with an error."""
+        super().wait_ready()
+        deadline = time.monotonic() + 300
+        with redis.Redis(port=self.port) as probe:
+            while time.monotonic() < deadline:
+                try:
+                    probe.ping()
+                except redis.BusyLoadingError:
+                    time.sleep(0.01)
+                    continue
+                return
+
+
+class RedisClient:
+    """One connection, written to ahead of its answers; a pool of the asyncio client for single calls."""
+
+    def __init__(self, address: str) -> None:
+        self._port = int(address.rpartition(":")[2])
+        self._wire = Connection(host="127.0.0.1", port=self._port)
+        self._pool = redis.asyncio.Redis(port=self._port)
+        self._sent = 0
+
+    async def open(self) -> None:
+        self._wire.connect()
+
+    async def close(self) -> None:
+        self._wire.disconnect()
+        await self._pool.aclose()
+
+    async def create(self, batches: Iterable[Batch]) -> int:
+        created = waiting = 0
+        for batch in batches:
+            due = batch.due_ms or [time.time_ns() // 1_000_000] * len(batch)
+            scores = [part for pair in zip(due, batch.ids, strict=True) for part in pair]
+            fields = [part for pair in zip(batch.ids, batch.bodies, strict=True) for part in pair]
+            self._transaction(("ZADD", WHEN, "NX", *scores), ("HSET", BODIES, *fields))
+            created += len(batch)
+            waiting += 1
+            if waiting == PIPELINED:
+                self._answer_of_transaction(2)
+                waiting -= 1
+        for _ in range(waiting):
+            self._answer_of_transaction(2)
+        return created
+
+    async def consume(self, tally: Tally) -> None:
+        self._wire.send_command("SCRIPT", "LOAD", LEASE)
+        script = self._wire.read_response()
+        deleting = 0
+        while not tally.done():
+            # The delete of the last batch and the lease of the next travel together.
+            self._wire.send_command("EVALSHA", script, 2, WHEN, BODIES, BATCH, LEASE_MS)
+            if deleting:
+                self._answer_of_transaction(2)
+                tally.deleted(deleting)
+                deleting = 0
+            leased = self._wire.read_response()
+            if not leased:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            ids, bodies = leased
+            tally.taken(bodies)
+            self._transaction(("ZREM", WHEN, *ids), ("HDEL", BODIES, *ids))
+            deleting = len(ids)
+        if deleting:
+            self._answer_of_transaction(2)
+            tally.deleted(deleting)
+
+    def _transaction(self, *commands: Sequence[object]) -> None:
+        self._wire.send_packed_command(self._wire.pack_commands([("MULTI",), *commands, ("EXEC",)]))
+
+    def _answer_of_transaction(self, commands: int) -> None:
+        for _ in range(commands + 2):
+            self._wire.read_response()
+
+    async def send(self, body: bytes) -> None:
+        self._sent += 1
+        message_id = f"s-{self._sent:012d}"
+        async with self._pool.pipeline(transaction=True) as pipe:
+            pipe.zadd(WHEN, {message_id: time.time_ns() // 1_000_000}, nx=True)
+            pipe.hset(BODIES, message_id, body)
+            await pipe.execute()
+
+    async def create_known(self, batches: Iterable[Batch]) -> list[str]:
+        known: list[str] = []
+        for batch in batches:
+            await self.create([batch])
+            known.extend(batch.ids)
+        return known
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        async with self._pool.pipeline(transaction=True) as pipe:
+            pipe.zrem(WHEN, *ids)
+            pipe.hdel(BODIES, *ids)
+            await pipe.execute()
+
+    async def move(self, ids: Sequence[str], due_ms: int) -> None:
+        await self._pool.zadd(WHEN, dict.fromkeys(ids, due_ms), xx=True)
+
+    async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
+        await self._pool.hset(BODIES, mapping=dict(zip(ids, bodies, strict=True)))
+
+
+def redis_version() -> str:
+    """The server's version."""
+    shown = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\S+)", shown)
+    return found.group(1) if found else shown.strip()
+
+
+def redis_missing() -> str | None:
+    """Why Redis cannot run here, or None."""
+    return None if shutil.which("redis-server") else "redis-server is not installed"
+
+
+def system(name: str, appendfsync: str) -> System:
+    """Redis with one fsync policy."""
+    return System(
+        name=name,
+        durable=appendfsync == "always",
+        server=lambda folder: RedisServer(folder, appendfsync),
+        client=RedisClient,
+        version=redis_version,
+        missing=redis_missing,
+        benches=frozenset({"throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop"}),
+        settings={
+            "server": f"appendonly yes, appendfsync {appendfsync}, no rewrite",
+            "client": "redis-py with hiredis, 1000 a call, 4 calls in flight; asyncio pool for single calls",
+            "layout": "sorted set + hash, MULTI to create and delete, Lua to lease",
+        },
+        changes=("cancel", "move", "edit"),
+    )

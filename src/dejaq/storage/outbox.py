@@ -1,0 +1,109 @@
+"""What a change did, gathered while it is made, to be written with it: one columnar record a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
+from dejaq.protocol.v1 import journal_pb2 as journal
+
+CREATED, LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
+EXTENDED, RELEASED, DELETED = journal.EVENT_EXTENDED, journal.EVENT_RELEASED, journal.EVENT_DELETED
+EXPIRED, RECALLED = journal.EVENT_EXPIRED, journal.EVENT_RECALLED
+MOVED, EDITED, CANCELLED = journal.EVENT_MOVED, journal.EVENT_EDITED, journal.EVENT_CANCELLED
+
+
+class Outbox:
+    """The events of the change that is being made."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self._record = journal.JournalRecord()
+
+    def created(self, topic: str, batch: CreateBatch, stretches: Iterable[RowRange]) -> None:
+        """Rows of a batch were created."""
+        events = self._record.events.add(kind=CREATED, topic=topic, actor=batch.owner)
+        for start, end in stretches:
+            if batch.ids is not None:
+                events.spans.add(count=end - start)
+                events.ids.extend(batch.ids[start:end])
+            else:
+                prefix = batch.session.prefix(batch.bucket)
+                events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
+            bodies = batch.bodies[start:end]
+            events.ts.extend(batch.ts[start:end])
+            events.body_bytes.extend(map(len, bodies))
+            events.body_crcs.extend(map(crc32, bodies))
+            if batch.priorities is not None:
+                events.priorities.extend(batch.priorities[start:end])
+
+    def leased(self, topic: str, lease: LeaseSet) -> None:
+        """A lease set was granted."""
+        events = self._record.events.add(
+            kind=LEASED, topic=topic, actor=lease.consumer, lease=lease.lease_id, expires=lease.expires
+        )
+        _put_spans(events, lease.spans)
+        events.ts.extend(lease.ts)
+        if lease.attempts is not None:
+            events.attempts.extend(lease.attempts)
+
+    def settled(
+        self,
+        kind: journal.EventKind,
+        topic: str,
+        *,
+        consumer: str,
+        lease_id: int,
+        spans: Iterable[IdSpan],
+        expires: int = 0,
+        ts: Sequence[int] = (),
+        handed_us: Sequence[int] = (),
+    ) -> None:
+        """Rows of a lease were deleted, extended, released or recalled, or lost by its end."""
+        events = self._record.events.add(kind=kind, topic=topic, actor=consumer, lease=lease_id, expires=expires)
+        _put_spans(events, spans)
+        events.ts.extend(ts)
+        events.handed_us.extend(handed_us)
+
+    def changed(
+        self,
+        kind: journal.EventKind,
+        topic: str,
+        *,
+        owner: str,
+        ids: Sequence[str],
+        ts: Sequence[int] = (),
+        bodies: Sequence[bytes] = (),
+        priorities: Sequence[int] = (),
+    ) -> None:
+        """Messages were moved, edited or cancelled by their owner."""
+        if not ids:
+            return
+        events = self._record.events.add(kind=kind, topic=topic, actor=owner)
+        events.spans.add(count=len(ids))
+        events.ids.extend(ids)
+        events.ts.extend(ts)
+        events.body_bytes.extend(map(len, bodies))
+        events.body_crcs.extend(map(crc32, bodies))
+        events.priorities.extend(priorities)
+
+    def take(self, at_ms: int) -> tuple[int, bytes] | None:
+        """The record of the change and its sequence; None when nothing happened."""
+        if not self._record.events:
+            return None
+        self.sequence += 1
+        self._record.sequence = self.sequence
+        self._record.at_ms = at_ms
+        packed = self._record.SerializeToString()
+        self._record = journal.JournalRecord()
+        return self.sequence, packed
+
+
+def _put_spans(events: journal.Events, spans: Iterable[IdSpan]) -> None:
+    for span in spans:
+        if span.ids is not None:
+            events.spans.add(count=span.count)
+            events.ids.extend(span.ids)
+        else:
+            events.spans.add(count=span.count, prefix=span.prefix, first=span.first)

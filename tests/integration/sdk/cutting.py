@@ -1,0 +1,113 @@
+"""A way to a real broker that breaks where a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from dejaq.errors import NoBroker, Unavailable
+from dejaq.protocol.transport import Response, SessionChannel, Transport
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+
+@dataclass
+class Cut:
+    """Break the session at a command of this kind: before it reaches the broker, or after it was done."""
+
+    command: str
+    done: bool
+    times: int = 1
+    # How many such commands go through before.
+    after: int = 0
+
+
+class CuttingTransport:
+    """Passes everything on, except where it is told to cut."""
+
+    def __init__(self, inner: Transport, address: str = "cutting") -> None:
+        self.address = address
+        self.down = False
+        self.sessions = 0
+        self.sent: list[str] = []
+        self._inner = inner
+        self._cuts: list[Cut] = []
+        self._open: list[CuttingSession] = []
+
+    def transport(self) -> CuttingTransport:
+        return self
+
+    def cut(self, command: str, *, done: bool, times: int = 1, after: int = 0) -> None:
+        self._cuts.append(Cut(command, done, times, after))
+
+    async def cut_now(self) -> None:
+        """Break every session that is open."""
+        for session in list(self._open):
+            await session.sever()
+
+    def struck(self, command: str) -> Cut | None:
+        for cut in self._cuts:
+            if cut.command == command and cut.times:
+                if cut.after:
+                    cut.after -= 1
+                    return None
+                cut.times -= 1
+                return cut
+        return None
+
+    async def session(self) -> SessionChannel:
+        if self.down:
+            raise NoBroker("it is down")
+        self.sessions += 1
+        session = CuttingSession(await self._inner.session(), self)
+        self._open.append(session)
+        return session
+
+    async def call(self, method: str, request: Message, response: type[Response], timeout: float) -> Response:
+        if self.down:
+            raise NoBroker("it is down")
+        return await self._inner.call(method, request, response, timeout)
+
+    def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
+        if self.down:
+            raise NoBroker("it is down")
+        return self._inner.stream(method, request, response)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class CuttingSession:
+    def __init__(self, inner: SessionChannel, transport: CuttingTransport) -> None:
+        self._inner = inner
+        self._transport = transport
+        self._swallow: set[int] = set()
+        self._severed = False
+
+    async def sever(self) -> None:
+        self._severed = True
+        await self._inner.close()
+
+    async def send(self, frame: carrier.ClientFrame) -> None:
+        command = frame.WhichOneof("command") or ""
+        self._transport.sent.append(command)
+        cut = self._transport.struck(command)
+        if cut is not None and not cut.done:
+            await self.sever()
+        if self._severed:
+            raise Unavailable("the session was cut")
+        if cut is not None:
+            self._swallow.add(frame.request)
+        await self._inner.send(frame)
+
+    async def receive(self) -> carrier.BrokerFrame | None:
+        frame = await self._inner.receive()
+        if frame is not None and frame.request in self._swallow and frame.WhichOneof("event") == "outcomes":
+            await self.sever()
+        if self._severed:
+            raise Unavailable("the session was cut")
+        return frame
+
+    async def close(self) -> None:
+        await self._inner.close()

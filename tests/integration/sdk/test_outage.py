@@ -1,0 +1,313 @@
+"""Sessions that break at chosen frames; the broker behind them is real."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import dejaq
+from dejaq.testing.waiting import eventually
+from dejaq.timekeeper.clock import VirtualClock
+from tests.integration.sdk.conftest import TOPIC
+from tests.integration.sdk.cutting import CuttingTransport
+
+BOTH = pytest.mark.parametrize("done", [False, True], ids=["before it was done", "after it was done"])
+
+
+@BOTH
+async def test_a_send_whose_session_breaks_is_done_exactly_once(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, done: bool
+) -> None:
+    """G6: an unknown outcome is resolved by an idempotent retry."""
+    wire.cut("create", done=done, times=3)
+    sent = await producer.send(b"x")
+    assert wire.sent.count("create") == 4
+    assert await client.count(TOPIC) == 1
+    assert await client.get(TOPIC, [sent]) != [None]
+
+
+@BOTH
+async def test_a_message_consumed_before_the_retry_does_not_come_twice(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, done: bool
+) -> None:
+    async with client.consumer(TOPIC, name="w") as consumer:
+        wire.cut("create", done=done)
+        sending = asyncio.ensure_future(producer.send(b"x", id="natural"))
+        lease = await asyncio.wait_for(anext(consumer), 5)
+        await lease.delete()
+        assert await sending == "natural"
+    assert await client.count(TOPIC) == 0
+
+
+@BOTH
+async def test_a_batch_of_natural_ids_keeps_its_outcomes_through_a_cut(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock, done: bool
+) -> None:
+    at = clock.now_ms() + 5
+    await producer.send(b"other", id="taken", at=at)
+    wire.cut("create", done=done)
+    results = await producer.send_batch([b"a", b"b", b"c"], ids=["one", "taken", "two"], at=at)
+    assert results.codes == [dejaq.Code.OK, dejaq.Code.ID_TAKEN, dejaq.Code.OK]
+    assert await client.count(TOPIC) == 3
+
+
+@BOTH
+async def test_a_delay_is_counted_once_though_the_send_is_repeated(
+    client: dejaq.Client, wire: CuttingTransport, clock: VirtualClock, done: bool
+) -> None:
+    async with client.producer(TOPIC) as producer:
+        due = clock.now_ms() + 1_000
+        wire.cut("create", done=done)
+        sending = asyncio.ensure_future(producer.send(b"x", delay=1.0))
+        await eventually(lambda: "create" in wire.sent, within=5, poll=0)
+        await clock.advance(700)
+        [message] = await client.get(TOPIC, [await sending])
+        assert message is not None
+        assert message.ts == due
+
+
+@BOTH
+async def test_owners_changes_are_done_once(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, done: bool
+) -> None:
+    sent = await producer.send(b"x", delay=60)
+    [message] = await client.get(TOPIC, [sent])
+    assert message is not None
+    wire.cut("edit", done=done)
+    await producer.edit(sent, body=b"y", version=message.version)
+    wire.cut("edit", done=done)
+    assert (await producer.move([sent], delay=90)).ok
+    wire.cut("cancel", done=done)
+    assert (await producer.cancel([sent])).ok
+    assert await client.get(TOPIC, [sent]) == [None]
+
+
+async def test_a_version_conflict_behind_a_cut_is_still_a_conflict(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    sent = await producer.send(b"x", delay=60)
+    wire.cut("edit", done=True)
+    with pytest.raises(dejaq.Conflict):
+        await producer.edit(sent, body=b"y", version=12_345)
+
+
+@BOTH
+async def test_a_delete_whose_session_breaks_is_done(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, done: bool
+) -> None:
+    await producer.send_batch([b"x"] * 5)
+    async with client.consumer(TOPIC, name="w") as consumer:
+        first = await anext(consumer)
+        wire.cut("settle", done=done)
+        await first.delete()
+        batch = await consumer.take(10)
+        assert len(batch) == 4
+        wire.cut("settle", done=done)
+        assert (await batch.delete()).ok
+        assert await client.count(TOPIC) == 0
+
+
+@BOTH
+async def test_a_release_whose_session_breaks_is_done_once(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock, done: bool
+) -> None:
+    await producer.send(b"x")
+    async with client.consumer(TOPIC, name="w") as consumer:
+        lease = await anext(consumer)
+        wire.cut("settle", done=done)
+        await lease.release(delay=60)
+        [message] = await client.get(TOPIC, [lease.id])
+        assert message is not None
+        assert (message.ts, message.lock_consumer, message.attempts) == (clock.now_ms() + 60_000, "", 1)
+
+
+async def test_a_lease_that_ran_out_during_an_outage_is_lost(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    """G3: a delete that never arrived is not taken for done because a repeat came too late."""
+    await producer.send(b"x")
+    async with client.consumer(TOPIC, name="w", lease=1.0, prefetch=0) as consumer:
+        lease = await anext(consumer)
+        wire.down = True
+        wire.cut("settle", done=False)
+        deleting = asyncio.ensure_future(lease.delete())
+        await eventually(lambda: "settle" in wire.sent, within=5, poll=0)
+        await clock.advance(1_000)
+        wire.down = False
+        with pytest.raises(dejaq.Conflict) as lost:
+            await deleting
+        assert lost.value.code is dejaq.Code.LEASE_LOST
+    assert await client.count(TOPIC) == 1
+
+
+async def test_a_consumer_that_comes_back_gets_nothing_twice(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    """G3: after a cut the broker pushes live leases again; what is here or with user code is not handed out again."""
+    await producer.send_batch([b"%d" % n for n in range(6)], delay=[0, 0, 0, 0.2, 0.2, 0.4])
+    async with client.consumer(TOPIC, name="w", prefetch=1.0) as consumer:
+        await eventually(lambda: client.count(TOPIC, status="processing"), within=5, poll=0)
+        mine = await consumer.take(2)
+        sessions = wire.sessions
+        await wire.cut_now()
+        await eventually(lambda: wire.sessions >= sessions + 2, within=5)
+        third = await anext(consumer)
+        rest: list[bytes] = []
+        await third.delete()
+        for _ in range(2):
+            taking = asyncio.ensure_future(consumer.take(10))
+            await clock.advance(200)
+            await eventually(taking.done, within=5)
+            batch = await taking
+            rest += batch.bodies
+            assert (await batch.delete()).ok
+        assert sorted([*mine.bodies, third.body, *rest]) == [b"%d" % n for n in range(6)]
+        assert (await mine.delete()).ok
+        taking = asyncio.ensure_future(anext(consumer))
+        await clock.advance(100)
+        assert not taking.done()
+        taking.cancel()
+    assert await client.count(TOPIC) == 0
+
+
+async def test_a_recall_whose_answer_was_lost_brings_the_row_back(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    sent = await producer.send(b"x", delay=0.5)
+    async with client.consumer(TOPIC, name="w", prefetch=1.0) as consumer:
+        await eventually(lambda: client.count(TOPIC, status="processing"), within=5, poll=0)
+        wire.cut("recalled", done=False)
+        cancelling = asyncio.ensure_future(producer.cancel([sent]))
+        await eventually(lambda: "recalled" in wire.sent, within=5, poll=0)
+        for _ in range(5):
+            await clock.advance(100)
+        results = await cancelling
+        if results.ok:
+            assert await client.count(TOPIC) == 0
+            return
+        assert results.failed == {0: dejaq.Code.LEASED}
+        lease = await asyncio.wait_for(anext(consumer), 5)
+        assert lease.id == sent
+        await lease.delete()
+
+
+async def test_an_outage_longer_than_the_deadline_says_what_is_known(
+    wire: CuttingTransport, client: dejaq.Client, clock: VirtualClock
+) -> None:
+    async with dejaq.connect(wire, clock=clock, deadline=0.3) as hasty:
+        async with hasty.producer(TOPIC) as producer:
+            wire.down = True
+            wire.cut("create", done=True)
+            with pytest.raises(dejaq.Indefinite):
+                await producer.send(b"may be there")
+            with pytest.raises(dejaq.NoBroker):
+                await producer.send(b"never left")
+            with pytest.raises(dejaq.NoBroker):
+                await producer.send_batch([b"never left"] * 3)
+            with pytest.raises(dejaq.NoBroker):
+                await hasty.count(TOPIC)
+            wire.down = False
+            await producer.send(b"works again")
+        assert await hasty.count(TOPIC) == 2
+
+
+async def test_a_part_of_a_batch_that_got_no_answer_is_told_by_item(
+    wire: CuttingTransport, client: dejaq.Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dejaq.sdk.outgoing.CHUNK_COUNT_MAX", 2)
+    monkeypatch.setattr("dejaq.sdk.sender.PIPELINE_MAX", 1)
+    async with dejaq.connect(wire, clock=clock, deadline=0.3) as hasty, hasty.producer(TOPIC) as producer:
+        wire.cut("create", done=False, times=100, after=1)
+        results = await producer.send_batch([b"x"] * 5)
+        assert [code.name for code in results] == ["OK", "OK", *["INDEFINITE"] * 2, results[4].name]
+        assert results[4] in (dejaq.Code.NO_BROKER, dejaq.Code.INDEFINITE)
+
+
+async def test_a_consumer_tells_of_an_outage_beyond_its_deadline_and_goes_on_after_it(
+    wire: CuttingTransport, client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    async with (
+        dejaq.connect(wire, clock=clock, deadline=0.2) as hasty,
+        hasty.consumer(TOPIC, name="w") as consumer,
+    ):
+        wire.down = True
+        await wire.cut_now()
+        with pytest.raises(dejaq.NoBroker):
+            await asyncio.wait_for(anext(consumer), 5)
+        wire.down = False
+        await producer.send(b"x")
+
+        async def next_one() -> dejaq.Lease | None:
+            try:
+                return await asyncio.wait_for(anext(consumer), 5)
+            except dejaq.NoBroker:
+                return None
+
+        found: list[dejaq.Lease] = []
+
+        async def taken() -> bool:
+            lease = await next_one()
+            found.extend([lease] if lease else [])
+            return bool(found)
+
+        await eventually(taken, within=5)
+        await found[0].delete()
+
+
+async def test_no_broker_at_all_is_told_at_once_the_deadline_has_passed(wire: CuttingTransport) -> None:
+    wire.down = True
+    with pytest.raises(dejaq.NoBroker, match="cutting"):
+        async with dejaq.connect(wire, deadline=0.1):
+            pass
+    wire.down = False
+
+
+async def test_other_seeds_take_over(broker: dejaq.Broker, clock: VirtualClock) -> None:
+    first = CuttingTransport(broker.transport(), "first")
+    second = CuttingTransport(broker.transport(), "second")
+    first.down = True
+    client = dejaq.connect(first, clock=clock, deadline=5.0)
+    client._seeds._ring.append(second)
+    async with client:
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC) as producer, client.consumer(TOPIC, name="w") as consumer:
+            await producer.send(b"1")
+            assert (await anext(consumer)).body == b"1"
+            first.down, second.down = False, True
+            await second.cut_now()
+            await producer.send(b"2")
+            assert (await anext(consumer)).body == b"2"
+            assert first.sessions == 2
+
+
+async def test_a_draining_broker_is_left_without_an_error(broker: dejaq.Broker, clock: VirtualClock) -> None:
+    async with dejaq.Broker(clock=clock, drain_ms=60_000) as leaving:
+        away = CuttingTransport(leaving.transport(), "leaving")
+        staying = CuttingTransport(broker.transport(), "staying")
+        async with dejaq.connect(staying, clock=clock) as both:
+            await both.create_topic(TOPIC)
+        client = dejaq.connect(away, clock=clock, deadline=5.0)
+        client._seeds._ring.append(staying)
+        async with client:
+            await client.create_topic(TOPIC)
+            async with client.producer(TOPIC) as producer, client.consumer(TOPIC, name="w") as consumer:
+                await producer.send(b"1")
+                await (await anext(consumer)).delete()
+                draining = asyncio.ensure_future(leaving.central.drain())
+                await eventually(lambda: staying.sessions >= 2, within=5)
+                await producer.send(b"2")
+                assert (await asyncio.wait_for(anext(consumer), 5)).body == b"2"
+                await asyncio.wait_for(draining, 5)
+
+
+async def test_closing_during_an_outage_does_not_hang(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    await producer.send(b"x")
+    async with asyncio.timeout(5):
+        async with client.consumer(TOPIC, name="w") as consumer:
+            await anext(consumer)
+            wire.down = True
+            await wire.cut_now()
+    wire.down = False
