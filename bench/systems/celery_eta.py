@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
+import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,8 +25,6 @@ class CeleryClient:
     """An app with one task; consuming runs a worker in this process."""
 
     def __init__(self, address: str) -> None:
-        # The worker of this process runs no subprocesses, but it reads the command line otherwise.
-        os.environ["CELERY_LOADER"] = "app"
         self._app = Celery("bench", broker=f"redis://{address}/0", set_as_current=False)
         self._app.conf.update(
             task_ignore_result=True,
@@ -60,8 +58,9 @@ class CeleryClient:
             tally.taken([body.encode("ascii")])
             tally.deleted(1)
 
+        warnings.filterwarnings("ignore", message=".*superuser privileges")
         worker: Any = self._app.Worker(
-            pool="solo", loglevel="ERROR", without_heartbeat=True, without_mingle=True, without_gossip=True
+            pool="solo", quiet=True, loglevel="ERROR", without_heartbeat=True, without_mingle=True, without_gossip=True
         )
         thread = threading.Thread(target=_serve, args=(worker,), daemon=True)
         thread.start()

@@ -20,6 +20,8 @@ OPTIONS = {
     "checkpoint_timeout": "15min",
     "random_page_cost": "1.1",
     "jit": "off",
+    # A table that was just filled is analysed soon, not after a minute with bad plans.
+    "autovacuum_naptime": "2s",
 }
 
 

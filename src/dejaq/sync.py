@@ -13,6 +13,7 @@ One thread runs the event loop of a client; its objects may be used from any oth
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
@@ -233,6 +234,38 @@ class Client(_Wrapper[AsyncClient]):
     def browse(self, topic: str, **where: Any) -> Iterator[list[Message]]:
         """Pages of messages in order of time, without taking them."""
         return _each(self._inner.browse(topic, **where), self._runner)
+
+
+class Broker:
+    """A `dejaq.Broker` for a program without an event loop; arguments are the same, `url` is where it serves."""
+
+    def __init__(self, data: str | os.PathLike[str] | None = None, **keys: Any) -> None:
+        from dejaq.broker import Broker as AsyncBroker
+
+        self._inner = AsyncBroker(data, **{"listen": "127.0.0.1:0", **keys})
+        self._runner = Runner()
+
+    @property
+    def url(self) -> str:
+        """What a client connects to."""
+        return f"dejaq://{self._inner.address}"
+
+    def __enter__(self) -> Self:
+        self._runner.start()
+        try:
+            self._runner.run(self._inner.start())
+        except BaseException:
+            self._runner.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._runner.run(self._inner.stop())
+        finally:
+            self._runner.stop()
 
 
 def _each(items: AsyncIterator[Value], runner: Runner) -> Iterator[Value]:

@@ -56,7 +56,7 @@ def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None =
 
 @contextmanager
 def serve(data: Path | None = None, *options: str) -> Iterator[BrokerProcess]:
-    """A broker that answers, until the end of the block."""
+    """A broker that answers, until the end of the block; without `data` it keeps messages in memory."""
     broker = BrokerProcess(data, options=options)
     try:
         broker.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dejaq.testing.process import BrokerProcess
+from dejaq.testing.waiting import wait_until
 from tests.acceptance.process import DEJAQ, Done, dejaq, environment, serve
 
 Run = Callable[..., Done]
@@ -193,6 +195,25 @@ def test_a_long_file_from_stdin_is_sent_whole(run: Run, topic: str) -> None:
     assert run("count", topic, "--status", "waiting").out == "2500\n"
 
 
+def test_a_line_is_sent_before_the_pipe_ends_and_ctrl_c_ends_the_wait(
+    run: Run, topic: str, broker: BrokerProcess
+) -> None:
+    producer = subprocess.Popen(
+        [DEJAQ, "produce", topic, "--file", "-"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(broker.url),
+    )
+    assert producer.stdin is not None
+    with producer.stdin:
+        producer.stdin.write('{"body": "x", "delay": 3600}\n')
+        producer.stdin.flush()
+        wait_until(lambda: run("count", topic).out == "1\n", within=20, what="the line is sent")
+        producer.send_signal(signal.SIGINT)
+        assert producer.wait(timeout=20) == 130
+
+
 def test_a_file_that_is_not_there_is_wrong_usage(run: Run, topic: str) -> None:
     wrong = run("produce", topic, "--file", "missing.jsonl")
     assert wrong.code == 2
@@ -322,21 +343,6 @@ def test_serve_keeps_what_it_acknowledged_and_stops_when_asked(tmp_path: Path) -
         assert asyncio.run(first.exited()) == 0
     with serve(data) as second:
         assert dejaq("get", "kept", "k-1", url=second.url).code == 0
-
-
-def test_a_second_broker_on_a_taken_port_ends_at_once(broker: BrokerProcess) -> None:
-    refused = dejaq("serve", "--memory", "--listen", broker.address)
-    assert refused.code == 1
-    assert "[PORT_TAKEN]" in refused.err
-    assert "Traceback" not in refused.err
-
-
-def test_a_second_broker_on_a_locked_directory_ends_at_once(tmp_path: Path) -> None:
-    """G7: it is refused, and neither broker shares the directory."""
-    with serve(tmp_path / "data"):
-        refused = dejaq("serve", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
-    assert refused.code == 1
-    assert "[STORE_LOCKED]" in refused.err
 
 
 def test_serve_tells_programs_where_it_listens() -> None:

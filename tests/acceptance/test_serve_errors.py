@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 from pathlib import Path
@@ -17,9 +18,10 @@ from tests.acceptance.process import Done, dejaq, serve
 def data(tmp_path: Path) -> Path:
     """A data directory that a broker has used and left."""
     path = tmp_path / "data"
-    with serve("--data", str(path)) as serving:
-        assert dejaq("topic", "create", "mail", url=serving.url).code == 0
-        assert serving.stop() == 0
+    with serve(path) as broker:
+        assert dejaq("topic", "create", "mail", url=broker.url).code == 0
+        broker.terminate()
+        assert asyncio.run(broker.exited()) == 0
     return path
 
 
@@ -41,9 +43,9 @@ def check(done: Done, code: str, *words: str) -> None:
 
 
 def test_a_data_directory_that_another_broker_holds(tmp_path: Path) -> None:
-    with serve("--data", str(tmp_path / "data")) as serving:
+    with serve(tmp_path / "data") as broker:
         check(refused(tmp_path / "data"), "STORE_LOCKED", str(tmp_path / "data"))
-        assert dejaq("info", url=serving.url).code == 0, "the first broker goes on"
+        assert dejaq("info", url=broker.url).code == 0, "the first broker goes on"
 
 
 def test_a_port_that_is_taken(data: Path) -> None:
@@ -52,15 +54,14 @@ def test_a_port_that_is_taken(data: Path) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         check(refused(data, listen=address), "PORT_TAKEN", address)
-    with serve("--data", str(data)):
-        pass
+    with serve(data) as broker:
+        assert dejaq("info", url=broker.url).code == 0, "the directory was let go of"
 
 
 def test_a_port_that_another_broker_serves(tmp_path: Path) -> None:
-    with serve("--memory") as serving:
-        address = serving.url.removeprefix("dejaq://")
-        check(refused(tmp_path / "data", listen=address), "PORT_TAKEN", address)
-        assert dejaq("info", url=serving.url).code == 0, "the first broker goes on"
+    with serve() as broker:
+        check(refused(tmp_path / "data", listen=broker.address), "PORT_TAKEN", broker.address)
+        assert dejaq("info", url=broker.url).code == 0, "the first broker goes on"
 
 
 @pytest.mark.parametrize("part", ["db/CURRENT", "watermark"])

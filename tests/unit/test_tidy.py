@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "src/dejaq/protocol/v1/"
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+FILE_BYTES_MAX = 1024 * 1024
 VAGUE = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "stuff"})
 TEST_FOLDERS = frozenset({"unit", "conformance", "integration", "acceptance", "chaos", "fuzz"})
 
@@ -61,6 +62,16 @@ def text_files() -> Iterator[tuple[Path, str]]:
             yield path, path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
+
+
+def test_every_file_has_a_plain_name_and_is_small() -> None:
+    """A data directory or a large artefact that was added by mistake shows here."""
+    strange = [
+        named(path)
+        for path in project_files()
+        if not re.fullmatch(r"[\w.][\w.\-]*(/[\w.][\w.\-]*)*", named(path)) or path.stat().st_size > FILE_BYTES_MAX
+    ]
+    assert strange == []
 
 
 def test_a_module_is_one_noun_and_not_a_book() -> None:

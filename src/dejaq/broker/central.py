@@ -12,6 +12,7 @@ from dejaq.broker.carrier.loader import Loader
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.carrier.session import Session
+from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Labels, Metrics
@@ -78,9 +79,13 @@ class Central:
             storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max
         )
         self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
-        queries = Queries(storage=storage, clock=clock, find_topic=self.catalog.live)
+        self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
         self.services = services_of(
-            overseer=self._overseer, queries=queries, greeter=self.greeter, metrics=self.metrics
+            overseer=self._overseer,
+            queries=Queries(storage=storage, clock=clock, find_topic=self.catalog.live),
+            snapshots=self._snapshots,
+            greeter=self.greeter,
+            metrics=self.metrics,
         )
         self.server: Server | None = None
         self._close_metrics: Callable[[], None] | None = None
@@ -180,6 +185,7 @@ class Central:
         if self._close_metrics is not None:
             await asyncio.to_thread(self._close_metrics)
             self._close_metrics = None
+        self._snapshots.close_all()
         await self.storage.close()
 
     async def _keep(self, work: Callable[[], object], name: str) -> None:

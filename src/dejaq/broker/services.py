@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.session import Frames, Send
+from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.broker.metrics import ERRORS, Metrics
 from dejaq.broker.overseer.greeter import Greeter
 from dejaq.broker.overseer.service import OverseerService
@@ -54,7 +55,7 @@ class Services:
 
 
 def services_of(
-    *, overseer: OverseerService, queries: Queries, greeter: Greeter, metrics: Metrics
+    *, overseer: OverseerService, queries: Queries, snapshots: Snapshots, greeter: Greeter, metrics: Metrics
 ) -> Services:
     """The table of every call, named as in the protocol."""
     return Services(
@@ -68,8 +69,10 @@ def services_of(
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,
+            "Carrier.OpenSnapshot": snapshots.open,
+            "Carrier.CloseSnapshot": snapshots.close,
         },
-        streams={"Carrier.Browse": queries.browse},
+        streams={"Carrier.Browse": queries.browse, "Carrier.Scan": snapshots.scan},
         session=greeter.serve,
         metrics=metrics,
     )

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.lines import LINE_BYTES_MAX, lines_of
 from dejaq.cli.options import group_option, header_option, one_time, parse_headers
 from dejaq.cli.progress import Progress
 from dejaq.cli.rows import Row, RowError, parse_row
@@ -78,7 +79,7 @@ def produce(
 def _produce_file(invocation: Invocation, topic: str, group: str, path: str) -> int:
     async def work(client: Client) -> Sender:
         async with client.producer(topic, group=group) as producer:
-            with _lines(path) as (source, size), Progress("sending", size, quiet=invocation.json) as progress:
+            with _source(path) as (source, size), Progress("sending", size, quiet=invocation.json) as progress:
                 sender = Sender(invocation, producer)
                 await sender.send_all(source, progress)
                 return sender
@@ -98,15 +99,15 @@ def _produce_file(invocation: Invocation, topic: str, group: str, path: str) -> 
 
 
 @contextmanager
-def _lines(path: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """The open source and its size in bytes, where that is known."""
+def _source(path: str) -> Iterator[tuple[int, int | None]]:
+    """The descriptor to read from and its size in bytes, where that is known."""
     if path == "-":
-        yield sys.stdin.buffer, None
+        yield sys.stdin.fileno(), None
         return
     try:
         with Path(path).open("rb") as source:
             known = Path(path).is_file()
-            yield source, Path(path).stat().st_size if known else None
+            yield source.fileno(), Path(path).stat().st_size if known else None
     except (FileNotFoundError, IsADirectoryError, PermissionError) as wrong:
         raise click.BadParameter(f"cannot read {path}: {wrong.strerror}", param_hint="--file") from None
 
@@ -121,24 +122,35 @@ class Sender:
         self.repeats = 0
         self.refused = 0
 
-    async def send_all(self, source: IO[bytes], progress: Progress) -> None:
-        """Send every line; one that is refused is told with its number and the rest goes on."""
-        rows: list[Row] = []
-        held = 0
-        for number, line in enumerate(source, start=1):
-            if line.strip():
-                try:
-                    rows.append(parse_row(line.decode("utf-8"), number))
-                    held += len(rows[-1].body)
-                except (RowError, UnicodeDecodeError) as wrong:
-                    self._refuse(number, "INVALID_ROW", str(wrong))
-            if len(rows) >= ROWS_A_BATCH or held >= BYTES_A_BATCH:
+    async def send_all(self, source: int, progress: Progress) -> None:
+        """Send every line as it comes; one that is refused is told with its number and the rest goes on."""
+        number = 0
+        async for lines in lines_of(source):
+            rows: list[Row] = []
+            held = 0
+            for line in lines:
+                number += 1
+                row = self._parse(line, number)
+                if row is not None:
+                    rows.append(row)
+                    held += len(row.body)
+                if len(rows) >= ROWS_A_BATCH or held >= BYTES_A_BATCH:
+                    await self._send(rows)
+                    rows, held = [], 0
+            if rows:
                 await self._send(rows)
-                rows, held = [], 0
-            progress.advance(len(line), f"{self.created:,} created")
-        if rows:
-            await self._send(rows)
-        progress.advance(0, f"{self.created:,} created")
+            progress.advance(sum(map(len, lines)) + len(lines), f"{self.created:,} created")
+
+    def _parse(self, line: bytes, number: int) -> Row | None:
+        if not line.strip():
+            return None
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise RowError(f"longer than {LINE_BYTES_MAX} bytes")
+            return parse_row(line.decode("utf-8"), number)
+        except (RowError, UnicodeDecodeError) as wrong:
+            self._refuse(number, "INVALID_ROW", str(wrong))
+            return None
 
     async def _send(self, rows: Sequence[Row]) -> None:
         # A batch is columns: rows with and without an id, and with a time or a delay, go apart.

@@ -117,6 +117,25 @@ class LeaseSet:
         return [message_id for span in self.spans for message_id in span.expand()]
 
 
+@dataclass(slots=True)
+class MessageColumns:
+    """Messages as columns, for reading many of them: what `Message` is for one. `headers` are encoded."""
+
+    ids: list[str] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
+    ts: list[int] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """Ask for what is due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max` bytes."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, MessageColumns, Outcomes, RowRange
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.message import Message
+from dejaq.domain.message import Message, status_of
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
 from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
@@ -157,6 +157,23 @@ def messages_to_proto(
         statuses=[m.status(now) for m in messages],
         asked=asked,
         cursor=cursor or b"",
+    )
+
+
+def columns_to_proto(columns: MessageColumns, *, now: int) -> carrier_pb2.MessageColumns:
+    """Columns as they go over the wire, with their status at `now`."""
+    return carrier_pb2.MessageColumns(
+        ids=columns.ids,
+        buckets=columns.buckets,
+        ts=columns.ts,
+        priorities=columns.priorities,
+        bodies=columns.bodies,
+        groups=columns.owners,
+        consumers=columns.consumers,
+        versions=columns.versions,
+        attempts=columns.attempts,
+        headers=columns.headers if any(columns.headers) else None,
+        statuses=[status_of(ts, who, now) for ts, who in zip(columns.ts, columns.consumers, strict=True)],
     )
 
 

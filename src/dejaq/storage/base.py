@@ -8,11 +8,11 @@ storage that cannot work raises `StoreError`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, MessageColumns, Outcomes, RowRange
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 
@@ -68,6 +68,24 @@ class Edits:
     priorities: Sequence[int | None] | None = None
     headers: Sequence[bytes | None] | None = None
     versions: Sequence[int | None] | None = None
+
+
+class Snapshot(Protocol):
+    """A topic as it stood at one instant, to be read at leisure while the topic changes."""
+
+    @property
+    def at(self) -> int:
+        """The instant, in UTC ms; statuses are those of that time."""
+
+    @property
+    def count(self) -> int:
+        """How many messages there were."""
+
+    def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[MessageColumns]:
+        """The messages of the buckets that match, in no order, in portions of a bounded size; may be called again."""
+
+    def close(self) -> None:
+        """Let go of the view; a scan that is under way ends with an error."""
 
 
 class Storage(Protocol):
@@ -212,3 +230,6 @@ class Storage(Protocol):
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of the messages that match, in order of (ts, id)."""
+
+    async def snapshot(self, topic: Topic, now: int) -> Snapshot:
+        """A view of the topic as it stands now."""

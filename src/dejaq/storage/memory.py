@@ -16,6 +16,7 @@ from dejaq.domain.message import Message, status_of
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.memory_snapshot import MemorySnapshot
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
 
 _TS_BYTES = 8
@@ -336,6 +337,10 @@ class MemoryStorage:
             messages=[message.message(topic.name) for _, message in page],
             cursor=page[-1][0] if more and page else None,
         )
+
+    async def snapshot(self, topic: Topic, now: int) -> MemorySnapshot:
+        """A copy of the topic."""
+        return MemorySnapshot([m.message(topic.name) for m in self._matching(topic, Filter(), now)], now)
 
     def _matching(self, topic: Topic, where: Filter, now: int) -> Iterator[HeldMessage]:
         for message in self._timeline(topic).all():

@@ -209,6 +209,9 @@ class Leaser:
         await asyncio.sleep(0)
         if task.done() and not task.exception() and task.result() is None:
             self._ran_dry(call)
+            if len(self._calls) > 1:
+                # An empty call must not hold a place behind one that is being committed.
+                self._calls.pop()
 
     def _ran_dry(self, call: _Call) -> None:
         if call.nudges == self._nudges:

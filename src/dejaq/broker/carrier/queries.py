@@ -55,13 +55,13 @@ class Queries:
     async def count(self, request: carrier.CountRequest) -> carrier.CountResponse:
         """How many messages match, exactly."""
         topic = self._find_topic(request.topic)
-        where = _filter_from_proto(request.filter)
+        where = filter_from_proto(request.filter)
         return carrier.CountResponse(count=await self._storage.count(topic, where, self._clock.now_ms()))
 
     async def histogram(self, request: carrier.HistogramRequest) -> carrier.HistogramResponse:
         """How many messages match in each step of time."""
         topic = self._find_topic(request.topic)
-        where = _filter_from_proto(request.filter)
+        where = filter_from_proto(request.filter)
         if not (request.filter.HasField("start") and request.filter.HasField("end")):
             raise InvalidArgument("a histogram needs a start and an end")
         step = request.step_ms
@@ -79,7 +79,7 @@ class Queries:
     async def browse(self, request: carrier.BrowseRequest) -> AsyncIterator[carrier.MessageColumns]:
         """Page after page of the messages that match."""
         topic = self._find_topic(request.topic)
-        where = _filter_from_proto(request.filter)
+        where = filter_from_proto(request.filter)
         if request.page_size > limits.BROWSE_PAGE_MAX:
             raise error_of(
                 Code.LIMIT_EXCEEDED, f"page_size={request.page_size}; at most {limits.BROWSE_PAGE_MAX}"
@@ -132,7 +132,8 @@ def _fitting(messages: list[Message], budget: int) -> int:
     return len(messages)
 
 
-def _filter_from_proto(proto: carrier.Filter) -> Filter:
+def filter_from_proto(proto: carrier.Filter) -> Filter:
+    """The filter of a query, or INVALID_ARGUMENT."""
     status: Status | None = None
     if proto.status:
         try:

@@ -344,6 +344,50 @@ class BrowseRequest(_message.Message):
     cursor: bytes
     def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[bytes] = ...) -> None: ...
 
+class SnapshotRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("snapshot", "buckets", "at_ms", "messages", "keep_ms")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    buckets: int
+    at_ms: int
+    messages: int
+    keep_ms: int
+    def __init__(self, snapshot: _Optional[str] = ..., buckets: _Optional[int] = ..., at_ms: _Optional[int] = ..., messages: _Optional[int] = ..., keep_ms: _Optional[int] = ...) -> None: ...
+
+class CloseSnapshotRequest(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    def __init__(self, snapshot: _Optional[str] = ...) -> None: ...
+
+class CloseSnapshotResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ScanRequest(_message.Message):
+    __slots__ = ("snapshot", "first_bucket", "end_bucket", "filter", "without_bodies")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BUCKET_FIELD_NUMBER: _ClassVar[int]
+    END_BUCKET_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_BODIES_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    first_bucket: int
+    end_bucket: int
+    filter: Filter
+    without_bodies: bool
+    def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ...) -> None: ...
+
 class MessageColumns(_message.Message):
     __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor")
     IDS_FIELD_NUMBER: _ClassVar[int]

@@ -61,6 +61,21 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
                 _registered_method=True)
+        self.OpenSnapshot = channel.unary_unary(
+                '/dejaq.v1.Carrier/OpenSnapshot',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
+        self.CloseSnapshot = channel.unary_unary(
+                '/dejaq.v1.Carrier/CloseSnapshot',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotResponse.FromString,
+                _registered_method=True)
+        self.Scan = channel.unary_stream(
+                '/dejaq.v1.Carrier/Scan',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+                _registered_method=True)
 
 
 class CarrierServicer:
@@ -103,6 +118,27 @@ class CarrierServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenSnapshot(self, request, context):
+        """A view of a topic at one instant, which several scans read from, each its own buckets. It ends when it is closed
+        or has not been read from for `keep_ms`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scan(self, request, context):
+        """Every message of some buckets in a snapshot, in no order; made for reading everything without disturbing delivery.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CarrierServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +165,21 @@ def add_CarrierServicer_to_server(servicer, server):
             'Browse': grpc.unary_stream_rpc_method_handler(
                     servicer.Browse,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.SerializeToString,
+            ),
+            'OpenSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSnapshot,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.SnapshotRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'CloseSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseSnapshot,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotResponse.SerializeToString,
+            ),
+            'Scan': grpc.unary_stream_rpc_method_handler(
+                    servicer.Scan,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.SerializeToString,
             ),
     }
@@ -268,6 +319,87 @@ class Carrier:
             target,
             '/dejaq.v1.Carrier/Browse',
             dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/OpenSnapshot',
+            dejaq_dot_v1_dot_carrier__pb2.SnapshotRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/CloseSnapshot',
+            dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.CloseSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Scan',
+            dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
             options,
             channel_credentials,

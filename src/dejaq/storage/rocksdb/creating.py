@@ -55,17 +55,13 @@ def _stretches(count: int, without: dict[int, Code]) -> list[RowRange]:
     return stretches
 
 
-def _add_generated(
-    image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch
-) -> None:
+def _add_generated(image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch) -> None:
     ts = incoming.ts
     for start, end in stretches:
         while start < end:
             time_slice = ts[start] // keys.SLICE_MS
             cut = bisect_left(ts, (time_slice + 1) * keys.SLICE_MS, start, end)
-            record = records.Run(
-                owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start
-            )
+            record = records.Run(owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start)
             _fill(image, record, incoming, range(start, cut), batch)
             image.add_run(batch, incoming.bucket, time_slice, owner, record)
             start = cut
@@ -88,9 +84,7 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: range,
         record.bodies.extend(bodies)
 
 
-def _add_listed(
-    image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch
-) -> None:
+def _add_listed(image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch) -> None:
     assert incoming.ids is not None
     buckets = image.topic.settings.buckets
     draft = Draft()

@@ -109,6 +109,10 @@ class Database:
             raise read_error(self.path, fault)
         return item if item is not None and item[0] >= start else None
 
+    def view(self) -> View:
+        """Everything as it is now, to be read later."""
+        return View(self.path, self._db.iter())
+
     def write(self, batch: WriteBatch) -> None:
         """Write atomically; durable after the next `sync`."""
         self._db.write(batch, self._write_options)
@@ -134,6 +138,38 @@ class Database:
         """Close and release the lock. Nothing else may be inside a call."""
         gc.collect()
         self._db.close()
+
+
+class View:
+    """The database as it was at one moment. Holds it open: close every view before the database."""
+
+    def __init__(self, path: Path, iterator: RdictIter) -> None:
+        self._path = path
+        self._iterator: RdictIter | None = iterator
+
+    def items(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values with start <= key < end. One at a time: the next call moves the same iterator."""
+        if self._iterator is None:
+            raise error_of(Code.NOT_FOUND, "the snapshot is closed; open another")
+        iterator = self._iterator
+        iterator.seek(start)
+        while iterator.valid():
+            key: bytes = iterator.key()
+            if key >= end:
+                return
+            yield key, iterator.value()
+            iterator.next()
+        fault = _fault(iterator)
+        if fault:
+            raise read_error(self._path, fault)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        return next((value for _, value in self.items(key, key + b"\0")), None)
+
+    def close(self) -> None:
+        """Let go."""
+        self._iterator = None
 
 
 def _fault(iterator: RdictIter) -> str:

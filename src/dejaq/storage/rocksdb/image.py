@@ -356,9 +356,7 @@ class Image:
 
     def spans(self, lease: Lease, rows: int) -> list[IdSpan]:
         """The ids of rows of a lease, in the order of their numbers."""
-        return [
-            part.run.id_span(start, end) for part in lease.parts for start, end in masks.ranges(part.in_run(rows))
-        ]
+        return [part.run.id_span(start, end) for part in lease.parts for start, end in masks.ranges(part.in_run(rows))]
 
     def drop_from_lease(self, batch: Batch, lease: Lease, rows: int, *, gone: bool) -> None:
         """Take rows out of a lease; the lease goes with its last row.
@@ -390,9 +388,7 @@ class Image:
     def _load_lease(self, lease_id: int, record: records.Lease) -> None:
         parts: list[Part] = []
         standing, offset = 0, 0
-        for place, start, count, due in zip(
-            record.runs, record.starts, record.counts, record.dues, strict=True
-        ):
+        for place, start, count, due in zip(record.runs, record.starts, record.counts, record.dues, strict=True):
             run = self._leased_run(place)
             attempts = list(record.attempts[offset : offset + count]) or None
             parts.append(Part(run, start, count, offset, due=due, attempts=attempts))

@@ -207,9 +207,7 @@ class LeaseBook:
         return None
 
 
-def _discard(
-    table: dict[str, dict[int, Lease]] | dict[bytes, dict[int, Lease]], key: object, lease_id: int
-) -> None:
+def _discard(table: dict[str, dict[int, Lease]] | dict[bytes, dict[int, Lease]], key: object, lease_id: int) -> None:
     leases = table.get(key)  # type: ignore[call-overload]
     if leases is not None:
         leases.pop(lease_id, None)

@@ -118,9 +118,7 @@ def _decide(
     return decide_by_owner(standing, owner=owner, now=now, version=version), holding
 
 
-def _leave(
-    image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool
-) -> None:
+def _leave(image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool) -> None:
     """Take a row out of its run and out of the lease it was lost from."""
     image.remove_rows(batch, run, 1 << row, keep_bodies=keep_bodies)
     if holding is not None:

@@ -82,9 +82,7 @@ def _tally_free(
             _add(tally, start, step, first, count)
             continue
         for run in image.runs_between(max(first, low), min(behind, high), owner):
-            _tally_rows(
-                run, run.live & run.rows_between(max(first, low), min(behind, high)), start, step, tally, 1
-            )
+            _tally_rows(run, run.live & run.rows_between(max(first, low), min(behind, high)), start, step, tally, 1)
     for lease in image.leases:
         for part in lease.parts:
             run = part.run
@@ -154,9 +152,7 @@ def _free_rows(
 ) -> Iterator[tuple[int, str, bytes, int, Run]]:
     """Rows in no lease, slice by slice, each slice in order."""
     for first, behind, _ in image.cells.between(low, high):
-        for begin in range(
-            max(first, low // keys.SLICE_MS * keys.SLICE_MS), min(behind, high), keys.SLICE_MS
-        ):
+        for begin in range(max(first, low // keys.SLICE_MS * keys.SLICE_MS), min(behind, high), keys.SLICE_MS):
             bottom, top = max(begin, low), min(begin + keys.SLICE_MS, high)
             rows = [
                 (run.record.ts[row], run.id_at(row), run.key, row, run)

@@ -18,9 +18,7 @@ from dejaq.storage.rocksdb.lease import Lease, Part
 class Settlement:
     """One settlement: which of the asked rows its consumer still holds, and what is to be said of the others."""
 
-    def __init__(
-        self, image: Image, lease_id: int, consumer: str, ranges: Sequence[RowRange] | None, now: int
-    ) -> None:
+    def __init__(self, image: Image, lease_id: int, consumer: str, ranges: Sequence[RowRange] | None, now: int) -> None:
         self.image = image
         self.lease = image.leases.get(lease_id)
         if self.lease is None:
@@ -78,10 +76,7 @@ def _held(lease: Lease | None, consumer: str, asked: int, now: int) -> int:
     held = 0
     for expires, rows in lease.terms.items():
         standing = Standing(expires, "", lease.consumer, lease.id)
-        if (
-            rows & asked
-            and decide_by_consumer(standing, consumer=consumer, version=lease.id, now=now) is Code.OK
-        ):
+        if rows & asked and decide_by_consumer(standing, consumer=consumer, version=lease.id, now=now) is Code.OK:
             held |= rows & asked
     return held
 
@@ -141,9 +136,7 @@ def recall(settlement: Settlement, batch: Batch) -> None:
         # Rows that were lost before: their place and attempts are no longer those of their run.
         for row in masks.rows(rows):
             attempts = part.attempts_at(row) - 1
-            draft.add(
-                part.run.bucket, part.run.owner, image.row(part.run, row, ts=part.due, attempts=attempts)
-            )
+            draft.add(part.run.bucket, part.run.owner, image.row(part.run, row, ts=part.due, attempts=attempts))
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=False)
     for part, rows in given_back:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
@@ -19,6 +20,7 @@ from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, set
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 
@@ -35,14 +37,14 @@ _FORGET_EVERY_MS = 3_600_000
 class RocksStorage:
     """Topics and messages in one directory, which one process holds."""
 
-    def __init__(
-        self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT, journal: bool = False
-    ) -> None:
+    def __init__(self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT, journal: bool = False) -> None:
         self._path = path
         self._journal = journal
         self._window_bytes = window_bytes
         self._failure: str | None = "the store is not open"
         self._images: dict[int, Image] = {}
+        # A snapshot that nobody holds any more is gone, and its view with it.
+        self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._number = 0
         self._forgot_at = 0
 
@@ -60,9 +62,7 @@ class RocksStorage:
         mark = watermark.read() if self._path.is_dir() else None
         if fresh != (mark is None):
             missing = "its database" if fresh else "its watermark"
-            raise error_of(
-                Code.STORE_CORRUPT, f"{self._path} has lost {missing}; restore the directory from a backup"
-            )
+            raise error_of(Code.STORE_CORRUPT, f"{self._path} has lost {missing}; restore the directory from a backup")
         try:
             database_path.mkdir(parents=True, exist_ok=True)
         except OSError as cause:
@@ -132,6 +132,9 @@ class RocksStorage:
         self._failure = "the store is not open"
         await self._committer.stop()
         self._images.clear()
+        for snapshot in self._snapshots:
+            snapshot.close()
+        self._snapshots.clear()
         sequence = self._database.sequence
         await asyncio.to_thread(self._database.close)
         await asyncio.to_thread(self._watermark.write, Mark(sequence, *manifest_of(self._database.path)))
@@ -214,9 +217,7 @@ class RocksStorage:
         return self._number
 
     def _new_image(self, topic: Topic) -> Image:
-        return Image(
-            topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox
-        )
+        return Image(topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox)
 
     def _enter(self, topic: Topic) -> Image:
         image = self._new_image(topic)
@@ -302,7 +303,7 @@ class RocksStorage:
         """Read ahead in small steps, letting others run between them."""
         for bucket in buckets:
             while self._failure is None and self._image(topic).load_near(bucket, until):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # noqa: ASYNC110  a pause between two steps, not a poll
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """What is left of a consumer's live leases."""
@@ -419,6 +420,16 @@ class RocksStorage:
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
         return await self._look(topic, lambda image: querying.browse(image, where, cursor, limit, now))
+
+    async def snapshot(self, topic: Topic, now: int) -> RocksSnapshot:
+        """A view of a topic, kept until it is closed or the store is."""
+
+        def take(image: Image) -> RocksSnapshot:
+            return RocksSnapshot(image, self._database.view(), now)
+
+        snapshot = await self._look(topic, take)
+        self._snapshots.add(snapshot)
+        return snapshot
 
 
 def _last_journalled(database: Database) -> int:

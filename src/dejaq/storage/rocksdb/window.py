@@ -200,9 +200,7 @@ class Window:
     def retreat(self, key: bytes) -> list[Run]:
         """Let go of every run from `key` on, and of the ones given back here; the cursor is at `key`."""
         dropped = [s.run for _, _, s in self._heap if isinstance(s, Free) and s.run.key >= key]
-        self._heap = [
-            entry for entry in self._heap if not (isinstance(entry[2], Free) and entry[2].run.key >= key)
-        ]
+        self._heap = [entry for entry in self._heap if not (isinstance(entry[2], Free) and entry[2].run.key >= key)]
         heapq.heapify(self._heap)
         self.move_cursor(key)
         return dropped

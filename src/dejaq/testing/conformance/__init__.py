@@ -19,6 +19,7 @@ from dejaq.testing.conformance import (
     restart,
     sessions,
     settle,
+    snapshots,
     topics,
 )
 from dejaq.testing.conformance.check import Check, StorageFactory, checks_of
@@ -26,7 +27,7 @@ from dejaq.testing.conformance.scene import Scene
 
 CHECKS: tuple[Check, ...] = tuple(
     check
-    for module in (create, ids, sessions, leases, settle, owner, queries, topics, concurrency)
+    for module in (create, ids, sessions, leases, settle, owner, queries, snapshots, topics, concurrency)
     for check in checks_of(module)
 ) + tuple(checks_of(restart, restarts=True))
 

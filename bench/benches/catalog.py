@@ -1,0 +1,20 @@
+"""The benches by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bench.benches import accuracy, burst, depth, latency, mutate, send_loop, throughput
+from bench.harness.stage import Outcome
+from bench.plan import Plan
+from bench.systems.base import System
+
+RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
+    "throughput": throughput.run,
+    "accuracy": accuracy.run,
+    "depth": depth.run,
+    "burst": burst.run,
+    "mutate": mutate.run,
+    "latency": latency.run,
+    "send_loop": send_loop.run,
+}

@@ -1,0 +1,137 @@
+"""How much work: the full comparison, the quick one for every day, and a smoke run that only shows that all works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LATENESS_BENCHES = ("accuracy", "depth", "burst")
+BENCHES = ("throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop")
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """So many messages, all at one millisecond or spread over `seconds`."""
+
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Sizes of one run. `phase_seconds_max` ends any phase of a system that cannot do the whole of it in time."""
+
+    name: str
+    benches: tuple[str, ...]
+    systems: tuple[str, ...]
+    lateness_systems: tuple[str, ...]
+    repeats: int
+    lateness_repeats: int
+    phase_seconds_max: float
+    body_bytes: tuple[int, ...]
+    clients: tuple[int, ...]
+    messages: int
+    pending: int
+    depth_pending: int
+    load_seconds_max: float
+    accuracy_per_s: tuple[int, ...]
+    depth_per_s: tuple[int, ...]
+    due_seconds: int
+    bursts: tuple[Burst, ...]
+    burst_consumers: int
+    changes_single: int
+    changes_batched: int
+    latency_messages: int
+    loop_messages: int
+
+
+EVERYONE = (
+    "dejaq",
+    "dejaq-natural",
+    "redis-always",
+    "redis-everysec",
+    "beanstalkd-fsync",
+    "beanstalkd",
+    "nats-always",
+    "nats",
+    "rabbitmq",
+    "skip-locked",
+    "procrastinate",
+    "celery",
+)
+
+FULL = Plan(
+    name="full",
+    benches=BENCHES,
+    systems=EVERYONE,
+    lateness_systems=EVERYONE,
+    repeats=3,
+    lateness_repeats=3,
+    phase_seconds_max=20.0,
+    body_bytes=(100, 1_024),
+    clients=(1, 4),
+    messages=200_000,
+    pending=1_000_000,
+    depth_pending=10_000_000,
+    load_seconds_max=120.0,
+    accuracy_per_s=(1_000, 5_000, 10_000),
+    depth_per_s=(1_000, 4_000, 6_000),
+    due_seconds=60,
+    bursts=(Burst(messages=100_000, seconds=0.0), Burst(messages=500_000, seconds=1.0)),
+    burst_consumers=2,
+    changes_single=20_000,
+    changes_batched=200_000,
+    latency_messages=500,
+    loop_messages=64_000,
+)
+
+QUICK = Plan(
+    name="quick",
+    benches=("throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
+    systems=("dejaq", "dejaq-natural", "redis-always"),
+    lateness_systems=("dejaq", "redis-always"),
+    repeats=3,
+    lateness_repeats=1,
+    phase_seconds_max=10.0,
+    body_bytes=(100,),
+    clients=(1,),
+    messages=50_000,
+    pending=100_000,
+    depth_pending=100_000,
+    load_seconds_max=10.0,
+    accuracy_per_s=(5_000,),
+    depth_per_s=(1_000,),
+    due_seconds=5,
+    bursts=(Burst(messages=20_000, seconds=0.0),),
+    burst_consumers=2,
+    changes_single=2_000,
+    changes_batched=20_000,
+    latency_messages=100,
+    loop_messages=12_800,
+)
+
+SMOKE = Plan(
+    name="smoke",
+    benches=BENCHES,
+    systems=EVERYONE,
+    lateness_systems=EVERYONE,
+    repeats=1,
+    lateness_repeats=1,
+    phase_seconds_max=5.0,
+    body_bytes=(100,),
+    clients=(1,),
+    messages=3_000,
+    pending=3_000,
+    depth_pending=5_000,
+    load_seconds_max=5.0,
+    accuracy_per_s=(500,),
+    depth_per_s=(500,),
+    due_seconds=2,
+    bursts=(Burst(messages=2_000, seconds=0.0),),
+    burst_consumers=2,
+    changes_single=200,
+    changes_batched=2_000,
+    latency_messages=20,
+    loop_messages=640,
+)
+
+PLANS = {plan.name: plan for plan in (FULL, QUICK, SMOKE)}

@@ -1,0 +1,120 @@
+"""Runs a plan: benches one after the other, in each the systems interleaved and repeated."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from bench.benches.catalog import RUNS
+from bench.harness.stage import Outcome
+from bench.plan import LATENESS_BENCHES, Plan
+from bench.records import Record, figures_of, record_of
+from bench.systems.base import System
+from bench.systems.catalog import system_named
+
+
+@dataclass(slots=True)
+class Series:
+    """The repeats of one shape of one bench on one system."""
+
+    shape: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    actual: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep one repeat; what is not a figure is kept of the last."""
+        self.runs.append(dict(outcome.figures))
+        self.actual, self.extras = outcome.actual, outcome.extras
+
+
+def available(names: Sequence[str]) -> list[System]:
+    """The systems that can run here; a line for each that cannot."""
+    found = []
+    for name in names:
+        try:
+            system = system_named(name)
+        except ImportError as error:
+            say(f"{name}: left out, its client is missing: {error}")
+            continue
+        reason = system.missing()
+        if reason is None:
+            found.append(system)
+        else:
+            say(f"{name}: left out, {reason}; scripts/install_bench.sh installs what Debian has")
+    return found
+
+
+def run_plan(plan: Plan, systems: Sequence[System], benches: Sequence[str]) -> list[Record]:
+    """The records of all benches."""
+    records: list[Record] = []
+    for bench in benches:
+        wanted = plan.lateness_systems if bench in LATENESS_BENCHES else plan.systems
+        chosen = [system for system in systems if bench in system.benches and system.name in wanted]
+        records.extend(_run_bench(bench, plan, chosen))
+    return records
+
+
+def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record]:
+    repeats = plan.lateness_repeats if bench in LATENESS_BENCHES else plan.repeats
+    series: dict[tuple[str, str], Series] = {}
+    errors: dict[str, str] = {}
+    for repeat in range(repeats):
+        for system in systems:
+            if system.name in errors:
+                continue
+            started = time.monotonic()
+            try:
+                for outcome in RUNS[bench](system, plan):
+                    key = (system.name, str(outcome.shape))
+                    series.setdefault(key, Series(outcome.shape)).add(outcome)
+                    say(f"{bench} {repeat + 1}/{repeats} {system.name} {_shown(outcome)}")
+            except Exception as error:  # noqa: BLE001 - one system's failure is its record, and the rest runs
+                errors[system.name] = str(error).strip()
+                say(f"{bench} {repeat + 1}/{repeats} {system.name} FAILED: {errors[system.name]}")
+            say(f"{bench} {repeat + 1}/{repeats} {system.name} took {time.monotonic() - started:.1f} s")
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    by_name = {system.name: system for system in systems}
+    records = [_record(bench, by_name[name], one, plan, at) for (name, _), one in series.items()]
+    return records + [
+        {
+            "bench": bench,
+            "system": name,
+            "durable": by_name[name].durable,
+            "version": by_name[name].version(),
+            "settings": {**by_name[name].settings, "plan": plan.name},
+            "shape": {"failed": True},
+            "measured_at": at,
+            "error": text[-2_000:],
+        }
+        for name, text in errors.items()
+    ]
+
+
+def _record(bench: str, system: System, series: Series, plan: Plan, at: str) -> Record:
+    return record_of(
+        bench=bench,
+        system=system.name,
+        durable=system.durable,
+        version=system.version(),
+        settings={**system.settings, **series.shape, **series.actual, "plan": plan.name},
+        shape=series.shape,
+        runs=series.runs,
+        measured_at=at,
+        extras=series.extras,
+    )
+
+
+def _shown(outcome: Outcome) -> str:
+    shape = " ".join(f"{name}={value}" for name, value in outcome.shape.items())
+    figures = " ".join(f"{name}={value:,}" for name, value in figures_of(dict(outcome.figures)).items())
+    return f"[{shape}] {figures}"
+
+
+def say(text: str) -> None:
+    """A line of progress, beside the results."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,34 @@
+"""One message to several topics under one id, so that a repeat doubles it in none of them.
+
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+"""
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+
+import dejaq
+
+TOPICS = ["fan-mail", "fan-audit", "fan-statistics"]
+
+
+async def main() -> None:
+    async with AsyncExitStack() as stack:
+        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        client = await stack.enter_async_context(dejaq.connect(target))
+        for topic in TOPICS:
+            await client.create_topic(topic, buckets=4)
+
+        sent = await client.fan_out([*TOPICS, "no-such-topic"], b"order 17 is paid", delay=0.2)
+        for topic, code in sent.codes.items():
+            print(f"{topic}: {code.name}")
+
+        for topic in TOPICS:
+            async with client.consumer(topic, name="fan-1", max_messages=1) as consumer:
+                async for lease in consumer:
+                    print(f"{topic} received {lease.body!r}, the same id: {lease.id == sent.id}")
+                    await lease.delete()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

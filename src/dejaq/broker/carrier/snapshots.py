@@ -1,0 +1,92 @@
+"""Snapshots that clients opened: named, few, and closed when nobody reads from them any more."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from dejaq import limits
+from dejaq.broker.carrier.queries import filter_from_proto
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, InvalidArgument, error_of
+from dejaq.protocol.columns import columns_to_proto
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.base import Snapshot, Storage
+from dejaq.timekeeper.clock import Clock
+
+
+@dataclass(slots=True)
+class _Open:
+    snapshot: Snapshot
+    buckets: int
+    used: float
+    readers: int = 0
+
+
+class Snapshots:
+    """The scan side of the `Carrier` service."""
+
+    def __init__(self, *, storage: Storage, clock: Clock, find_topic: Callable[[str], Topic]) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._find_topic = find_topic
+        self._open: dict[str, _Open] = {}
+
+    async def open(self, request: carrier.SnapshotRequest) -> carrier.SnapshotResponse:
+        """Take a view of a topic and give it a name."""
+        topic = self._find_topic(request.topic)
+        self._drop_idle()
+        if len(self._open) >= limits.SNAPSHOTS_MAX:
+            raise error_of(
+                Code.LIMIT_EXCEEDED, f"{limits.SNAPSHOTS_MAX} snapshots are open; close one or wait until one ends"
+            )
+        snapshot = await self._storage.snapshot(topic, self._clock.now_ms())
+        name = secrets.token_hex(16)
+        self._open[name] = _Open(snapshot, topic.settings.buckets, self._clock.monotonic())
+        return carrier.SnapshotResponse(
+            snapshot=name,
+            buckets=topic.settings.buckets,
+            at_ms=snapshot.at,
+            messages=snapshot.count,
+            keep_ms=limits.SNAPSHOT_IDLE_MS_MAX,
+        )
+
+    async def close(self, request: carrier.CloseSnapshotRequest) -> carrier.CloseSnapshotResponse:
+        """Let a snapshot go; closing one that is gone is no error."""
+        held = self._open.pop(request.snapshot, None)
+        if held is not None:
+            held.snapshot.close()
+        return carrier.CloseSnapshotResponse()
+
+    async def scan(self, request: carrier.ScanRequest) -> AsyncIterator[carrier.MessageColumns]:
+        """The messages of some buckets of a snapshot."""
+        held = self._open.get(request.snapshot)
+        if held is None:
+            raise error_of(Code.NOT_FOUND, "no such snapshot: it was closed, or not read from for too long")
+        if not request.first_bucket <= request.end_bucket <= held.buckets:
+            raise InvalidArgument(
+                f"buckets {request.first_bucket} to {request.end_bucket} are not within the topic's {held.buckets}"
+            )
+        buckets = range(request.first_bucket, request.end_bucket)
+        where = filter_from_proto(request.filter)
+        held.readers += 1
+        try:
+            async for columns in held.snapshot.scan(buckets, where, bodies=not request.without_bodies):
+                yield columns_to_proto(columns, now=held.snapshot.at)
+                held.used = self._clock.monotonic()
+        finally:
+            held.readers -= 1
+
+    def close_all(self) -> None:
+        """Let every snapshot go, before the storage is closed."""
+        for held in self._open.values():
+            held.snapshot.close()
+        self._open.clear()
+
+    def _drop_idle(self) -> None:
+        oldest = self._clock.monotonic() - limits.SNAPSHOT_IDLE_MS_MAX / 1_000
+        for name, held in list(self._open.items()):
+            if held.used < oldest and not held.readers:
+                held.snapshot.close()
+                del self._open[name]

@@ -1,0 +1,48 @@
+"""A snapshot of the reference storage: a plain copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from dejaq.domain.batch import MessageColumns
+from dejaq.domain.headers import encode_headers
+from dejaq.domain.message import Message
+from dejaq.storage.base import Filter
+
+
+class MemorySnapshot:
+    """The messages of a topic as they were."""
+
+    def __init__(self, messages: list[Message], now: int) -> None:
+        self.at = now
+        self.count = len(messages)
+        self._messages = messages
+
+    def close(self) -> None:
+        """Forget them."""
+        self._messages = []
+
+    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[MessageColumns]:
+        """All that match, in one portion."""
+        found = [
+            message
+            for message in self._messages
+            if message.bucket in set(buckets)
+            and where.start <= message.ts < where.end
+            and where.status in (None, message.status(self.at))
+            and where.owner in (None, message.producer_group)
+            and where.consumer in (None, message.lock_consumer)
+        ]
+        if found:
+            yield MessageColumns(
+                ids=[message.id for message in found],
+                buckets=[message.bucket for message in found],
+                ts=[message.ts for message in found],
+                priorities=[message.priority for message in found],
+                bodies=[message.body for message in found] if bodies else [],
+                owners=[message.producer_group for message in found],
+                consumers=[message.lock_consumer for message in found],
+                versions=[message.version for message in found],
+                attempts=[message.attempts for message in found],
+                headers=[encode_headers(message.headers) for message in found],
+            )

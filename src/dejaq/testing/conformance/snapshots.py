@@ -1,0 +1,136 @@
+"""A snapshot shows a topic as it stood, whatever happens to it afterwards."""
+
+from __future__ import annotations
+
+from dejaq import limits
+from dejaq.domain.batch import MessageColumns
+from dejaq.domain.message import Message, Status
+from dejaq.errors import Code
+from dejaq.storage.base import Filter, Snapshot
+from dejaq.testing.conformance.scene import Scene
+
+
+async def a_snapshot_is_what_browse_shows(scene: Scene) -> None:
+    """Every message, leased, lost or free, with every column as `browse` has it."""
+    await _fill(scene)
+    expected = await scene.browse()
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    assert snapshot.at == scene.now
+    assert snapshot.count == len(expected)
+    assert await _rows(scene, snapshot) == sorted(map(_row, expected))
+
+
+async def later_changes_do_not_show(scene: Scene) -> None:
+    """What is created, deleted, released, edited or cancelled afterwards is not in it."""
+    ids = await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    before = await _rows(scene, snapshot)
+    await scene.put("later")
+    assert await scene.cancel(ids[-1]) == [Code.OK]
+    while (lease := await scene.try_lease(ahead=limits.PREFETCH_MS_MAX)) is not None:
+        await scene.delete(lease)
+    assert await _rows(scene, snapshot) == before
+
+
+async def scans_of_parts_make_the_whole(scene: Scene) -> None:
+    """Each bucket is in one part, so parts that share no bucket share no message."""
+    await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    buckets = range(scene.topic.settings.buckets)
+    parts = [await _rows(scene, snapshot, buckets=range(bucket, bucket + 1)) for bucket in buckets]
+    assert sorted(row for part in parts for row in part) == await _rows(scene, snapshot)
+
+
+async def filters_are_those_of_browse(scene: Scene) -> None:
+    """Time, status, owner and consumer select as they do for `browse`."""
+    await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    for where in (
+        Filter(status=Status.AVAILABLE),
+        Filter(status=Status.WAITING),
+        Filter(status=Status.PROCESSING),
+        Filter(owner="other"),
+        Filter(consumer="worker-2"),
+        Filter(start=scene.now + 1, end=scene.now + 60_001),
+    ):
+        page = await scene.storage.browse(scene.topic, where, None, 10_000, scene.now)
+        assert await _rows(scene, snapshot, where=where) == sorted(map(_row, page.messages)), where
+
+
+async def bodies_may_be_left_out(scene: Scene) -> None:
+    """Without bodies the column is empty and the rest is the same."""
+    await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    buckets = range(scene.topic.settings.buckets)
+    found = [columns async for columns in snapshot.scan(buckets, Filter(), bodies=False)]
+    assert all(columns.bodies == [] for columns in found)
+    assert sum(map(len, found)) == snapshot.count
+
+
+async def a_closed_snapshot_gives_nothing(scene: Scene) -> None:
+    """After `close` a scan ends with an error or has nothing."""
+    await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    snapshot.close()
+    try:
+        free = await _rows(scene, snapshot, where=Filter(status=Status.WAITING))
+    except Exception:  # noqa: BLE001  any error will do
+        return
+    assert free == []
+
+
+async def _fill(scene: Scene) -> list[str]:
+    """Free, leased, lost, released and edited messages, small and large; gives ids that are free."""
+    await scene.put_many(5, -10, name="lost")
+    await scene.lease("worker-3", lease_ms=1_000)
+    scene.advance(2_000)
+    await scene.put_many(4, 0, name="held")
+    lease = await scene.lease("worker-2", rows_max=6)
+    await scene.release(lease, [(0, 1)], delay=90_000)
+    await scene.delete(lease, [(1, 2)])
+    await scene.generate([0, 10, 30_000, 300_000], bucket=3)
+    await scene.put("large", 50_000, body=b"x" * (limits.INLINE_BODY_BYTES_MAX + 1), headers={"a": "b"})
+    await scene.put("other", 5_000, owner="other", priority=-4)
+    return await scene.put_many(3, 60_000, name="free")
+
+
+async def _rows(
+    scene: Scene, snapshot: Snapshot, *, buckets: range | None = None, where: Filter | None = None
+) -> list[tuple[object, ...]]:
+    chosen = buckets if buckets is not None else range(scene.topic.settings.buckets)
+    found = MessageColumns()
+    headers: list[bytes] = []
+    async for columns in snapshot.scan(chosen, where or Filter(), bodies=True):
+        for name in ("ids", "buckets", "ts", "priorities", "bodies", "owners", "consumers", "versions", "attempts"):
+            getattr(found, name).extend(getattr(columns, name))
+        headers += columns.headers or [b""] * len(columns)
+    return sorted(
+        zip(
+            found.ids,
+            found.buckets,
+            found.ts,
+            found.priorities,
+            found.bodies,
+            found.owners,
+            found.consumers,
+            found.versions,
+            found.attempts,
+            map(bool, headers),
+            strict=True,
+        )
+    )
+
+
+def _row(message: Message) -> tuple[object, ...]:
+    return (
+        message.id,
+        message.bucket,
+        message.ts,
+        message.priority,
+        message.body,
+        message.producer_group,
+        message.lock_consumer,
+        message.version,
+        message.attempts,
+        bool(message.headers),
+    )

@@ -1,0 +1,120 @@
+"""R19: bugs to plant into a broker's process, each one that the fault tests must find.
+
+    BrokerProcess(data, prelude=prelude("lost_delete"))
+
+They are planted from outside, before the broker starts; the product has no hook for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dejaq.broker.carrier import consumer
+from dejaq.domain import transitions
+from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.topic import Topic
+from dejaq.storage.rocksdb import settling
+from dejaq.storage.rocksdb.committer import Committer
+from dejaq.storage.rocksdb.store import RocksStorage
+
+ROOT = Path(__file__).resolve().parents[2]
+EARLY_MS = 40
+OVERLAP_MS = 150
+
+
+def prelude(bug: str) -> str:
+    """Python that plants a bug in the process that runs it."""
+    return f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.chaos import planted; planted.apply({bug!r})"
+
+
+def apply(bug: str) -> None:
+    """Plant one bug in this process."""
+    BUGS[bug]()
+
+
+def _ack_before_fsync() -> None:
+    """A change counts as durable when the operating system has it; the sync follows."""
+    write = Committer.write
+
+    def hasty(self: Committer, *arguments: Any) -> asyncio.Future[None]:
+        write(self, *arguments)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    _replace(Committer, "write", hasty)
+    _replace(Committer, "pending", lambda self: None)
+
+
+def _early_by_one() -> None:
+    """A message is sent to its consumer with a time before its own."""
+    write_push = consumer.write_push
+
+    def early(push: Any, lease: LeaseSet) -> None:
+        write_push(push, replace(lease, ts=[ts - EARLY_MS for ts in lease.ts]))
+
+    _replace(consumer, "write_push", early)
+
+
+def _lease_overlap() -> None:
+    """The store ends a lease before the consumer is told that it ends."""
+    lease = RocksStorage.lease
+
+    async def short(self: RocksStorage, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        granted = await lease(self, topic, replace(request, expires=request.until + OVERLAP_MS), now)
+        return granted and replace(granted, expires=request.expires)
+
+    _replace(RocksStorage, "lease", short)
+
+
+def _lost_delete() -> None:
+    """Every third delete is acknowledged and not done."""
+    delete = RocksStorage.delete
+    numbers = itertools.count(1)
+
+    async def forgetful(self: RocksStorage, *arguments: Any) -> Outcomes:
+        return Outcomes(0) if next(numbers) % 3 == 0 else await delete(self, *arguments)
+
+    _replace(RocksStorage, "delete", forgetful)
+
+
+def _skipped_bucket() -> None:
+    """The first bucket of a consumer is never looked at."""
+    lease = RocksStorage.lease
+
+    async def blind(self: RocksStorage, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        buckets = [bucket for bucket in request.buckets if bucket != 0]
+        return await lease(self, topic, replace(request, buckets=buckets), now) if buckets else None
+
+    _replace(RocksStorage, "lease", blind)
+
+
+def _no_version_check() -> None:
+    """A lease that has run out can still be settled by who had it."""
+    decide = transitions.decide_by_consumer
+
+    def trusting(standing: Any, *, consumer: str, version: int, now: int) -> Any:
+        return decide(standing, consumer=consumer, version=version, now=0)
+
+    _replace(settling, "decide_by_consumer", trusting)
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    "ack_before_fsync": _ack_before_fsync,
+    "early_by_one": _early_by_one,
+    "lease_overlap": _lease_overlap,
+    "lost_delete": _lost_delete,
+    "skipped_bucket": _skipped_bucket,
+    "no_version_check": _no_version_check,
+}
+
+
+def _replace(owner: object, name: str, value: object) -> None:
+    """Put `value` in place of something that must be there: a bug that plants nothing would prove nothing."""
+    getattr(owner, name)
+    setattr(owner, name, value)

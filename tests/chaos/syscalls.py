@@ -1,0 +1,186 @@
+"""Reads what strace saw of a broker: its syncs and writes of the log, and the frames on its sockets.
+
+strace holds a thread at the beginning and at the end of each call until it has written that down. So the order of its
+lines is an order of cause and effect: what a thread did after a call stands behind the end of that call.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+TRACED = "recvmsg,sendmsg,write,writev,pwrite64,fdatasync,fsync"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _PADDED = 0, 0x08
+_LINE = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
+_RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
+_CALL = re.compile(r"(\w+)\(\d+<((?:\\x[0-9a-f]{2})*)>(.*)\)\s+= (-?\d+)", re.DOTALL)
+_TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+
+
+def strace(out: Path) -> list[str] | None:
+    """The command that a broker is run by; None where there is no strace."""
+    if shutil.which("strace") is None:
+        return None
+    # -D: the broker stays our own child, whose id is known and who can be killed.
+    return [
+        *("strace", "-D", "-f", "-q", "-v", "-xx", "-y", "-s", "10000000"),
+        *("-e", "signal=none", "-e", f"trace={TRACED}", "-o", str(out)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One system call on one file: the lines on which it began and ended, and the bytes that it moved."""
+
+    name: str
+    file: str
+    data: bytes
+    began: int
+    ended: int
+
+
+def read_calls(trace: Path) -> list[Call]:
+    """The calls that succeeded, in the order in which they ended."""
+    calls: list[Call] = []
+    open_calls: dict[str, tuple[int, str]] = {}
+    with trace.open() as lines:
+        for number, line in enumerate(lines):
+            match = _LINE.match(line.rstrip("\n"))
+            if match is None:
+                continue
+            thread, text = match.groups()
+            began = number
+            if text.endswith("<unfinished ...>"):
+                open_calls[thread] = (number, text.removesuffix("<unfinished ...>"))
+                continue
+            resumed = _RESUMED.match(text)
+            if resumed is not None:
+                began, head = open_calls.pop(thread)
+                text = head + resumed[2]
+            call = _parse(text, began, number)
+            if call is not None:
+                calls.append(call)
+    return calls
+
+
+def _parse(text: str, began: int, ended: int) -> Call | None:
+    match = _CALL.match(text)
+    if match is None:
+        return None
+    name, file, arguments, answer = match.groups()
+    if int(answer) < 0:
+        return None
+    data = b"".join(_unescape(part) for part in _TEXT.findall(arguments))[: int(answer)]
+    return Call(name, _unescape(file).decode(errors="replace"), data, began, ended)
+
+
+def _unescape(text: str) -> bytes:
+    return bytes.fromhex(text.replace("\\x", ""))
+
+
+@dataclass(slots=True)
+class _Direction:
+    """The bytes of one direction of a connection, cut into HTTP/2 frames and these into gRPC messages."""
+
+    pending: bytearray = field(default_factory=bytearray)
+    streams: dict[int, bytearray] = field(default_factory=dict)
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The gRPC messages that end in `data`, each with the number of its stream."""
+        self.pending += data
+        while len(self.pending) >= 9:
+            length = int.from_bytes(self.pending[:3], "big")
+            if len(self.pending) < 9 + length:
+                return
+            kind, flags = self.pending[3], self.pending[4]
+            stream = int.from_bytes(self.pending[5:9], "big")
+            payload = bytes(self.pending[9 : 9 + length])
+            del self.pending[: 9 + length]
+            if kind == _DATA:
+                assert not flags & _PADDED
+                for message in self._messages(stream, payload):
+                    yield stream, message
+
+    def _messages(self, stream: int, payload: bytes) -> Iterator[bytes]:
+        waiting = self.streams.setdefault(stream, bytearray())
+        waiting += payload
+        while len(waiting) >= 5:
+            length = int.from_bytes(waiting[1:5], "big")
+            if len(waiting) < 5 + length:
+                return
+            yield bytes(waiting[5 : 5 + length])
+            del waiting[: 5 + length]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A create that was acknowledged: the bodies it was about, and the line on which the answer began to leave."""
+
+    bodies: list[bytes]
+    sent: int
+
+
+def acks_of_creates(calls: list[Call]) -> list[Ack]:
+    """Every answer with outcomes to a create, found in the bytes on the sockets."""
+    incoming: dict[str, _Direction] = {}
+    outgoing: dict[str, _Direction] = {}
+    # (connection, stream, request): sessions may share a connection, and number their requests by themselves.
+    asked: dict[tuple[str, int, int], list[bytes]] = {}
+    acks: list[Ack] = []
+    for call in calls:
+        if call.name == "recvmsg":
+            data = call.data
+            if data.startswith(_PREFACE):
+                incoming[call.file], outgoing[call.file] = _Direction(), _Direction()
+                data = data[len(_PREFACE) :]
+            if call.file in incoming:
+                for stream, message in incoming[call.file].feed(data):
+                    frame = _parsed(carrier.ClientFrame(), message)
+                    if frame is not None and frame.HasField("create"):
+                        asked[call.file, stream, frame.request] = list(frame.create.bodies)
+        elif call.name == "sendmsg" and call.file in outgoing:
+            for stream, message in outgoing[call.file].feed(call.data):
+                answer = _parsed(carrier.BrokerFrame(), message)
+                if answer is not None and answer.HasField("outcomes"):
+                    bodies = asked.pop((call.file, stream, answer.request), None)
+                    if bodies is not None:
+                        acks.append(Ack(bodies, call.began))
+    return acks
+
+
+def _parsed(frame: carrier.ClientFrame, message: bytes) -> carrier.ClientFrame | None:
+    try:
+        frame.ParseFromString(message)
+    except Exception:
+        # Messages of other calls share the connection.
+        return None
+    return frame
+
+
+def unsynced(calls: list[Call], acks: list[Ack], marker: re.Pattern[bytes]) -> list[str]:
+    """Each marker whose acknowledgement left before a sync, begun after its write into the log, had ended."""
+    written: dict[bytes, list[Call]] = {}
+    syncs: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.name in {"fdatasync", "fsync"}:
+            syncs.setdefault(call.file, []).append(call)
+        elif call.name in {"write", "writev", "pwrite64"} and call.file.endswith(".log"):
+            for found in marker.findall(call.data):
+                written.setdefault(found, []).append(call)
+    faults: list[str] = []
+    for ack in acks:
+        for name in {found for body in ack.bodies for found in marker.findall(body)}:
+            covered = any(
+                write.ended < sync.began and sync.ended < ack.sent
+                for write in written.get(name, [])[:1]
+                for sync in syncs.get(write.file, [])
+            )
+            if not covered:
+                faults.append(f"{name.decode()}: acknowledged on line {ack.sent} without a sync of its write before")
+    return faults

@@ -1,0 +1,146 @@
+"""R12: a broker whose disk is full, fails or is slow stops acknowledging, says so, and comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import dejaq
+from dejaq.testing.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
+from dejaq.testing.process import BrokerProcess
+from dejaq.testing.waiting import eventually
+
+# Short, so that a send which cannot be acknowledged says so soon.
+DEADLINE = 0.6
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    try:
+        with small_disk(tmp_path / "small", 16 * 1024 * 1024) as made:
+            yield made
+    except FaultUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+class Ledger:
+    """Sends to a broker and keeps account of what was acknowledged and what is unknown."""
+
+    def __init__(self, client: dejaq.Client, producer: dejaq.Producer) -> None:
+        self.client = client
+        self._producer = producer
+        self._sent = 0
+        self.acknowledged: set[str] = set()
+        self.unknown: set[str] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, url: str) -> AsyncIterator[Ledger]:
+        async with dejaq.connect(url, deadline=DEADLINE, timeout=DEADLINE) as client:
+            await client.create_topic("mail", buckets=4)
+            async with client.producer("mail", group="billing") as producer:
+                yield cls(client, producer)
+
+    async def send(self, *, body_bytes: int = 100) -> bool:
+        """Send one message; whether it was acknowledged."""
+        self._sent += 1
+        name = f"m-{self._sent}"
+        try:
+            await self._producer.send(b"x" * body_bytes, delay=3_600, id=name)
+        except (dejaq.Unavailable, dejaq.Indefinite):
+            self.unknown.add(name)
+            return False
+        self.acknowledged.add(name)
+        return True
+
+    async def degradations(self) -> list[str]:
+        return list((await self.client.info()).brokers[0].degradations)
+
+    async def healthy_again(self) -> None:
+        """Wait until the broker says that nothing is wrong, and takes messages."""
+
+        async def healthy() -> bool:
+            return not await self.degradations()
+
+        await eventually(healthy, within=20, what="the broker is healthy", poll=0.05)
+        await eventually(self.send, within=20, what="the broker acknowledges", poll=0.05)
+
+    async def check(self) -> None:
+        """Everything acknowledged is there once, and nothing else but what was left unknown."""
+        found = [message.id async for page in self.client.browse("mail") for message in page]
+        assert len(found) == len(set(found))
+        assert self.acknowledged <= set(found), "acknowledged messages are lost"
+        assert set(found) <= self.acknowledged | self.unknown
+        assert await self.client.count("mail") == len(found)
+
+
+async def serving(address: str) -> bool:
+    """What the health service says, as a load balancer would ask it."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+@pytest.mark.chaos
+async def test_r12_a_full_disk(disk: SmallDisk) -> None:
+    """G1, G7, G8: nothing is acknowledged that has no place, the broker says so, and goes on when there is place."""
+    async with BrokerProcess(disk.path / "data") as broker, Ledger.on(broker.url) as ledger:
+        for _ in range(20):
+            assert await ledger.send()
+        disk.fill(leave_bytes=100_000)
+        while await ledger.send(body_bytes=5_000):
+            pass
+        disk.fill()
+        assert "No space left" in " ".join(await ledger.degradations())
+        assert not await serving(broker.address)
+        assert not await ledger.send()
+        assert broker.running
+        disk.free()
+        await ledger.healthy_again()
+        assert await serving(broker.address)
+        await ledger.check()
+        await broker.restart()
+        await ledger.healthy_again()
+        await ledger.check()
+
+
+@pytest.mark.parametrize("fault", ["fail_writes", "fail_syncs"])
+async def test_r12_an_io_error(tmp_path: Path, fault: str) -> None:
+    """G1, G7: with a disk that answers EIO nothing is acknowledged; when it works again the broker does."""
+    broker = dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0")
+    with FaultyDisk() as faulty:
+        async with broker, Ledger.on(f"dejaq://{broker.address}") as ledger:
+            assert await ledger.send()
+            setattr(faulty, fault, True)
+            assert not await ledger.send()
+            assert "Input/output error" in " ".join(await ledger.degradations())
+            assert not await serving(broker.address)
+            assert not await ledger.send()
+            faulty.heal()
+            await ledger.healthy_again()
+            assert await serving(broker.address)
+            await ledger.check()
+
+
+async def test_r12_a_slow_disk(tmp_path: Path) -> None:
+    """G1, G7: while a sync lasts nothing is acknowledged, and what needs no sync is answered."""
+    broker = dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0")
+    with FaultyDisk() as faulty:
+        async with broker, Ledger.on(f"dejaq://{broker.address}") as ledger:
+            assert await ledger.send()
+            faulty.hold_syncs()
+            waiting = asyncio.create_task(ledger.send())
+            await eventually(lambda: faulty.syncs_held, within=5, what="a sync hangs")
+            assert (await ledger.client.ping()).latency_ms < 1_000
+            assert not waiting.done()
+            assert not await waiting, "a send was acknowledged while its sync hung"
+            faulty.let_syncs_go()
+            await ledger.healthy_again()
+            await ledger.check()

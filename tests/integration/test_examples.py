@@ -1,0 +1,59 @@
+"""Every example runs, alone and against a broker, and says what it promises to say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dejaq.testing.process import BrokerProcess
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LINES_MAX = 60
+SAYS = {
+    "quickstart": ["received b'hello'"],
+    "worker": ["job 15 failed, attempt 1", "20 jobs done"],
+    "batches": ["20000 sent", "20000 received and deleted"],
+    "cancel_and_move": ["no-such-id: NOT_FOUND", "'write to Ada', waiting", "1 waiting"],
+    "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
+    "embedded": ["started again, received: written before the restart"],
+    "fan_out": [
+        "no-such-topic: TOPIC_NOT_FOUND",
+        "fan-audit received b'order 17 is paid', the same id: True",
+    ],
+}
+
+
+def test_every_example_is_small_and_has_its_test() -> None:
+    files = {path.stem: path for path in EXAMPLES.glob("*.py")}
+    assert set(files) == set(SAYS)
+    assert [name for name, path in files.items() if len(path.read_text().splitlines()) > LINES_MAX] == []
+
+
+async def run(name: str, url: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / f"{name}.py"),
+        env={**os.environ, "DEJAQ_URL": url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+@pytest.mark.parametrize("name", SAYS)
+async def test_an_example_runs_alone(name: str) -> None:
+    output = await run(name, "")
+    assert [text for text in SAYS[name] if text not in output] == [], output
+
+
+async def test_every_example_runs_against_a_broker() -> None:
+    async with BrokerProcess() as broker:
+        for name in SAYS:
+            output = await run(name, broker.url)
+            assert [text for text in SAYS[name] if text not in output] == [], output

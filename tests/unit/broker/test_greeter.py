@@ -1,0 +1,113 @@
+"""Sessions: how many there may be, what is known of them, and how a broker parts from them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dejaq.broker import Broker
+from dejaq.broker.inprocess import InProcessTransport
+from dejaq.errors import Code
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.storage.memory import MemoryStorage
+from dejaq.timekeeper.clock import VirtualClock
+from tests.unit.broker.client import Batches, RawClient, create_topic, until
+from tests.unit.broker.conftest import Connect
+
+
+async def info(transport: InProcessTransport) -> overseer.InfoResponse:
+    return await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 5.0)
+
+
+async def test_sessions_beyond_the_limit_are_told_and_the_others_go_on(clock: VirtualClock) -> None:
+    """Guarantee 8: connections."""
+    async with Broker(clock=clock, sessions_max=2, drain_ms=0) as broker:
+        transport = broker.transport()
+        first, second = [await RawClient(transport).open() for _ in range(2)]
+        await first.hello()
+        await second.hello()
+        third = await RawClient(transport).open()
+        await until(lambda: third.ended)
+        assert third.errors[0].error.code == Code.LIMIT_EXCEEDED
+        await first.close()
+        await until(lambda: len(broker.central.greeter) == 1)
+        assert (await (await RawClient(transport).open()).hello()).HasField("welcome")
+        assert (await second.ask(ping=carrier.Ping(client_us=3))).pong.client_us == 3
+
+
+async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_their_sessions(clock: VirtualClock) -> None:
+    async with Broker(clock=clock, connections_max=1, drain_ms=0) as broker:
+        transport = broker.transport()
+        for _ in range(3):
+            await (await RawClient(transport).open()).hello()
+        sent: list[carrier.BrokerFrame] = []
+
+        async def nothing() -> None:
+            return None
+
+        async def send(frame: carrier.BrokerFrame) -> None:
+            sent.append(frame)
+
+        await broker.central.greeter.serve(aiter_of_nothing(), send, "another peer")
+        assert sent[0].error.code == Code.LIMIT_EXCEEDED
+
+
+async def aiter_of_nothing():  # type: ignore[no-untyped-def]
+    return
+    yield
+
+
+async def test_info_knows_who_is_there_and_what_they_measured(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock
+) -> None:
+    producer = await (await connect()).produce(group="billing")
+    consumer = await (await (await connect()).consume("worker")).subscribe()
+    await producer.ask(create=Batches().natural(["a", "b"], clock.now_ms()))
+    await until(lambda: len(consumer.received()) == 2)
+    await consumer.ask(ping=carrier.Ping(client_us=1, latency_ms=0.5, clock_offset_ms=-12.0))
+    clients = {client.who: client for client in (await info(transport)).clients}
+    assert clients["billing"].state == "producer"
+    worker = clients["worker"]
+    assert (worker.state, worker.topic, worker.inflight, list(worker.buckets)) == ("subscribed", "mail", 2, [0, 1, 2, 3])
+    assert (worker.latency_ms, worker.clock_offset_ms, worker.sdk) == (0.5, -12.0, "raw")
+
+
+async def test_a_report_that_is_no_number_is_not_believed(connect: Connect, broker: Broker) -> None:
+    client = await connect()
+    await client.ask(ping=carrier.Ping(client_us=1, latency_ms=float("nan"), clock_offset_ms=float("inf")))
+    assert broker.central.pinger.worst().latency_ms == 0.0
+
+
+async def test_a_stopping_broker_tells_its_clients_and_waits_for_them_to_finish(clock: VirtualClock) -> None:
+    storage = MemoryStorage()
+    broker = Broker(clock=clock, storage=storage, drain_ms=60_000)
+    await broker.start()
+    transport = broker.transport()
+    await create_topic(transport, buckets=4)
+    producer = await (await RawClient(transport).open()).produce()
+    consumer = await (await (await RawClient(transport).open()).consume()).subscribe()
+    await producer.ask(create=Batches().natural(["a"], clock.now_ms()))
+    await until(lambda: consumer.received() == ["a"])
+    stopping = asyncio.create_task(broker.stop())
+    await until(lambda: consumer.draining and producer.draining)
+    refused = await producer.ask(create=Batches(2).natural(["b"], clock.now_ms()))
+    assert (refused.error.code, refused.error.retryable) == (Code.DRAINING, True)
+    assert not (await consumer.settle(carrier.DELETE, consumer.pushes[0].lease)).outcomes.codes
+    late = await RawClient(transport).open()
+    await until(lambda: late.ended)
+    assert late.errors[0].error.code == Code.DRAINING
+    assert not stopping.done()
+    await producer.close()
+    await consumer.close()
+    await stopping
+    assert storage.failure is not None, "the store is closed"
+
+
+async def test_clients_that_do_not_leave_are_ended_when_the_time_is_over(clock: VirtualClock) -> None:
+    broker = Broker(clock=clock, drain_ms=1)
+    await broker.start()
+    client = await RawClient(broker.transport()).open()
+    await client.hello()
+    await broker.stop()
+    await until(lambda: client.ended)
+    assert client.errors[-1].error.code == Code.DRAINING

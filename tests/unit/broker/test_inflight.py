@@ -1,0 +1,98 @@
+"""The broker's count of what a consumer holds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dejaq.broker.carrier.inflight import Inflight, mask_of
+from dejaq.domain.batch import IdSpan, LeaseSet
+
+
+def lease(lease_id: int, rows: int, *, expires: int = 100, size: int = 10, numbers: list[int] | None = None) -> LeaseSet:
+    return LeaseSet(
+        lease_id=lease_id,
+        consumer="c",
+        expires=expires,
+        spans=[IdSpan(rows, prefix="p")],
+        ts=[0] * rows,
+        bodies=[bytes(size)] * rows,
+        rows=numbers,
+    )
+
+
+def test_rows_and_bytes_are_counted_and_uncounted() -> None:
+    inflight = Inflight()
+    inflight.add(lease(1, 4))
+    inflight.add(lease(2, 2))
+    assert (inflight.rows, inflight.bytes) == (6, 60)
+    inflight.settle(1, mask_of([(0, 3)]))
+    assert (inflight.rows, inflight.bytes) == (3, 30)
+    inflight.settle(1, mask_of([(1, 4)]))
+    assert (inflight.rows, 1 in inflight) == (2, False)
+    inflight.settle(2, None)
+    assert (inflight.rows, inflight.bytes) == (0, 0)
+    inflight.settle(3, None)
+    assert inflight.rows == 0
+
+
+def test_an_extended_part_outlives_the_rest() -> None:
+    inflight = Inflight()
+    inflight.add(lease(1, 3, expires=100))
+    inflight.extend(1, mask_of([(1, 2)]), 200)
+    assert inflight.next_expiry() == 100
+    assert inflight.expire(100) == 2
+    assert inflight.rows == 1
+    inflight.extend(1, None, 300)
+    assert inflight.expire(299) == 0
+    assert inflight.expire(300) == 1
+    assert (inflight.rows, inflight.bytes) == (0, 0)
+
+
+def test_what_is_left_of_a_lease_may_come_in_parts() -> None:
+    inflight = Inflight()
+    inflight.add(lease(1, 2, expires=100, numbers=[0, 5]))
+    inflight.add(lease(1, 1, expires=200, numbers=[7]))
+    assert inflight.rows == 3
+    assert inflight.expire(150) == 2
+    inflight.settle(1, mask_of([(7, 8)]))
+    assert inflight.rows == 0
+
+
+def test_settled_leases_do_not_pile_up() -> None:
+    inflight = Inflight()
+    for n in range(5_000):
+        inflight.add(lease(n, 1, expires=10**12))
+        inflight.settle(n, None)
+    assert len(inflight._expiries) <= 1_002
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["settle", "extend", "expire"]), st.integers(0, 9), st.integers(0, 9)),
+        max_size=30,
+    )
+)
+def test_the_totals_are_always_those_of_a_count_by_hand(steps: list[tuple[int, str, int, int]]) -> None:
+    inflight = Inflight()
+    model = {(lease_id, row): 100 for lease_id in (1, 2, 3) for row in range(10)}
+    for lease_id in (1, 2, 3):
+        inflight.add(lease(lease_id, 10, expires=100))
+    now = 0
+    for lease_id, step, start, length in steps:
+        rows = range(start, min(10, start + length))
+        mask = mask_of([(start, min(10, start + length))] if rows else [])
+        if step == "settle":
+            inflight.settle(lease_id, mask)
+            for row in rows:
+                model.pop((lease_id, row), None)
+        elif step == "extend":
+            inflight.extend(lease_id, mask, now + 150)
+            model.update({(lease_id, row): now + 150 for row in rows if (lease_id, row) in model})
+        else:
+            now += 40
+            lost = [key for key, expires in model.items() if expires <= now]
+            assert inflight.expire(now) == len(lost)
+            for key in lost:
+                del model[key]
+        assert (inflight.rows, inflight.bytes) == (len(model), 10 * len(model))
