@@ -32,6 +32,7 @@ class CeleryClient:
             task_acks_late=True,
             broker_connection_retry_on_startup=True,
             worker_hijack_root_logger=False,
+            worker_timer_precision=0.001,
             broker_transport_options={"visibility_timeout": 7_200},
         )
 

@@ -15,7 +15,7 @@ _left = int(_HIT) if _HIT.isdigit() else 1
 
 def crash_at(name: str) -> None:
     """Kill this process if the environment named this point and this is the hit it named."""
-    if name != _POINT:
+    if name != _POINT or not name:
         return
     global _left
     _left -= 1

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dejaq.broker.carrier import consumer
-from dejaq.domain import transitions
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.topic import Topic
-from dejaq.storage.rocksdb import settling
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.store import RocksStorage
 
@@ -95,13 +93,31 @@ def _skipped_bucket() -> None:
 
 
 def _no_version_check() -> None:
-    """A lease that has run out can still be settled by who had it."""
-    decide = transitions.decide_by_consumer
+    """A delete under a lease that has ended is done all the same, whoever holds the message now."""
+    lease, delete = RocksStorage.lease, RocksStorage.delete
+    rows: dict[tuple[int, int], str] = {}
 
-    def trusting(standing: Any, *, consumer: str, version: int, now: int) -> Any:
-        return decide(standing, consumer=consumer, version=version, now=0)
+    async def noting(self: RocksStorage, *arguments: Any) -> LeaseSet | None:
+        granted = await lease(self, *arguments)
+        if granted is not None:
+            numbers = granted.rows or range(len(granted))
+            rows.update({(granted.lease_id, row): name for row, name in zip(numbers, granted.ids(), strict=True)})
+        return granted
 
-    _replace(settling, "decide_by_consumer", trusting)
+    async def trusting(
+        self: RocksStorage, topic: Topic, lease_id: int, consumer: str, ranges: Any, now: int
+    ) -> Outcomes:
+        outcomes = await delete(self, topic, lease_id, consumer, ranges, now)
+        for row in list(outcomes.codes):
+            (holder,) = await self.holders(topic, [rows[lease_id, row]], now)
+            if holder is not None:
+                span = [(holder.row, holder.row + 1)]
+                await delete(self, topic, holder.lease_id, holder.consumer, span, now)
+                del outcomes.codes[row]
+        return outcomes
+
+    _replace(RocksStorage, "lease", noting)
+    _replace(RocksStorage, "delete", trusting)
 
 
 BUGS: dict[str, Callable[[], None]] = {

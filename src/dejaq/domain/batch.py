@@ -117,23 +117,34 @@ class LeaseSet:
         return [message_id for span in self.spans for message_id in span.expand()]
 
 
-@dataclass(slots=True)
-class MessageColumns:
-    """Messages as columns, for reading many of them: what `Message` is for one. `headers` are encoded."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows in a row that have their bucket, owner, version and holder in common."""
 
-    ids: list[str] = field(default_factory=list)
-    buckets: list[int] = field(default_factory=list)
+    span: IdSpan
+    bucket: int
+    owner: str
+    version: int
+    consumer: str = ""
+
+
+@dataclass(slots=True)
+class Portion:
+    """Some messages of a snapshot as columns; what many share is said once a stretch.
+
+    `priorities`, `attempts` and `headers` are None where every row has 0, 0 and none. `bodies` is None where they
+    were not asked for.
+    """
+
+    stretches: list[Stretch] = field(default_factory=list)
     ts: list[int] = field(default_factory=list)
-    priorities: list[int] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)
-    owners: list[str] = field(default_factory=list)
-    consumers: list[str] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
+    bodies: list[bytes] | None = None
+    priorities: list[int] | None = None
+    attempts: list[int] | None = None
+    headers: list[bytes] | None = None
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.ts)
 
 
 @dataclass(frozen=True, slots=True)

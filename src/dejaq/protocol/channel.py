@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,9 @@ from dejaq.errors import DejaqError, Unavailable
 from dejaq.protocol.status import error_from_grpc
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+# Frames that wait for the stream to take them, before a sender has to wait itself.
+QUEUE_FRAMES_MAX = 16
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
@@ -37,23 +41,46 @@ def _error(error: grpc.aio.AioRpcError, address: str) -> DejaqError:
 
 
 class GrpcSession:
-    """The client's end of one `Carrier.Session` over gRPC."""
+    """The client's end of one `Carrier.Session` over gRPC.
+
+    Frames are written by a task of its own: gRPC takes one write at a time, and ends the whole call when the task
+    that writes is cancelled, as user code may be at any moment.
+    """
 
     def __init__(self, call: grpc.aio.StreamStreamCall[Any, Any], address: str) -> None:
         self._call = call
         self._address = address
-        # gRPC takes one write at a time on a stream and fails, rather than waits, on a second.
-        self._writing = asyncio.Lock()
+        self._frames: deque[carrier.ClientFrame] = deque()
+        self._changed = asyncio.Event()
+        self._broken: DejaqError | None = None
+        self._writer = asyncio.get_running_loop().create_task(self._write(), name=f"dejaq-write-{address}")
 
     async def send(self, frame: carrier.ClientFrame) -> None:
         """Send a frame; waits while the broker is not reading."""
+        while len(self._frames) >= QUEUE_FRAMES_MAX and self._broken is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._broken is not None:
+            raise self._broken
+        self._frames.append(frame)
+        self._changed.set()
+
+    async def _write(self) -> None:
         try:
-            async with self._writing:
+            while True:
+                while not self._frames:
+                    self._changed.clear()
+                    await self._changed.wait()
+                frame = self._frames.popleft()
+                self._changed.set()
                 await self._call.write(frame)
         except grpc.aio.AioRpcError as error:
-            raise _error(error, self._address) from None
+            self._broken = _error(error, self._address)
         except (asyncio.InvalidStateError, grpc.aio.UsageError) as error:
-            raise Unavailable(f"the session with {self._address} has ended") from error
+            self._broken = Unavailable(f"the session with {self._address} has ended", details=str(error))
+        finally:
+            self._broken = self._broken or Unavailable(f"the session with {self._address} is closed")
+            self._changed.set()
 
     async def receive(self) -> carrier.BrokerFrame | None:
         """The next frame; None after the broker ended the session."""
@@ -74,7 +101,9 @@ class GrpcSession:
 
     async def close(self) -> None:
         """End the session."""
+        self._writer.cancel()
         self._call.cancel()
+        await asyncio.wait((self._writer,))
 
 
 class GrpcTransport:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, MessageColumns, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.message import Message, status_of
+from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
 from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
@@ -160,21 +160,27 @@ def messages_to_proto(
     )
 
 
-def columns_to_proto(columns: MessageColumns, *, now: int) -> carrier_pb2.MessageColumns:
-    """Columns as they go over the wire, with their status at `now`."""
-    return carrier_pb2.MessageColumns(
-        ids=columns.ids,
-        buckets=columns.buckets,
-        ts=columns.ts,
-        priorities=columns.priorities,
-        bodies=columns.bodies,
-        groups=columns.owners,
-        consumers=columns.consumers,
-        versions=columns.versions,
-        attempts=columns.attempts,
-        headers=columns.headers if any(columns.headers) else None,
-        statuses=[status_of(ts, who, now) for ts, who in zip(columns.ts, columns.consumers, strict=True)],
+def portion_to_proto(portion: Portion) -> carrier_pb2.ScanColumns:
+    """A portion of a snapshot as it goes over the wire."""
+    proto = carrier_pb2.ScanColumns(
+        ts=portion.ts,
+        bodies=portion.bodies,
+        priorities=portion.priorities,
+        attempts=portion.attempts,
+        headers=portion.headers,
     )
+    for stretch in portion.stretches:
+        span = stretch.span
+        added = proto.stretches.add(
+            bucket=stretch.bucket, group=stretch.owner, version=stretch.version, consumer=stretch.consumer
+        )
+        added.span.count = span.count
+        if span.ids is not None:
+            proto.ids.extend(span.ids)
+        else:
+            added.span.prefix = span.prefix
+            added.span.first = span.first
+    return proto
 
 
 def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> list[Message]:

@@ -11,11 +11,12 @@ from datetime import timedelta
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import check_topic_name
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, DejaqError, Missing, error_of
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.accumulator import LINGER_SECONDS
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
@@ -75,6 +76,7 @@ class Client:
         self._random = random
         self._queries = Queries(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
+        self._children: WeakSet[Producer | Consumer] = WeakSet()
         self._fans: dict[tuple[str, str], asyncio.Task[Producer]] = {}
 
     async def open(self) -> None:
@@ -82,11 +84,10 @@ class Client:
         await self.ping()
 
     async def close(self) -> None:
-        """Disconnect. Producers and consumers are closed by who opened them."""
+        """Close the producers and consumers that are still open, and disconnect."""
         fans, self._fans = list(self._fans.values()), {}
-        for opened in await asyncio.gather(*fans, return_exceptions=True):
-            if isinstance(opened, Producer):
-                await opened.close()
+        await asyncio.gather(*fans, return_exceptions=True)
+        await asyncio.gather(*(child.close() for child in list(self._children)), return_exceptions=True)
         await self._seeds.close()
 
     async def __aenter__(self) -> Self:
@@ -144,6 +145,7 @@ class Client:
         max_lease_ms: int | None = None,
         max_body_bytes: int | None = None,
         durability: str | None = None,
+        journal: bool | None = None,
     ) -> TopicInfo:
         """Create a topic; what is not given has its default. A repeat with the same settings changes nothing."""
         check_topic_name(name)
@@ -154,6 +156,7 @@ class Client:
                 max_lease_ms=max_lease_ms,
                 max_body_bytes=max_body_bytes,
                 durability=durability,
+                journal=journal,
             )
         except (ValueError, TypeError) as error:
             raise error_of(Code.INVALID_SETTING, str(error)) from None
@@ -187,20 +190,34 @@ class Client:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with every message in it; returns when it takes no more, the rest goes on behind."""
-        await self._seeds.call(
-            "Overseer.DeleteTopic",
-            overseer.TopicRequest(name=name),
-            overseer.TopicResponse,
-            patience=self._settings,
-        )
+        request = overseer.TopicRequest(name=name)
+        patience = self._seeds.patience(self._settings)
+        again = False
+        while True:
+            transport = self._seeds.first()
+            try:
+                await transport.call(
+                    "Overseer.DeleteTopic", request, overseer.TopicResponse, self._settings.timeout
+                )
+                return
+            except Missing:
+                if again:
+                    # An earlier try may have been done, and the topic is gone, as asked.
+                    return
+                raise
+            except DejaqError as error:
+                await patience.after(error, transport)
+                again = True
 
     # Producers and consumers
 
     def producer(self, topic: str, *, group: str = "default", linger: float = LINGER_SECONDS) -> Producer:
         """A producer that owns what it sends as `group`; open it with `async with`."""
-        return Producer(
+        producer = Producer(
             self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random
         )
+        self._children.add(producer)
+        return producer
 
     def consumer(
         self,
@@ -229,7 +246,9 @@ class Client:
             max_messages=max_messages,
             auto_extend=auto_extend,
         )
-        return Consumer(self._seeds, self._settings, subscription, self._queries)
+        consumer = Consumer(self._seeds, self._settings, subscription, self._queries)
+        self._children.add(consumer)
+        return consumer
 
     async def fan_out(
         self,

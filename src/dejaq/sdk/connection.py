@@ -11,11 +11,21 @@ import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dejaq.errors import Code, DejaqError, Indefinite, LimitExceeded, NoBroker, OutOfState, Unavailable
+from dejaq.errors import (
+    Code,
+    DejaqError,
+    Indefinite,
+    LimitExceeded,
+    NoBroker,
+    OutOfState,
+    Unavailable,
+    VersionUnsupported,
+)
 from dejaq.protocol.columns import outcomes_from_proto
 from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.version import PROTOCOL_MINIMUM
 from dejaq.sdk.backoff import Backoff
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.link import Link
@@ -67,6 +77,8 @@ class Connection:
         self._up = asyncio.Event()
         self._closed: DejaqError | None = None
         self._drifting = False
+        # Why the last try to open a session failed.
+        self._trouble = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Life
@@ -78,7 +90,8 @@ class Connection:
                 link = await self._establish(patient=False)
         except TimeoutError:
             raise NoBroker(
-                f"no broker answered at {self._seeds.addresses} within {self.settings.deadline:g} s"
+                f"no broker answered at {self._seeds.addresses} within {self.settings.deadline:g} s",
+                details=self._trouble,
             ) from None
         self._spawn(self._supervise(link))
 
@@ -154,6 +167,7 @@ class Connection:
                 error = refused
                 if not (error.retryable or (patient and isinstance(error, LimitExceeded))):
                     raise
+            self._trouble = str(error)
             self._seeds.demote(transport)
             if self.lost is None and loop.time() > until:
                 self._lose(NoBroker(f"no broker answered at {self._seeds.addresses}", details=str(error)))
@@ -169,6 +183,11 @@ class Connection:
             clock = self.settings.clock
             sent_us, sent = clock.now_us(), clock.monotonic()
             welcome = (await ask_once(link, hello)).welcome
+            if welcome.protocol < PROTOCOL_MINIMUM:
+                raise VersionUnsupported(
+                    f"the broker at {transport.address} speaks protocol {welcome.protocol}; "
+                    f"this client needs {PROTOCOL_MINIMUM} or later: upgrade the broker"
+                )
             self.broker_clock.meet(welcome.clock)
             self._observe(sent_us, sent, welcome.broker_us)
             if not self.broker_clock.shared:
@@ -220,7 +239,8 @@ class Connection:
         offset_ms = self.broker_clock.offset_us / 1_000
         drifting = abs(offset_ms) > self.settings.drift_ms_max
         if drifting and not self._drifting and self.settings.on_drift is not None:
-            self.settings.on_drift(offset_ms)
+            # Not called from here: what it raises is the loop's to tell, and no fault of the session.
+            asyncio.get_running_loop().call_soon(self.settings.on_drift, offset_ms)
         self._drifting = drifting
 
     # Requests

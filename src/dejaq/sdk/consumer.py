@@ -24,6 +24,7 @@ from dejaq.sdk.subscription import Subscription
 from dejaq.timekeeper.alarm import Alarm
 
 BATCH_SIZE = 1_000
+BREATHE_ROWS = 128
 # A consumer that cannot tell its broker goodbye in this time leaves its leases to run out.
 GOODBYE_SECONDS = 5.0
 
@@ -123,7 +124,10 @@ class Consumer:
 
     async def __anext__(self) -> Lease:
         portion = (await self._take(1))[0]
-        return Lease(portion.delivery, portion.index[0], self._settler, self._clock)
+        if self._handed % BREATHE_ROWS == 0:
+            # A loop over what is already here never waits, and others must get their turn.
+            await asyncio.sleep(0)
+        return Lease(portion, portion.index[0], self._settler, self._clock)
 
     def batches(self, size: int = BATCH_SIZE) -> Batches:
         """Batches of at most `size` leases: whatever is due, as soon as something is."""
@@ -143,6 +147,7 @@ class Consumer:
                 limit if most is None else min(limit, most - self._handed),
                 now=now,
                 latest=now + 2 * self._clock.uncertainty_us // 1_000,
+                handed_us=self._clock.now_us(),
             )
             if portions:
                 self._handed += sum(map(len, portions))

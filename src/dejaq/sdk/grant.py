@@ -53,9 +53,11 @@ class Grant:
         return sorted(row for row in self.unsettled if self.end_of(row) < ts)
 
     def ranges(self, rows: Sequence[int]) -> list[int]:
-        """Row numbers in order as pairs of start and end; empty when they are the whole lease."""
-        if len(rows) == self.total:
-            return []
+        """Row numbers in order as pairs of start and end.
+
+        Also where they are the whole lease, which the protocol allows to leave out: a broker that has forgotten the
+        lease could not say how many rows its LEASE_LOST is about.
+        """
         return [edge for pair in ranges_of(rows) for edge in pair]
 
 
@@ -106,10 +108,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some rows of one delivery, by their places in its columns."""
+    """Some rows of one delivery, by their places in its columns, and when user code got them (0: not yet)."""
 
     delivery: Delivery
     index: Sequence[int]
+    handed_us: int = 0
 
     def __len__(self) -> int:
         return len(self.index)

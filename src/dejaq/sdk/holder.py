@@ -110,8 +110,11 @@ class Holder:
         """When the next row is due."""
         return self._heap[0][0] if self._heap else None
 
-    def take(self, limit: int, *, now: int, latest: int) -> list[Portion]:
-        """At most `limit` rows that are due at `now`, in order; rows whose lease has ended by `latest` are dropped."""
+    def take(self, limit: int, *, now: int, latest: int, handed_us: int = 0) -> list[Portion]:
+        """At most `limit` rows that are due at `now`, in order; rows whose lease has ended by `latest` are dropped.
+
+        They are marked as handed over at `handed_us` of the broker's clock.
+        """
         portions: list[Portion] = []
         heap = self._heap
         while limit > 0 and heap and heap[0][0] <= now:
@@ -124,7 +127,7 @@ class Holder:
             segment.position = end
             if end < len(segment.ts):
                 heappush(heap, segment.head())
-            portion = Portion(segment.delivery, segment.index[start:end])
+            portion = Portion(segment.delivery, segment.index[start:end], handed_us)
             if portion.grant.first_end(portion.rows()) <= latest:
                 portion = self._alive(portion, latest)
             if portion:
@@ -138,7 +141,8 @@ class Holder:
         grant.lose(ended)
         self.forget_if_settled(grant)
         gone = set(ended)
-        return Portion(portion.delivery, [place for place in portion.index if row_at(place) not in gone])
+        kept = [place for place in portion.index if row_at(place) not in gone]
+        return Portion(portion.delivery, kept, portion.handed_us)
 
     def recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Let go of rows that user code has not seen; those that were let go of."""

@@ -11,9 +11,9 @@ from dejaq.domain.headers import decode_headers
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.broker_clock import BrokerClock
-from dejaq.sdk.grant import Delivery, Portion
+from dejaq.sdk.grant import Portion
 from dejaq.sdk.results import Results
-from dejaq.sdk.settler import DELETE, Settlement, Settler
+from dejaq.sdk.settler import DELETE, SettledRow, Settlement, Settler
 from dejaq.sdk.times import At, Delay, lease_ms, resolve, to_datetime
 
 Item = TypeVar("Item")
@@ -22,10 +22,11 @@ Item = TypeVar("Item")
 class Lease:
     """One message that this consumer alone has until `expires`. Settle it: delete, or release it to a later time."""
 
-    __slots__ = ("_clock", "_delivery", "_index", "_settler")
+    __slots__ = ("_clock", "_delivery", "_handed_us", "_index", "_settler")
 
-    def __init__(self, delivery: Delivery, index: int, settler: Settler, clock: BrokerClock) -> None:
-        self._delivery = delivery
+    def __init__(self, portion: Portion, index: int, settler: Settler, clock: BrokerClock) -> None:
+        self._delivery = portion.delivery
+        self._handed_us = portion.handed_us
         self._index = index
         self._settler = settler
         self._clock = clock
@@ -102,7 +103,8 @@ class Lease:
         await self._settle(Settlement(carrier.RELEASE, ts=_checked(ts)))
 
     async def _settle(self, settlement: Settlement) -> None:
-        code = await self._settler.settle_row(self._delivery, self._index, settlement)
+        row = SettledRow(self._delivery, self._index, self._handed_us)
+        code = await self._settler.settle_row(row, settlement)
         if not code.succeeded:
             raise error_of(code, details=self.id)
 
@@ -126,11 +128,11 @@ class Batch:
     def __iter__(self) -> Iterator[Lease]:
         for portion in self._portions:
             for place in portion.index:
-                yield Lease(portion.delivery, place, self._settler, self._clock)
+                yield Lease(portion, place, self._settler, self._clock)
 
     def __getitem__(self, position: int) -> Lease:
         portion, place = self._find(position)
-        return Lease(portion.delivery, place, self._settler, self._clock)
+        return Lease(portion, place, self._settler, self._clock)
 
     def _find(self, position: int) -> tuple[Portion, int]:
         left = position if position >= 0 else position + len(self)
@@ -208,7 +210,7 @@ class Batch:
             end = start + len(portion)
             chosen = [portion.index[p - start] for p in wanted if start <= p < end]
             if chosen:
-                kept.append(Portion(portion.delivery, chosen))
+                kept.append(Portion(portion.delivery, chosen, portion.handed_us))
             start = end
         return Batch(kept, self._settler, self._clock)
 

@@ -110,7 +110,8 @@ class Producer:
         """Send one message and return its id when the broker has it for good.
 
         Due at `at` (aware datetime or epoch ms), after `delay` seconds, or at once. A send that repeats the `id` and
-        content of an earlier one succeeds and changes nothing. Sends of one moment travel together.
+        content of an earlier one succeeds and changes nothing. Sends of one moment travel together. A send that is
+        cancelled may have been done.
         """
         body = as_body(body)
         ts = resolve(at, delay, self._clock.now_us())

@@ -39,13 +39,31 @@ DELETE = Settlement(carrier.DELETE)
 GIVE_BACK = Settlement(carrier.GIVE_BACK)
 
 
+@dataclass(frozen=True, slots=True)
+class SettledRow:
+    """One row that user code got at `handed_us` of the broker's clock, by its place in a delivery."""
+
+    delivery: Delivery
+    index: int
+    handed_us: int
+
+
 @dataclass(slots=True)
 class _Group:
     """Rows of one lease that are settled in the same way, and who waits for each."""
 
     grant: Grant
     settlement: Settlement
-    rows: dict[int, tuple[Delivery, int, asyncio.Future[Code]]] = field(default_factory=dict)
+    rows: dict[int, tuple[SettledRow, asyncio.Future[Code]]] = field(default_factory=dict)
+
+    def ids(self, numbers: Sequence[int]) -> list[str]:
+        """The ids of some of the rows."""
+        return [row.delivery.id_at(row.index) for row, _ in map(self.rows.__getitem__, numbers)]
+
+    def handed_us(self, numbers: Sequence[int]) -> list[int]:
+        """When user code got each row, or one time when it is the same for all."""
+        times = [self.rows[number][0].handed_us for number in numbers]
+        return times if any(time != times[0] for time in times) else times[:1]
 
 
 class Settler:
@@ -65,9 +83,9 @@ class Settler:
         self._sending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
-    async def settle_row(self, delivery: Delivery, index: int, settlement: Settlement) -> Code:
+    async def settle_row(self, settled: SettledRow, settlement: Settlement) -> Code:
         """Settle one row, together with others of this moment."""
-        grant, row = delivery.grant, delivery.row_at(index)
+        grant, row = settled.delivery.grant, settled.delivery.row_at(settled.index)
         if row not in grant.unsettled:
             return Code.LEASE_LOST
         key = (grant.id, settlement)
@@ -77,9 +95,9 @@ class Settler:
         waiting = group.rows.get(row)
         if waiting is None:
             answer: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
-            group.rows[row] = (delivery, index, answer)
+            group.rows[row] = (settled, answer)
         else:
-            answer = waiting[2]
+            answer = waiting[1]
         self._schedule()
         # Shielded, since a second caller may wait for the same row.
         return await asyncio.shield(answer)
@@ -101,17 +119,17 @@ class Settler:
             task.add_done_callback(self._sending.discard)
 
     async def _send_group(self, group: _Group) -> None:
-        def ids_of(rows: Sequence[int]) -> list[str]:
-            return [delivery.id_at(index) for delivery, index, _ in map(group.rows.__getitem__, rows)]
-
+        rows = sorted(group.rows)
         try:
-            codes = await self._send(group.grant, group.settlement, sorted(group.rows), ids_of)
+            codes = await self._send(
+                group.grant, group.settlement, rows, ids_of=group.ids, handed_us=group.handed_us(rows)
+            )
         except DejaqError as error:
-            for _, _, answer in group.rows.values():
+            for _, answer in group.rows.values():
                 if not answer.done():
                     answer.set_exception(error)
             return
-        for row, (_, _, answer) in group.rows.items():
+        for row, (_, answer) in group.rows.items():
             if not answer.done():
                 answer.set_result(codes.get(row, Code.OK))
 
@@ -153,14 +171,22 @@ class Settler:
             place_of = dict(zip(numbers, portion.index, strict=True))
             return [portion.delivery.id_at(place_of[row]) for row in wanted]
 
-        return {**lost, **await self._send(grant, settlement, rows, ids_of)}
+        sent = await self._send(grant, settlement, rows, ids_of=ids_of, handed_us=[portion.handed_us])
+        return {**lost, **sent}
 
     async def extend(self, grant: Grant, rows: Sequence[int], lease_ms: int) -> None:
         """Extend rows of a lease, in order, whether user code has them or not."""
-        await self._send(grant, Settlement(carrier.EXTEND, lease_ms=lease_ms), rows, lambda _: [])
+        settlement = Settlement(carrier.EXTEND, lease_ms=lease_ms)
+        await self._send(grant, settlement, rows, ids_of=lambda _: [], handed_us=())
 
     async def _send(
-        self, grant: Grant, settlement: Settlement, rows: Sequence[int], ids_of: IdsOf
+        self,
+        grant: Grant,
+        settlement: Settlement,
+        rows: Sequence[int],
+        *,
+        ids_of: IdsOf,
+        handed_us: Sequence[int],
     ) -> dict[int, Code]:
         frame = self._connection.frame()
         settle = frame.settle
@@ -171,6 +197,8 @@ class Settler:
             settle.lease_ms = settlement.lease_ms
         elif settlement.kind == carrier.RELEASE:
             settle.ts.append(settlement.ts)
+        if settlement.kind in (carrier.DELETE, carrier.RELEASE):
+            settle.handed_us.extend(handed_us)
         # Taken before the broker reads its own clock, so that it is never later than the real end.
         end = self._connection.broker_clock.surely_ms() + settlement.lease_ms
         answer = await self._connection.request(frame, self._connection.until())

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, MessageColumns, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 
@@ -81,7 +81,7 @@ class Snapshot(Protocol):
     def count(self) -> int:
         """How many messages there were."""
 
-    def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[MessageColumns]:
+    def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """The messages of the buckets that match, in no order, in portions of a bounded size; may be called again."""
 
     def close(self) -> None:

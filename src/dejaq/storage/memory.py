@@ -169,9 +169,7 @@ class MemoryStorage:
             timeline.hold(message, message.ts)
         return self._hold(timeline, chosen, request) if chosen else None
 
-    async def lease_these(
-        self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int
-    ) -> LeaseSet | None:
+    async def lease_these(self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease exactly these messages, in this order; None when `request` does not allow one of them.
 
         For comparing a storage with this one: among messages of equal time and priority the choice is free.
@@ -450,11 +448,7 @@ def _cell(column: Sequence[T | None] | None, row: int) -> T | None:
 
 def _position(message: HeldMessage) -> bytes:
     """Sorts as (ts, id); the last byte tells a natural id from a generated one of the same text."""
-    return (
-        message.ts.to_bytes(_TS_BYTES, "big")
-        + message.id.encode()
-        + (b"\x00" if message.natural else b"\x01")
-    )
+    return message.ts.to_bytes(_TS_BYTES, "big") + message.id.encode() + (b"\x00" if message.natural else b"\x01")
 
 
 def _check_cursor(cursor: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from dejaq.domain.batch import MessageColumns
+from dejaq.domain.batch import IdSpan, Portion, Stretch
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.storage.base import Filter
@@ -22,7 +22,7 @@ class MemorySnapshot:
         """Forget them."""
         self._messages = []
 
-    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[MessageColumns]:
+    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """All that match, in one portion."""
         found = [
             message
@@ -34,15 +34,20 @@ class MemorySnapshot:
             and where.consumer in (None, message.lock_consumer)
         ]
         if found:
-            yield MessageColumns(
-                ids=[message.id for message in found],
-                buckets=[message.bucket for message in found],
+            yield Portion(
+                stretches=[
+                    Stretch(
+                        IdSpan(count=1, ids=[message.id]),
+                        message.bucket,
+                        message.producer_group,
+                        message.version,
+                        message.lock_consumer,
+                    )
+                    for message in found
+                ],
                 ts=[message.ts for message in found],
+                bodies=[message.body for message in found] if bodies else None,
                 priorities=[message.priority for message in found],
-                bodies=[message.body for message in found] if bodies else [],
-                owners=[message.producer_group for message in found],
-                consumers=[message.lock_consumer for message in found],
-                versions=[message.version for message in found],
                 attempts=[message.attempts for message in found],
                 headers=[encode_headers(message.headers) for message in found],
             )

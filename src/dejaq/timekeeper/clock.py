@@ -87,6 +87,8 @@ class VirtualClock:
 
     async def advance(self, milliseconds: float) -> None:
         """Move the clock, waking sleepers in order and letting each run at its own time."""
+        # Who was started but has not run yet may be about to sleep.
+        await _settle()
         target = self._us + int(milliseconds * 1_000)
         while self._sleepers and self._sleepers[0][0] <= target:
             due, _, future = heapq.heappop(self._sleepers)

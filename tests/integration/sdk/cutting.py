@@ -30,10 +30,15 @@ class CuttingTransport:
         self.address = address
         self.down = False
         self.sessions = 0
-        self.sent: list[str] = []
+        self.frames: list[carrier.ClientFrame] = []
         self._inner = inner
         self._cuts: list[Cut] = []
         self._open: list[CuttingSession] = []
+
+    @property
+    def sent(self) -> list[str]:
+        """The command of every frame that a client sent, be it cut or not."""
+        return [frame.WhichOneof("command") or "" for frame in self.frames]
 
     def transport(self) -> CuttingTransport:
         return self
@@ -91,7 +96,7 @@ class CuttingSession:
 
     async def send(self, frame: carrier.ClientFrame) -> None:
         command = frame.WhichOneof("command") or ""
-        self._transport.sent.append(command)
+        self._transport.frames.append(frame)
         cut = self._transport.struck(command)
         if cut is not None and not cut.done:
             await self.sever()

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import dejaq
 from dejaq.sdk.times import to_datetime
+from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
@@ -91,3 +93,28 @@ async def test_the_cluster_shows_its_clients(client: dejaq.Client, clock: Virtua
     pong = await client.ping()
     assert abs(pong.clock_offset_ms) <= pong.uncertainty_ms
     assert client.now_ms() == clock.now_ms()
+
+
+async def test_a_topic_deleted_behind_a_lost_answer_counts_as_deleted(
+    client: dejaq.Client, wire: CuttingTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = wire.call
+    lost: list[str] = []
+
+    async def losing(method: str, *arguments: Any) -> Any:
+        answer = await call(method, *arguments)
+        if method == "Overseer.DeleteTopic" and not lost:
+            lost.append(method)
+            await eventually(lambda: _gone(client), within=5)
+            raise dejaq.Indefinite
+        return answer
+
+    monkeypatch.setattr(wire, "call", losing)
+    await client.delete_topic(TOPIC)
+    assert lost
+    with pytest.raises(dejaq.Missing):
+        await client.delete_topic(TOPIC)
+
+
+async def _gone(client: dejaq.Client) -> bool:
+    return TOPIC not in {topic.name for topic in await client.topics()}

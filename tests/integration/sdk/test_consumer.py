@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 import dejaq
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
@@ -351,3 +352,37 @@ async def test_a_consumer_of_a_deleted_topic_is_told(client: dejaq.Client) -> No
         await client.delete_topic(TOPIC)
         with pytest.raises(dejaq.Missing):
             await asyncio.wait_for(anext(consumer), 5)
+
+
+async def test_a_settlement_tells_when_user_code_got_the_message(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock, wire: CuttingTransport
+) -> None:
+    await producer.send_batch([b"x"] * 3, delay=[0, 0.005, 0.005])
+    async with client.consumer(TOPIC, name="w", prefetch=1.0) as consumer:
+        first = await anext(consumer)
+        start_us = clock.now_us()
+        await clock.advance(5)
+        second, third = await anext(consumer), await anext(consumer)
+        await asyncio.gather(first.delete(), second.delete())
+        await third.release(delay=1)
+    assert [list(frame.settle.handed_us) for frame in wire.frames if frame.HasField("settle")] == [
+        [start_us, start_us + 5_000],
+        [start_us + 5_000],
+    ]
+
+
+async def test_a_recall_is_answered_with_the_rows_that_nobody_has_seen(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    await producer.send_batch([b"x"] * 3)
+    async with client.consumer(TOPIC, name="w") as consumer:
+        seen = await anext(consumer)
+        recall = carrier.BrokerFrame(request=77, recall=carrier.Recall(lease=seen.version, rows=[0, 1, 9]))
+        link = consumer._connection._link
+        assert link is not None
+        link._received(recall)
+        await eventually(lambda: "recalled" in wire.sent, within=5, poll=0)
+        answer = next(frame for frame in wire.frames if frame.HasField("recalled"))
+        assert (answer.request, answer.recalled.lease) == (77, seen.version)
+        assert list(answer.recalled.rows) == [1]
+        assert len(await consumer.take(10)) == 1

@@ -127,3 +127,22 @@ def use_the_blocking_client(url: str) -> None:
         assert client.ping().latency_ms > 0
     with pytest.raises(dejaq.NoBroker), dejaq.sync.connect(f"dejaq://127.0.0.1:{free_port()}", deadline=0.2):
         pass
+
+
+async def test_a_cancelled_send_does_not_cost_the_others_their_session() -> None:
+    async with (
+        dejaq.Broker(listen="127.0.0.1:0") as broker,
+        dejaq.connect(f"dejaq://{broker.address}") as client,
+    ):
+        await client.create_topic(TOPIC)
+        async with client.producer(TOPIC) as producer:
+            [before] = (await client.info()).clients
+            for turns in range(40):
+                sending = asyncio.ensure_future(producer.send(b"x" * 100_000))
+                for _ in range(turns // 4):
+                    await asyncio.sleep(0)
+                sending.cancel()
+                await asyncio.wait({sending})
+            await producer.send(b"last")
+            [after] = (await client.info()).clients
+            assert after.id == before.id

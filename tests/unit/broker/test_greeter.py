@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
@@ -42,9 +43,6 @@ async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_thei
             await (await RawClient(transport).open()).hello()
         sent: list[carrier.BrokerFrame] = []
 
-        async def nothing() -> None:
-            return None
-
         async def send(frame: carrier.BrokerFrame) -> None:
             sent.append(frame)
 
@@ -52,9 +50,9 @@ async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_thei
         assert sent[0].error.code == Code.LIMIT_EXCEEDED
 
 
-async def aiter_of_nothing():  # type: ignore[no-untyped-def]
-    return
-    yield
+async def aiter_of_nothing() -> AsyncIterator[carrier.ClientFrame]:
+    for frame in ():
+        yield frame
 
 
 async def test_info_knows_who_is_there_and_what_they_measured(

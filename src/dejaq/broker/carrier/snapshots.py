@@ -10,7 +10,7 @@ from dejaq import limits
 from dejaq.broker.carrier.queries import filter_from_proto
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
-from dejaq.protocol.columns import columns_to_proto
+from dejaq.protocol.columns import portion_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Snapshot, Storage
 from dejaq.timekeeper.clock import Clock
@@ -59,7 +59,7 @@ class Snapshots:
             held.snapshot.close()
         return carrier.CloseSnapshotResponse()
 
-    async def scan(self, request: carrier.ScanRequest) -> AsyncIterator[carrier.MessageColumns]:
+    async def scan(self, request: carrier.ScanRequest) -> AsyncIterator[carrier.ScanColumns]:
         """The messages of some buckets of a snapshot."""
         held = self._open.get(request.snapshot)
         if held is None:
@@ -72,8 +72,8 @@ class Snapshots:
         where = filter_from_proto(request.filter)
         held.readers += 1
         try:
-            async for columns in held.snapshot.scan(buckets, where, bodies=not request.without_bodies):
-                yield columns_to_proto(columns, now=held.snapshot.at)
+            async for portion in held.snapshot.scan(buckets, where, bodies=not request.without_bodies):
+                yield portion_to_proto(portion)
                 held.used = self._clock.monotonic()
         finally:
             held.readers -= 1

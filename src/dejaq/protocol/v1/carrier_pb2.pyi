@@ -388,6 +388,38 @@ class ScanRequest(_message.Message):
     without_bodies: bool
     def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ...) -> None: ...
 
+class Stretch(_message.Message):
+    __slots__ = ("span", "bucket", "group", "version", "consumer")
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    span: IdSpan
+    bucket: int
+    group: str
+    version: int
+    consumer: str
+    def __init__(self, span: _Optional[_Union[IdSpan, _Mapping]] = ..., bucket: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., consumer: _Optional[str] = ...) -> None: ...
+
+class ScanColumns(_message.Message):
+    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers")
+    STRETCHES_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    stretches: _containers.RepeatedCompositeFieldContainer[Stretch]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    ts: _containers.RepeatedScalarFieldContainer[int]
+    bodies: _containers.RepeatedScalarFieldContainer[bytes]
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class MessageColumns(_message.Message):
     __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor")
     IDS_FIELD_NUMBER: _ClassVar[int]

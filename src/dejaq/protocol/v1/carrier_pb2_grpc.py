@@ -74,7 +74,7 @@ class CarrierStub:
         self.Scan = channel.unary_stream(
                 '/dejaq.v1.Carrier/Scan',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
-                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
                 _registered_method=True)
 
 
@@ -180,7 +180,7 @@ def add_CarrierServicer_to_server(servicer, server):
             'Scan': grpc.unary_stream_rpc_method_handler(
                     servicer.Scan,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.FromString,
-                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.SerializeToString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -400,7 +400,7 @@ class Carrier:
             target,
             '/dejaq.v1.Carrier/Scan',
             dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
-            dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+            dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from dejaq.domain.batch import MessageColumns
+from dejaq.domain.batch import Portion, Stretch
 from dejaq.domain.message import Status, status_of
-from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import View
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.run import Run
 
 # A portion takes about a millisecond, so that what is due meanwhile is not late.
-_PORTION_ROWS = 2_000
+_PORTION_RUNS = 500
 _PORTION_BYTES = 256 * 1024
+
+Value = TypeVar("Value", int, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Rows of a run in a lease."""
+
+    lease_id: int
+    consumer: str
+    expires: int
+    part: Part
+    rows: int
 
 
 class RocksSnapshot:
@@ -29,57 +44,59 @@ class RocksSnapshot:
         self._view = view
         # Leases are few and change their objects; their rows and terms are copied.
         self._leased = [
-            (lease.id, lease.consumer, expires, part, part.in_run(rows))
+            _Held(lease.id, lease.consumer, expires, part, part.in_run(rows))
             for lease in image.leases
             for expires, rows in lease.terms.items()
             for part in lease.parts
             if part.in_run(rows)
         ]
         self._leased_rows: dict[bytes, int] = {}
-        for _, _, _, part, rows in self._leased:
-            self._leased_rows[part.run.key] = self._leased_rows.get(part.run.key, 0) | rows
+        for held in self._leased:
+            key = held.part.run.key
+            self._leased_rows[key] = self._leased_rows.get(key, 0) | held.rows
 
     def close(self) -> None:
         """Let go of the view."""
         self._view.close()
 
-    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[MessageColumns]:
+    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """Leased rows first, then bucket by bucket what is in no lease."""
         wanted = set(buckets)
-        for columns in self._scan_leased(wanted, where, bodies=bodies):
-            yield columns
+        for portion in self._scan_leased(wanted, where, bodies=bodies):
+            yield portion
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
+        topic = self._image.topic.number
         for bucket in sorted(wanted):
-            topic = self._image.topic.number
             start = keys.slice_start(topic, bucket, max(0, where.start) // keys.SLICE_MS)
             end = keys.slice_start(topic, bucket, min(where.end - 1, 2**62) // keys.SLICE_MS + 1)
             while start < end:
-                columns, start = self._portion(start, end, where, bodies=bodies)
-                if len(columns):
-                    yield columns
+                portion, start = self._portion(start, end, where, bodies=bodies)
+                if len(portion):
+                    yield portion
                 await asyncio.sleep(0)
 
-    def _portion(self, start: bytes, end: bytes, where: Filter, *, bodies: bool) -> tuple[MessageColumns, bytes]:
+    def _portion(self, start: bytes, end: bytes, where: Filter, *, bodies: bool) -> tuple[Portion, bytes]:
         """Some runs from `start` on, as columns, and where to go on."""
         items: list[tuple[bytes, bytes]] = []
         size = 0
         for item in self._view.items(start, end):
             items.append(item)
             size += len(item[1])
-            if size >= _PORTION_BYTES or len(items) >= _PORTION_ROWS:
+            if size >= _PORTION_BYTES or len(items) >= _PORTION_RUNS:
                 break
-        columns = MessageColumns()
+        builder = _Builder(self, bodies=bodies)
         if not items:
-            return columns, end
+            return builder.portion, end
         first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
         gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
         for key, value in items:
             run = Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0))
             if where.owner is None or run.record.owner == where.owner:
-                self._add(columns, run, run.free & self._matching(run, where), bodies=bodies)
-        return columns, items[-1][0] + b"\0"
+                for begin, stop in masks.ranges(run.free & self._matching(run, where)):
+                    builder.add(run, begin, stop)
+        return builder.portion, items[-1][0] + b"\0"
 
     def _matching(self, run: Run, where: Filter) -> int:
         start, end = where.start, where.end
@@ -89,47 +106,60 @@ class RocksSnapshot:
             start = max(start, self.at + 1)
         return run.rows_between(start, end)
 
-    def _scan_leased(self, buckets: set[int], where: Filter, *, bodies: bool) -> Iterator[MessageColumns]:
-        for lease_id, consumer, expires, part, rows in self._leased:
-            run = part.run
+    def _scan_leased(self, buckets: set[int], where: Filter, *, bodies: bool) -> Iterator[Portion]:
+        for held in self._leased:
+            run, expires = held.part.run, held.expires
             if (
                 run.bucket in buckets
                 and where.start <= expires < where.end
-                and where.status in (None, status_of(expires, consumer, self.at))
-                and where.consumer in (None, consumer)
+                and where.status in (None, status_of(expires, held.consumer, self.at))
+                and where.consumer in (None, held.consumer)
                 and where.owner in (None, run.record.owner)
             ):
-                columns = MessageColumns()
-                self._add(columns, run, rows, bodies=bodies)
-                count = len(columns)
-                columns.ts = [expires] * count
-                columns.consumers = [consumer] * count
-                columns.versions = [lease_id] * count
-                columns.attempts = [part.attempts_at(row) for row in masks.rows(rows)]
-                yield columns
+                builder = _Builder(self, bodies=bodies)
+                for begin, stop in masks.ranges(held.rows):
+                    builder.add(run, begin, stop, held=held)
+                yield builder.portion
 
-    def _add(self, columns: MessageColumns, run: Run, rows: int, *, bodies: bool) -> None:
-        record = run.record
-        for start, end in masks.ranges(rows):
-            count = end - start
-            columns.ids.extend(run.id_span(start, end).expand())
-            columns.buckets.extend([run.bucket] * count)
-            columns.ts.extend(record.ts[start:end])
-            columns.priorities.extend(record.priorities[start:end] or [0] * count)
-            columns.owners.extend([record.owner] * count)
-            columns.consumers.extend([""] * count)
-            columns.versions.extend([run.number] * count)
-            columns.attempts.extend(record.attempts[start:end] or [0] * count)
-            columns.headers.extend(record.headers[start:end] or [b""] * count)
-            if bodies:
-                columns.bodies.extend(self._bodies(record, start, end))
+    def body(self, number: int) -> bytes:
+        """A body that is stored apart."""
+        body = self._view.get(keys.numbered(keys.BODY, self._image.topic.number, number))
+        if body is None:
+            raise KeyError(f"body {number}")
+        return body
 
-    def _bodies(self, record: records.Run, start: int, end: int) -> list[bytes]:
-        if not record.apart:
-            return list(record.bodies[start:end])
-        found: list[bytes] = []
-        for row in range(start, end):
-            number = record.apart[row]
-            body = self._view.get(keys.numbered(keys.BODY, self._image.topic.number, number)) if number else None
-            found.append(record.bodies[row] if body is None else body)
-        return found
+
+class _Builder:
+    """A portion while it is put together; a column begins with the first row that needs it."""
+
+    def __init__(self, snapshot: RocksSnapshot, *, bodies: bool) -> None:
+        self._snapshot = snapshot
+        self.portion = Portion(bodies=[] if bodies else None)
+
+    def add(self, run: Run, start: int, end: int, *, held: _Held | None = None) -> None:
+        """Add rows of a run, free or held by a lease."""
+        portion, record = self.portion, run.record
+        before, count = len(portion), end - start
+        version, consumer = (held.lease_id, held.consumer) if held else (run.number, "")
+        portion.stretches.append(Stretch(run.id_span(start, end), run.bucket, record.owner, version, consumer))
+        portion.ts.extend([held.expires] * count if held else record.ts[start:end])
+        attempts = [held.part.attempts_at(row) for row in range(start, end)] if held else record.attempts[start:end]
+        portion.attempts = _extended(portion.attempts, attempts, 0, before, count)
+        portion.priorities = _extended(portion.priorities, record.priorities[start:end], 0, before, count)
+        portion.headers = _extended(portion.headers, record.headers[start:end], b"", before, count)
+        if portion.bodies is not None:
+            if record.apart:
+                apart = zip(record.apart[start:end], record.bodies[start:end], strict=True)
+                portion.bodies.extend(self._snapshot.body(number) if number else body for number, body in apart)
+            else:
+                portion.bodies.extend(record.bodies[start:end])
+
+
+def _extended(
+    column: list[Value] | None, values: Sequence[Value], default: Value, before: int, count: int
+) -> list[Value] | None:
+    if column is None and not values:
+        return None
+    column = [default] * before if column is None else column
+    column.extend(values or [default] * count)
+    return column

@@ -215,6 +215,17 @@ async def order_survives(scene: Scene) -> None:
     assert [ts - begin for ts in lease.ts] == [5, 7, 8, 9_999, 10_000, 20_000, 60_000]
 
 
+async def lost_messages_wait_behind_earlier_ones(scene: Scene) -> None:
+    """After a restart, a lost message is leased at its lease's end and not before what was due earlier."""
+    ids = await scene.generate([-90_000, -80_000, -70_000], bucket=2)
+    lost = await scene.lease(lease_ms=1_000, rows_max=1)
+    assert lost.ids() == ids[:1]
+    scene.advance(2_000)
+    await scene.restart()
+    assert (await scene.lease(rows_max=1)).ids() == ids[1:2]
+    assert (await scene.lease(rows_max=2)).ids() == [ids[2], ids[0]]
+
+
 async def a_store_may_restart_often(scene: Scene) -> None:
     """Work may go on through any number of restarts."""
     session = scene.session()

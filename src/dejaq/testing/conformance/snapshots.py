@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dejaq import limits
-from dejaq.domain.batch import MessageColumns
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Code
 from dejaq.storage.base import Filter, Snapshot
@@ -62,8 +61,8 @@ async def bodies_may_be_left_out(scene: Scene) -> None:
     await _fill(scene)
     snapshot = await scene.storage.snapshot(scene.topic, scene.now)
     buckets = range(scene.topic.settings.buckets)
-    found = [columns async for columns in snapshot.scan(buckets, Filter(), bodies=False)]
-    assert all(columns.bodies == [] for columns in found)
+    found = [portion async for portion in snapshot.scan(buckets, Filter(), bodies=False)]
+    assert all(portion.bodies is None for portion in found)
     assert sum(map(len, found)) == snapshot.count
 
 
@@ -98,39 +97,35 @@ async def _rows(
     scene: Scene, snapshot: Snapshot, *, buckets: range | None = None, where: Filter | None = None
 ) -> list[tuple[object, ...]]:
     chosen = buckets if buckets is not None else range(scene.topic.settings.buckets)
-    found = MessageColumns()
-    headers: list[bytes] = []
-    async for columns in snapshot.scan(chosen, where or Filter(), bodies=True):
-        for name in ("ids", "buckets", "ts", "priorities", "bodies", "owners", "consumers", "versions", "attempts"):
-            getattr(found, name).extend(getattr(columns, name))
-        headers += columns.headers or [b""] * len(columns)
-    return sorted(
-        zip(
-            found.ids,
-            found.buckets,
-            found.ts,
-            found.priorities,
-            found.bodies,
-            found.owners,
-            found.consumers,
-            found.versions,
-            found.attempts,
-            map(bool, headers),
-            strict=True,
+    rows: list[tuple[object, ...]] = []
+    async for portion in snapshot.scan(chosen, where or Filter(), bodies=True):
+        count = len(portion)
+        shared = [
+            (message_id, stretch.bucket, stretch.owner, stretch.consumer, stretch.version)
+            for stretch in portion.stretches
+            for message_id in stretch.span.expand()
+        ]
+        columns = (
+            portion.ts,
+            portion.priorities or [0] * count,
+            portion.bodies or [],
+            portion.attempts or [0] * count,
+            map(bool, portion.headers or [b""] * count),
         )
-    )
+        rows += [(*one, *rest) for one, *rest in zip(shared, *columns, strict=True)]
+    return sorted(rows)
 
 
 def _row(message: Message) -> tuple[object, ...]:
     return (
         message.id,
         message.bucket,
-        message.ts,
-        message.priority,
-        message.body,
         message.producer_group,
         message.lock_consumer,
         message.version,
+        message.ts,
+        message.priority,
+        message.body,
         message.attempts,
         bool(message.headers),
     )

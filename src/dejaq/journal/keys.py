@@ -1,0 +1,79 @@
+"""The key that a journal is signed with: Ed25519, made at the first start and kept beside the data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from dejaq.errors import Code, error_of
+from dejaq.journal.aside import write_whole
+
+
+class SigningKey:
+    """Signs what the journal says of itself."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    @classmethod
+    def of(cls, path: Path) -> SigningKey:
+        """The key in the file, which is made, readable by its owner alone, when it is not there."""
+        if not path.exists():
+            key = Ed25519PrivateKey.generate()
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            write_whole(path, pem, what="key", mode=0o600)
+            return cls(key)
+        try:
+            loaded = load_pem_private_key(path.read_bytes(), password=None)
+        except ValueError as cause:
+            raise error_of(Code.STORE_CORRUPT, f"{path} is not a key", details=str(cause)) from None
+        if not isinstance(loaded, Ed25519PrivateKey):
+            raise error_of(Code.STORE_CORRUPT, f"{path} is not an Ed25519 key")
+        return cls(loaded)
+
+    @property
+    def public(self) -> VerifyingKey:
+        """The half that is shown to everybody."""
+        return VerifyingKey(self._key.public_key())
+
+    def sign(self, content: bytes) -> str:
+        """The signature, in hex."""
+        return self._key.sign(content).hex()
+
+
+class VerifyingKey:
+    """Tells whether a signature is that of the key's other half."""
+
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        self._key = key
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> VerifyingKey:
+        """The key in a file; raises ValueError when there is none in it."""
+        loaded = load_pem_public_key(Path(path).read_bytes())
+        if not isinstance(loaded, Ed25519PublicKey):
+            raise ValueError("not an Ed25519 key")  # noqa: TRY004
+        return cls(loaded)
+
+    def pem(self) -> bytes:
+        """As it stands in a file."""
+        return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def signed(self, content: bytes, signature: str) -> bool:
+        """Whether the signature is genuine."""
+        try:
+            self._key.verify(bytes.fromhex(signature), content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True

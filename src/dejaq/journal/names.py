@@ -1,0 +1,56 @@
+"""How the files of a journal are called: `<origin>-<first>-<last>`, with the sequences in 20 digits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SEGMENT_SUFFIX = ".parquet"
+MANIFEST_SUFFIX = ".json"
+HEAD_SUFFIX = ".head"
+RETENTION_SUFFIX = ".retention"
+ASIDE_SUFFIX = ".tmp"
+PUBLIC_KEY = "journal.pub"
+
+_STEM = re.compile(r"([0-9A-Za-z-]{1,64})-(\d{20})-(\d{20})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """The records `first` to `last`, both included, of one origin."""
+
+    origin: str
+    first: int
+    last: int
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffix."""
+        return f"{self.origin}-{self.first:020d}-{self.last:020d}"
+
+    @property
+    def segment(self) -> str:
+        """The file with the events."""
+        return self.stem + SEGMENT_SUFFIX
+
+    @property
+    def manifest(self) -> str:
+        """The file that vouches for them."""
+        return self.stem + MANIFEST_SUFFIX
+
+    @classmethod
+    def parse(cls, file_name: str) -> SegmentName | None:
+        """The name behind that of a segment or a manifest; None for any other file."""
+        stem, dot, suffix = file_name.rpartition(".")
+        match = _STEM.fullmatch(stem) if dot + suffix in (SEGMENT_SUFFIX, MANIFEST_SUFFIX) else None
+        return cls(match[1], int(match[2]), int(match[3])) if match is not None else None
+
+
+def named_files(directory: Path, suffix: str) -> Iterator[SegmentName]:
+    """The segments, or the manifests, that a directory holds, in no order."""
+    for path in directory.iterdir():
+        name = SegmentName.parse(path.name) if path.name.endswith(suffix) else None
+        if name is not None:
+            yield name

@@ -1,0 +1,37 @@
+"""The columns of a segment: one row is one event of one message."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from dejaq.protocol.v1 import journal_pb2 as journal
+
+# Every kind of event as it stands in a segment, by its number in a record.
+KINDS: dict[int, str] = {
+    number: name.removeprefix("EVENT_").lower()
+    for name, number in journal.EventKind.items()
+    if number != journal.EVENT_KIND_UNSPECIFIED
+}
+
+SCHEMA = pa.schema(
+    [
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        # The position within the record; (origin, sequence, row) names an event for good.
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("at_ms", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("actor", pa.string(), nullable=False),
+        # 0: no lease is concerned.
+        pa.field("lease", pa.int64(), nullable=False),
+        pa.field("expires_ms", pa.int64()),
+        pa.field("ts_ms", pa.int64()),
+        pa.field("priority", pa.int32()),
+        pa.field("attempts", pa.int32()),
+        pa.field("body_bytes", pa.int32()),
+        pa.field("body_crc", pa.int64()),
+        pa.field("handed_us", pa.int64()),
+    ]
+)

@@ -1,0 +1,84 @@
+"""One segment: the events of consecutive records as a Parquet file.
+
+The encodings were chosen by measurement (docs/journal.md): deltas for what counts up, prefixes for ids, dictionaries
+for names, zstd on top.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dejaq.journal.expansion import Expansion
+from dejaq.journal.schema import SCHEMA
+
+ROW_GROUP_ROWS = 128 * 1024
+SEGMENT_ROWS_MAX = 1_000_000
+
+_NAMES = ("origin", "kind", "topic", "actor")
+_DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
+_ENCODINGS = {**dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"), "id": "DELTA_BYTE_ARRAY"}
+# Names go in as dictionaries, which saves looking at each of them; in the file they are strings.
+_WRITTEN = pa.schema(
+    [
+        pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in _NAMES else field
+        for field in SCHEMA
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What went into a segment: how many of the records, their last sequence, and their events."""
+
+    records: int
+    last: int
+    events: int
+
+
+def write_segment(
+    path: Path, origin: str, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX
+) -> Written:
+    """Write the events of records, in order, until `rows_max` is reached; a record is never cut."""
+    expansion = Expansion(origin)
+    taken = last = events = 0
+    with pq.ParquetWriter(
+        path,
+        _WRITTEN,
+        compression="zstd",
+        use_dictionary=list(_NAMES),
+        column_encoding=_ENCODINGS,
+        store_schema=False,
+    ) as writer:
+        for record in records:
+            last = expansion.add(record)
+            taken += 1
+            if expansion.rows >= ROW_GROUP_ROWS:
+                events += _write(writer, expansion)
+            if events + expansion.rows >= rows_max:
+                break
+        if expansion.rows:
+            events += _write(writer, expansion)
+    return Written(records=taken, last=last, events=events)
+
+
+def _write(writer: pq.ParquetWriter, expansion: Expansion) -> int:
+    batch = expansion.take().cast(_WRITTEN)
+    writer.write_batch(batch)
+    return int(batch.num_rows)
+
+
+def read_segment(path: Path) -> pa.Table:
+    """The events of a segment, with the columns of `SCHEMA`."""
+    return pq.read_table(path, schema=SCHEMA)
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

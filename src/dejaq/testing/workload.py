@@ -1,0 +1,201 @@
+"""A load with a memory: producers whose messages have names, consumers that behave and misbehave, and a full drain.
+
+    verdict = await Workload(client, "mail", Load(messages=1_000), seed=7).run()
+    assert not verdict.findings, verdict
+
+The same load can run while the broker is killed, paused or starved: whatever happens, every call and its outcome goes
+into a ledger, and the ledger is judged when nothing is left in the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+
+from dejaq.errors import DejaqError, Indefinite, Unavailable
+from dejaq.sdk.client import Client
+from dejaq.sdk.lease import Lease
+from dejaq.sdk.producer import Producer
+from dejaq.testing.ledger import Delivery, Kind, Ledger, Outcome, Send, Settle, Verdict
+from dejaq.testing.waiting import eventually
+
+BATCH_MAX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How much, how fast and how badly; the shares are of all deliveries."""
+
+    messages: int
+    producers: int = 2
+    consumers: int = 2
+    buckets: int = 8
+    lease_seconds: float = 1.0
+    # Messages are due within this time of being sent.
+    ahead_seconds: float = 0.5
+    # Every message of a producer is sent this long after the one before, on average.
+    pace_seconds: float = 0.0
+    release_share: float = 0.05
+    extend_share: float = 0.05
+    abandon_share: float = 0.02
+    stale_share: float = 0.02
+    drain_seconds: float = 60.0
+
+
+class Workload:
+    """One run of a load on one topic. `progress` may be looked at meanwhile."""
+
+    def __init__(self, client: Client, topic: str, load: Load, *, seed: int) -> None:
+        self._client = client
+        self._topic = topic
+        self._load = load
+        self._seed = seed
+        self._background: set[asyncio.Task[None]] = set()
+        self.ledger = Ledger()
+        self.acknowledged = 0
+        self.deleted = 0
+
+    async def run(self) -> Verdict:
+        """Produce and consume until everything is sent and nothing is left, then judge."""
+        await self._client.create_topic(self._topic, buckets=self._load.buckets)
+        consumers = [asyncio.create_task(self._consume(number)) for number in range(self._load.consumers)]
+        try:
+            async with asyncio.TaskGroup() as producers:
+                for number in range(self._load.producers):
+                    producers.create_task(self._produce(number))
+            await self._drain(consumers)
+        finally:
+            for task in [*consumers, *self._background]:
+                task.cancel()
+            await asyncio.gather(*consumers, *self._background, return_exceptions=True)
+        return self.ledger.verdict(await self._pending())
+
+    async def _drain(self, consumers: list[asyncio.Task[None]]) -> None:
+        """Wait until the topic is empty and every misbehaviour has ended; what stays is for the verdict to tell."""
+
+        async def empty() -> bool:
+            for task in consumers:
+                if task.done():
+                    task.result()
+            try:
+                return not self._background and await self._client.count(self._topic) == 0
+            except DejaqError:
+                return False
+
+        try:
+            await eventually(empty, within=self._load.drain_seconds, poll=0.05)
+        except TimeoutError:
+            return
+
+    async def _pending(self) -> set[str]:
+        return {message.body.decode() async for page in self._client.browse(self._topic) for message in page}
+
+    # Producers
+
+    async def _produce(self, number: int) -> None:
+        chance = random.Random(f"{self._seed} producer {number}")
+        share = range(number, self._load.messages, self._load.producers)
+        async with self._client.producer(self._topic, group=f"group-{number}") as producer:
+            for names in _cut([f"message-{index}" for index in share], chance):
+                await self._send(producer, names, chance)
+                if self._load.pace_seconds:
+                    await asyncio.sleep(self._load.pace_seconds * len(names))
+
+    async def _send(self, producer: Producer, names: list[str], chance: random.Random) -> None:
+        now = _now_us() // 1_000
+        times = [now + round(chance.random() * self._load.ahead_seconds * 1_000) for _ in names]
+        sends = [self.ledger.sent(name, ts) for name, ts in zip(names, times, strict=True)]
+        bodies = [name.encode() for name in names]
+        ids = names if chance.random() < 0.5 else None
+        try:
+            if len(names) == 1:
+                await producer.send(bodies[0], at=times[0], id=ids[0] if ids else None)
+            else:
+                results = await producer.send_batch(bodies, at=times, ids=ids)
+                results.raise_for_failures()
+        except DejaqError as error:
+            _note(sends, error)
+            return
+        for send in sends:
+            send.outcome = Outcome.OK
+        self.acknowledged += len(sends)
+
+    # Consumers
+
+    async def _consume(self, number: int) -> None:
+        chance = random.Random(f"{self._seed} consumer {number}")
+        name = f"consumer-{number}"
+        consumer = self._client.consumer(
+            self._topic, name=name, lease=self._load.lease_seconds, max_in_flight=200, auto_extend=False
+        )
+        async with consumer:
+            async for lease in consumer:
+                delivery = Delivery(
+                    name=lease.body.decode(),
+                    consumer=name,
+                    version=lease.version,
+                    handed_us=_now_us(),
+                    expires_ms=lease.expires_ms,
+                )
+                self.ledger.handed(delivery)
+                self._spawn(self._handle(lease, delivery, chance.random()))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _handle(self, lease: Lease, delivery: Delivery, chance: float) -> None:
+        load = self._load
+        if chance < load.abandon_share:
+            return
+        chance -= load.abandon_share
+        if chance < load.release_share:
+            at = _now_us() // 1_000 + 50
+            await self._settle(delivery, Settle(Kind.RELEASE, _now_us(), at), lease.release(at=at))
+            return
+        chance -= load.release_share
+        if chance < load.extend_share:
+            # The broker counts from its arrival there, so this is the earliest end it may choose.
+            until = _now_us() // 1_000 + round(load.lease_seconds * 1_000)
+            await self._settle(delivery, Settle(Kind.EXTEND, _now_us(), until), lease.extend(load.lease_seconds))
+        elif chance < load.extend_share + load.stale_share:
+            await asyncio.sleep(max(0, lease.expires_ms / 1_000 - time.time()) + 0.1)
+        settle = Settle(Kind.DELETE, _now_us())
+        await self._settle(delivery, settle, lease.delete())
+        self.deleted += settle.outcome is Outcome.OK
+
+    async def _settle(self, delivery: Delivery, settle: Settle, call: Awaitable[None]) -> None:
+        delivery.settles.append(settle)
+        try:
+            await call
+        except DejaqError as error:
+            settle.outcome = Outcome.UNKNOWN if _unknown(error) else Outcome.REFUSED
+        else:
+            settle.outcome = Outcome.OK
+        settle.ended_us = _now_us()
+
+
+def _cut(names: list[str], chance: random.Random) -> Iterator[list[str]]:
+    """The names in pieces, of which many have one."""
+    start = 0
+    while start < len(names):
+        end = start + chance.choice((1, 1, 5, BATCH_MAX))
+        yield names[start:end]
+        start = end
+
+
+def _note(sends: list[Send], error: DejaqError) -> None:
+    for send in sends:
+        send.outcome = Outcome.UNKNOWN if _unknown(error) else Outcome.REFUSED
+
+
+def _unknown(error: DejaqError) -> bool:
+    return isinstance(error, Indefinite | Unavailable)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
