@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench.harness.crew import Crew, late_us_of
@@ -59,11 +60,11 @@ def watch_due(
     lead = LEAD_SECONDS + LEAD_FACTOR * messages / loaded.per_s
     span_s = max(FEWEST_SECONDS, messages / per_s if per_s else 0.0)
     most = lead + span_s + GRACE_SECONDS
-    with stage.crew() as crew:
+    with stage.crew() as crew, ExitStack() as stack:
         consuming = crew.add(*(Consume(target=messages, seconds_max=most, timed=True) for _ in range(consumers)))
         crew.go(consuming)
         start_ns = time.time_ns() + int(lead * 1e9)
-        floor = Floor(start_ns, start_ns + int(span_s * 1e9))
+        floor = stack.enter_context(Floor(start_ns, start_ns + int(span_s * 1e9)))
         load = Load(count=messages, prefix=prefix, start_ms=start_ns // 1_000_000, per_s=per_s)
         created = crew.work(Produce(load, ready=False), seconds_max=most)[0]
         rss = _watch(stage, crew, consuming, until=time.monotonic() + most)

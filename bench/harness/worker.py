@@ -34,7 +34,7 @@ def run_worker(
 async def _do(client: Client, order: Order, pipe: Connection, delivered: Synchronized[int]) -> Done:
     if isinstance(order, Consume):
         return await _consume(client, order, pipe, delivered)
-    await client.open()
+    await client.open(produces=True)
     try:
         if isinstance(order, Produce):
             return await _produce(client, order, pipe)
@@ -73,10 +73,10 @@ def _until(batches: Iterable[Batch], end_ns: int) -> Iterator[Batch]:
 
 async def _consume(client: Client, order: Consume, pipe: Connection, delivered: Synchronized[int]) -> Done:
     if order.opened:
-        await client.open()
+        await client.open(produces=False)
     start_ns = _wait_for_go(pipe)
     if not order.opened:
-        await client.open()
+        await client.open(produces=False)
     tally = Tally(
         delivered=delivered,
         target=order.target,

@@ -35,8 +35,8 @@ class Server(Protocol):
 class Client(Protocol):
     """One client process's way to the server. What a system cannot do it is never asked for."""
 
-    async def open(self) -> None:
-        """Connect, so that the clock starts with the work."""
+    async def open(self, *, produces: bool) -> None:
+        """Connect as a producer or as a consumer, so that the clock starts with the work."""
 
     async def close(self) -> None:
         """Disconnect."""

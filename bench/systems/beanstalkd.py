@@ -38,7 +38,7 @@ class BeanstalkdClient:
     def __init__(self, address: str) -> None:
         self._port = int(address.rpartition(":")[2])
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         self._socket = socket.create_connection(("127.0.0.1", self._port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb", buffering=1 << 18)

@@ -36,7 +36,7 @@ class CeleryClient:
             broker_transport_options={"visibility_timeout": 7_200},
         )
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         self._app.connection_for_write().ensure_connection(max_retries=3)
 
     async def close(self) -> None:

@@ -15,13 +15,14 @@ from bench.harness.server import ServerProcess, free_port
 from bench.harness.tally import Tally
 from bench.harness.window import Window
 from bench.systems.base import ALL_BENCHES, System
-from dejaq.sdk.consumer import Batch as Leases
+from dejaq.sdk.lease import Batch as Leases
+from dejaq.sdk.results import Results
 
 TOPIC = "bench"
 BUCKETS = 16
 CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
-IN_FLIGHT_MAX = 20_000
+IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
 
 
@@ -55,22 +56,19 @@ class DejaqClient:
         self._natural = natural
         self._sent = 0
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         await self._client.open()
         await self._client.create_topic(TOPIC, buckets=BUCKETS)
+        if produces:
+            self._producing = True
+            await self._producer.open()
 
     async def close(self) -> None:
         if self._producing:
             await self._producer.close()
         await self._client.close()
 
-    async def _open_producer(self) -> None:
-        if not self._producing:
-            self._producing = True
-            await self._producer.open()
-
     async def create(self, batches: Iterable[Batch]) -> int:
-        await self._open_producer()
         window, created = Window(CREATES_IN_FLIGHT), 0
         for batch in batches:
             await window.add(self._create(batch))
@@ -78,17 +76,16 @@ class DejaqClient:
         await window.drain()
         return created
 
-    async def _create(self, batch: Batch) -> Sequence[str]:
+    async def _create(self, batch: Batch) -> Results:
         ids = batch.ids if self._natural else None
         results = await self._producer.send_batch(batch.bodies, at=batch.due_ms, ids=ids)
         results.raise_for_failures()
-        return batch.ids if self._natural else results.ids
+        return results
 
     async def create_known(self, batches: Iterable[Batch]) -> list[str]:
-        await self._open_producer()
         known: list[str] = []
         for batch in batches:
-            known.extend(await self._create(batch))
+            known.extend((await self._create(batch)).ids)
         return known
 
     async def consume(self, tally: Tally) -> None:
@@ -103,8 +100,6 @@ class DejaqClient:
         tally.deleted(len(leases))
 
     async def send(self, body: bytes) -> None:
-        if not self._producing:
-            await self._open_producer()
         self._sent += 1
         await self._producer.send(body, id=f"s-{self._sent:012d}" if self._natural else None)
 

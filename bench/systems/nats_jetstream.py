@@ -59,7 +59,7 @@ class NatsClient:
         self._url = f"nats://{address}"
         self._nats = Nats()
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         self._nats = await nats.connect(self._url, pending_size=64 * 1024 * 1024)
         stream = self._nats.jetstream(timeout=CALL_SECONDS)
         await stream.add_stream(
@@ -121,6 +121,8 @@ class NatsClient:
             try:
                 messages = await subscription.fetch(BATCH, timeout=FETCH_SECONDS)
             except (NatsTimeout, FetchTimeoutError, asyncio.TimeoutError):
+                continue
+            if not messages:
                 continue
             tally.taken([message.data for message in messages])
             for message in messages[:-1]:

@@ -29,7 +29,7 @@ class ProcrastinateClient:
             connector=PsycopgConnector(conninfo=address, min_size=CONCURRENCY + 2, max_size=CONCURRENCY + 2)
         )
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         await self._app.open_async()
         if not await self._app.check_connection_async():
             try:

@@ -84,7 +84,7 @@ class RabbitClient:
         self._room = asyncio.Event()
         self._closed = asyncio.Event()
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[Any] = loop.create_future()
         self._connection = AsyncioConnection(

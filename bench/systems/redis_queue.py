@@ -82,7 +82,7 @@ class RedisClient:
         self._pool = redis.asyncio.Redis(port=self._port)
         self._sent = 0
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         self._wire.connect()
 
     async def close(self) -> None:

@@ -43,7 +43,7 @@ class SkipLockedClient:
         self._address = address
         self._sent = 0
 
-    async def open(self) -> None:
+    async def open(self, *, produces: bool) -> None:
         self._pool = await asyncpg.create_pool(self._address, min_size=CONNECTIONS, max_size=CONNECTIONS)
         async with self._pool.acquire() as connection, connection.transaction():
             # Two clients that create the table at once would collide in the catalog.

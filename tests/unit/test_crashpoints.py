@@ -11,13 +11,24 @@ import pytest
 
 from dejaq.crashpoints import crash_at
 
-CODE = "from dejaq.crashpoints import crash_at\nfor n in range(3): crash_at('here'); crash_at('there'); print(n, flush=True)"
+CODE = """
+from dejaq.crashpoints import crash_at
+for n in range(3):
+    crash_at('here')
+    crash_at('there')
+    print(n, flush=True)
+"""
 
 
-@pytest.mark.parametrize(("point", "printed"), [("here:1", ""), ("here:3", "0\n1\n"), ("there", ""), ("there:2", "0\n")])
+@pytest.mark.parametrize(
+    ("point", "printed"), [("here:1", ""), ("here:3", "0\n1\n"), ("there", ""), ("there:2", "0\n")]
+)
 def test_the_process_dies_at_the_named_hit(point: str, printed: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env={**os.environ, "DEJAQ_CRASH_AT": point}, capture_output=True, text=True
+        [sys.executable, "-c", CODE],
+        env={**os.environ, "DEJAQ_CRASH_AT": point},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == printed

@@ -36,8 +36,7 @@ class Expansion:
         self._shared: dict[str, list[int]] = {name: [] for name in ("sequence", "at_ms", "lease", "expires_ms")}
         self._names: dict[str, _Names] = {name: _Names() for name in ("kind", "topic", "actor")}
         self._columns: dict[str, _Column] = {
-            name: _Column()
-            for name in ("ts_ms", "priority", "attempts", "body_bytes", "body_crc", "handed_us")
+            name: _Column() for name in ("ts_ms", "priority", "attempts", "body_bytes", "body_crc", "handed_us")
         }
 
     def add(self, record: bytes) -> int:
@@ -46,7 +45,7 @@ class Expansion:
         first = 0
         for events in parsed.events:
             first += self._add(parsed.sequence, parsed.at_ms, first, events)
-        return parsed.sequence
+        return int(parsed.sequence)
 
     def _add(self, sequence: int, at_ms: int, first: int, events: journal.Events) -> int:
         count = self._add_ids(events)

@@ -77,5 +77,6 @@ class Identifiers:
 def counting(counts: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """For each (count, first): first, first + 1 and so on, laid end to end."""
     starts = np.cumsum(counts) - counts
-    steps: npt.NDArray[np.int64] = np.arange(int(counts.sum()), dtype=np.int64)
-    return steps + np.repeat(firsts - starts, counts)
+    numbers: npt.NDArray[np.int64] = np.arange(int(counts.sum()), dtype=np.int64)
+    numbers += np.repeat(firsts - starts, counts)
+    return numbers

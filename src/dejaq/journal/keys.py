@@ -63,7 +63,7 @@ class VerifyingKey:
         """The key in a file; raises ValueError when there is none in it."""
         loaded = load_pem_public_key(Path(path).read_bytes())
         if not isinstance(loaded, Ed25519PublicKey):
-            raise ValueError("not an Ed25519 key")  # noqa: TRY004
+            raise ValueError("not an Ed25519 key")
         return cls(loaded)
 
     def pem(self) -> bytes:

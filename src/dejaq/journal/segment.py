@@ -34,19 +34,18 @@ _WRITTEN = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What went into a segment: how many of the records, their last sequence, and their events."""
+    """What went into a segment: how many of the records, their first and last sequence, and their events."""
 
     records: int
+    first: int
     last: int
     events: int
 
 
-def write_segment(
-    path: Path, origin: str, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX
-) -> Written:
-    """Write the events of records, in order, until `rows_max` is reached; a record is never cut."""
+def write_segment(path: Path, origin: str, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX) -> Written:
+    """Write the events of consecutive records until `rows_max` is reached; a record is never cut."""
     expansion = Expansion(origin)
-    taken = last = events = 0
+    taken = first = last = events = 0
     with pq.ParquetWriter(
         path,
         _WRITTEN,
@@ -56,7 +55,10 @@ def write_segment(
         store_schema=False,
     ) as writer:
         for record in records:
-            last = expansion.add(record)
+            sequence = expansion.add(record)
+            if taken and sequence != last + 1:
+                raise ValueError(f"record {sequence} stands behind record {last}")
+            first, last = first or sequence, sequence
             taken += 1
             if expansion.rows >= ROW_GROUP_ROWS:
                 events += _write(writer, expansion)
@@ -64,7 +66,7 @@ def write_segment(
                 break
         if expansion.rows:
             events += _write(writer, expansion)
-    return Written(records=taken, last=last, events=events)
+    return Written(records=taken, first=first, last=last, events=events)
 
 
 def _write(writer: pq.ParquetWriter, expansion: Expansion) -> int:

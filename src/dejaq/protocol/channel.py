@@ -20,7 +20,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 # Frames that wait for the stream to take them, before a sender has to wait itself.
 QUEUE_FRAMES_MAX = 16
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
+OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
     ("grpc.max_receive_message_length", limits.FRAME_BYTES_MAX),
     # A broker is reached directly: a proxy meant for the web would only be in the way.
@@ -116,7 +116,7 @@ class GrpcTransport:
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
         return self._channel
 
     async def session(self) -> GrpcSession:
@@ -141,7 +141,7 @@ class GrpcTransport:
         stub = self._methods.get(method)
         if stub is None:
             stub = self._methods[method] = self._open().unary_unary(
-                _path(method),
+                method_path(method),
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response.FromString,
             )
@@ -155,7 +155,7 @@ class GrpcTransport:
     ) -> AsyncIterator[Response]:
         """A server-streaming call."""
         call = self._open().unary_stream(
-            _path(method),
+            method_path(method),
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )(request)
@@ -175,6 +175,6 @@ class GrpcTransport:
             await channel.close()
 
 
-def _path(method: str) -> str:
+def method_path(method: str) -> str:
     service, _, name = method.partition(".")
     return f"/dejaq.v1.{service}/{name}"

@@ -209,10 +209,16 @@ class Storage(Protocol):
     # The journal
 
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
-        """The serialized `JournalRecord`s behind sequence `after`, in order and without a gap, about so many bytes."""
+        """The serialized `JournalRecord`s behind sequence `after`, in order, without a gap, and durable.
+
+        About so many bytes of them, or fewer; none only when there are none.
+        """
 
     async def trim_journal(self, up_to: int) -> None:
-        """Remove the records up to and with sequence `up_to`; sequences are never used again."""
+        """Remove the records up to and with sequence `up_to`; sequences are never used again.
+
+        Raises INVALID_ARGUMENT when no record of that sequence was ever written.
+        """
 
     # Queries
 

@@ -16,18 +16,21 @@ from dejaq.domain.message import Message, status_of
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.memory_journal import MemoryJournal
 from dejaq.storage.memory_snapshot import MemorySnapshot
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
+from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
 
 _TS_BYTES = 8
 T = TypeVar("T")
 
 
 class MemoryStorage:
-    """A `Storage` in this process's memory, lost with it."""
+    """A `Storage` in this process's memory, lost with it; with `journal` it keeps a record of every change."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, journal: bool = False) -> None:
         self._open = False
+        self._journal = MemoryJournal(journal)
         self._topics: dict[int, Topic] = {}
         self._timelines: dict[int, Timeline] = {}
         self._topic_number = 0
@@ -88,6 +91,7 @@ class MemoryStorage:
         seen = timeline.seen_counters(batch.session, now)
         version = self._next_version()
         outcomes = Outcomes(len(batch), dict(batch.refused))
+        created: list[RowRange] = []
         for row in range(len(batch)):
             if row in batch.refused:
                 continue
@@ -101,17 +105,22 @@ class MemoryStorage:
             code = transitions.decide_create(exists=old is not None, same_content=same)
             if code is Code.OK:
                 timeline.add(new)
+                created.append((row, row + 1))
             else:
                 outcomes.codes[row] = code
             if code.succeeded:
                 seen.add(counter)
+        self._journal.created(topic, batch, created)
+        self._journal.commit(now)
         return outcomes
 
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change what the owner may change; a changed message has a new version and no lock."""
         timeline = self._timeline(topic)
+        self._journal.lapse(topic, timeline, now)
         version = self._next_version()
         outcomes = Outcomes(len(edits.ids))
+        changed: dict[int, HeldMessage] = {}
         for row, message_id in enumerate(edits.ids):
             message = timeline.find(message_id)
             code = transitions.decide_by_owner(
@@ -133,12 +142,17 @@ class MemoryStorage:
                 message.priority = priority
             ts = _cell(edits.ts, row)
             timeline.place(message, message.ts if ts is None else ts)
+            changed[id(message)] = message
+        self._journal.edited(topic, owner, edits, list(changed.values()))
+        self._journal.commit(now)
         return outcomes
 
     async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
         """Remove messages that nobody holds."""
         timeline = self._timeline(topic)
+        self._journal.lapse(topic, timeline, now)
         outcomes = Outcomes(len(ids))
+        cancelled: list[str] = []
         for row, message_id in enumerate(ids):
             message = timeline.find(message_id)
             code = transitions.decide_by_owner(message.standing() if message else None, owner=owner, now=now)
@@ -146,6 +160,9 @@ class MemoryStorage:
                 outcomes.codes[row] = code
             else:
                 timeline.remove(message)
+                cancelled.append(message_id)
+        self._journal.cancelled(topic, owner, cancelled)
+        self._journal.commit(now)
         return outcomes
 
     # The consumer's side
@@ -153,6 +170,7 @@ class MemoryStorage:
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is free and due, earliest first, then lower priority first."""
         timeline = self._timeline(topic)
+        self._journal.lapse(topic, timeline, now)
         chosen: list[HeldMessage] = []
         skipped: list[HeldMessage] = []
         size = 0
@@ -167,7 +185,9 @@ class MemoryStorage:
                 skipped.append(message)
         for message in skipped:
             timeline.hold(message, message.ts)
-        return self._hold(timeline, chosen, request) if chosen else None
+        lease = self._hold(topic, chosen, request) if chosen else None
+        self._journal.commit(now)
+        return lease
 
     async def lease_these(self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease exactly these messages, in this order; None when `request` does not allow one of them.
@@ -175,15 +195,16 @@ class MemoryStorage:
         For comparing a storage with this one: among messages of equal time and priority the choice is free.
         """
         timeline = self._timeline(topic)
+        self._journal.lapse(topic, timeline, now)
         found = [timeline.find(message_id) for message_id in ids]
         chosen = [
             message
             for message in found
             if message is not None and message.bucket in request.buckets and _may_lease(message, request, now)
         ]
-        if not chosen or len(chosen) != len(ids):
-            return None
-        return self._hold(timeline, chosen, request)
+        lease = self._hold(topic, chosen, request) if chosen and len(chosen) == len(ids) else None
+        self._journal.commit(now)
+        return lease
 
     async def leasable(self, topic: Topic, request: LeaseRequest, now: int) -> list[Message]:
         """Every message that `request` might lease, without its row and byte limits, by (ts, priority)."""
@@ -212,17 +233,21 @@ class MemoryStorage:
         return sets
 
     async def delete(
-        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Remove rows of a live lease."""
         timeline = self._timeline(topic)
-        return _settle(
-            timeline.leases.get(lease_id),
-            consumer,
-            rows,
-            now,
-            lambda message, _: timeline.remove(message),
-        )
+        lease = timeline.leases.get(lease_id)
+        outcomes, settled = _settle(lease, consumer, rows, now, lambda message, _: timeline.remove(message))
+        self._journal.settled(DELETED, topic, lease, settled, handed_us=handed_us)
+        self._journal.commit(now)
+        return outcomes
 
     async def extend(
         self,
@@ -235,13 +260,11 @@ class MemoryStorage:
     ) -> Outcomes:
         """Move the end of a live lease; the lease id stays."""
         timeline = self._timeline(topic)
-        return _settle(
-            timeline.leases.get(lease_id),
-            consumer,
-            rows,
-            now,
-            lambda message, _: timeline.hold(message, expires),
-        )
+        lease = timeline.leases.get(lease_id)
+        outcomes, settled = _settle(lease, consumer, rows, now, lambda message, _: timeline.hold(message, expires))
+        self._journal.settled(EXTENDED, topic, lease, settled, expires=expires)
+        self._journal.commit(now)
+        return outcomes
 
     async def release(
         self,
@@ -251,6 +274,7 @@ class MemoryStorage:
         rows: Sequence[RowRange] | None,
         ts: int | Sequence[int],
         now: int,
+        handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """End a live lease and put the rows at `ts`; each gets a new version."""
         timeline = self._timeline(topic)
@@ -266,7 +290,10 @@ class MemoryStorage:
             message.version = version
             timeline.place(message, ts if isinstance(ts, int) else ts[position])
 
-        return _settle(lease, consumer, rows, now, put_back)
+        outcomes, settled = _settle(lease, consumer, rows, now, put_back)
+        self._journal.settled(RELEASED, topic, lease, settled, ts=ts, handed_us=handed_us)
+        self._journal.commit(now)
+        return outcomes
 
     async def recall(
         self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
@@ -284,7 +311,27 @@ class MemoryStorage:
             message.attempts -= 1
             timeline.place(message, message.due)
 
-        return _settle(timeline.leases.get(lease_id), consumer, rows, now, undo)
+        lease = timeline.leases.get(lease_id)
+        outcomes, settled = _settle(lease, consumer, rows, now, undo)
+        self._journal.settled(RECALLED, topic, lease, settled)
+        self._journal.commit(now)
+        return outcomes
+
+    # The journal
+
+    async def journal(self, after: int, bytes_max: int) -> list[bytes]:
+        """The records behind a sequence."""
+        self._check_open()
+        return self._journal.read(after, bytes_max)
+
+    async def trim_journal(self, up_to: int) -> None:
+        """Forget the records up to a sequence."""
+        self._check_open()
+        self._journal.trim(up_to)
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        return self._journal.stats()
 
     # Queries
 
@@ -350,7 +397,8 @@ class MemoryStorage:
             ):
                 yield message
 
-    def _hold(self, timeline: Timeline, chosen: Iterable[HeldMessage], request: LeaseRequest) -> LeaseSet:
+    def _hold(self, topic: Topic, chosen: Iterable[HeldMessage], request: LeaseRequest) -> LeaseSet:
+        timeline = self._timeline(topic)
         lease = HeldLease(lease_id=self._next_version(), consumer=request.consumer)
         messages = list(chosen)
         for message in messages:
@@ -358,7 +406,9 @@ class MemoryStorage:
             message.version = lease.lease_id
             message.attempts += 1
             timeline.hold(message, request.expires)
-        return _lease_set(lease, expires=request.expires, messages=messages)
+        granted = _lease_set(lease, expires=request.expires, messages=messages)
+        self._journal.leased(topic, granted)
+        return granted
 
     def _timeline(self, topic: Topic) -> Timeline:
         self._check_open()
@@ -417,11 +467,12 @@ def _settle(
     rows: Sequence[RowRange] | None,
     now: int,
     change: Callable[[HeldMessage, int], None],
-) -> Outcomes:
-    """Apply `change` to each row that may be settled, with the row's place among those asked for."""
+) -> tuple[Outcomes, list[tuple[int, HeldMessage]]]:
+    """Apply `change` to each row that may be settled, with the row's place among those asked for; and those."""
     if lease is None:
-        return _all_lost(rows)
+        return _all_lost(rows), []
     outcomes = Outcomes(len(lease.rows))
+    settled: list[tuple[int, HeldMessage]] = []
     asked = (row for start, end in whole(rows, len(lease.rows)) for row in range(start, end))
     for position, row in enumerate(asked):
         message = lease.rows[row]
@@ -432,7 +483,8 @@ def _settle(
             outcomes.codes[row] = code
         else:
             change(message, position)
-    return outcomes
+            settled.append((position, message))
+    return outcomes, settled
 
 
 def _all_lost(rows: Sequence[RowRange] | None) -> Outcomes:

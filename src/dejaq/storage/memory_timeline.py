@@ -89,6 +89,8 @@ class HeldLease:
     consumer: str
     rows: list[HeldMessage | None] = field(default_factory=list)
     left: int = 0
+    # Rows of whose end the journal has been told.
+    told: set[int] = field(default_factory=set)
 
     def messages(self) -> Iterator[HeldMessage]:
         """What is left, in the order of the rows."""

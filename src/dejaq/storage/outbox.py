@@ -19,7 +19,17 @@ class Outbox:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self._opened = sequence
+        self._bytes = 0
         self._record = journal.JournalRecord()
+
+    def stats(self) -> dict[str, float]:
+        """The last sequence, the one before the first of this outbox, and what it has written since then."""
+        return {
+            "journal_sequence": self.sequence,
+            "journal_opened": self._opened,
+            "journal_bytes": self._bytes,
+        }
 
     def created(self, topic: str, batch: CreateBatch, stretches: Iterable[RowRange]) -> None:
         """Rows of a batch were created."""
@@ -96,6 +106,7 @@ class Outbox:
         self._record.sequence = self.sequence
         self._record.at_ms = at_ms
         packed = self._record.SerializeToString()
+        self._bytes += len(packed)
         self._record = journal.JournalRecord()
         return self.sequence, packed
 

@@ -71,9 +71,15 @@ class Delivery:
     @property
     def surely_held_until_us(self) -> int:
         """Until then nobody else may have it, whatever the unknown calls did."""
-        end = max([self.expires_ms, *(s.until_ms for s in self._of(Kind.EXTEND) if s.outcome is Outcome.OK)]) * 1_000
-        leaving = [s.began_us for kind in (Kind.DELETE, Kind.RELEASE) for s in self._of(kind) if s.possible]
-        return min([end, *leaving])
+        end_ms = self.expires_ms
+        for extend in self._of(Kind.EXTEND):
+            # An extension counts from when it is made, so its end may lie before the one that was.
+            if extend.outcome is Outcome.OK:
+                end_ms = extend.until_ms
+            elif extend.possible:
+                end_ms = min(end_ms, extend.until_ms)
+        leaving = [settle.began_us for settle in [*self.deletes, *self.releases]]
+        return min([end_ms * 1_000, *leaving])
 
     @property
     def possibly_held_until_us(self) -> int:

@@ -74,10 +74,15 @@ class CuttingTransport:
             raise NoBroker("it is down")
         return await self._inner.call(method, request, response, timeout)
 
-    def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
+    async def stream(
+        self, method: str, request: Message, response: type[Response]
+    ) -> AsyncIterator[Response]:
         if self.down:
             raise NoBroker("it is down")
-        return self._inner.stream(method, request, response)
+        async for item in self._inner.stream(method, request, response):
+            yield item
+            if self.down:
+                raise NoBroker("it went down")
 
     async def close(self) -> None:
         await self._inner.close()

@@ -47,8 +47,8 @@ async def test_open_producers_and_consumers_ride_through_kill_minus_nine(tmp_pat
         ):
             consuming = asyncio.ensure_future(consume(consumer))
             producing = asyncio.ensure_future(produce(producer))
-            for goal in (500, 1_500):
-                await eventually(lambda goal=goal: len(seen) > goal or producing.done(), within=20)
+            for goal in (300, 1_500):
+                await eventually(lambda goal=goal: len(sent) > goal, within=20, poll=0.001)
                 assert not producing.done()
                 await broker.restart()
             await producing

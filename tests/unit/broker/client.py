@@ -9,6 +9,7 @@ from typing import Any
 
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import TopicSettings
+from dejaq.errors import Unavailable
 from dejaq.protocol.columns import settings_to_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -56,23 +57,30 @@ class RawClient:
         await asyncio.wait((self._reader,))
 
     async def _read(self) -> None:
-        while (frame := await self._channel.receive()) is not None:
-            event = frame.WhichOneof("event")
-            if event == "push":
-                self.pushes.append(frame.push)
-            elif event == "draining":
-                self.draining = True
-            elif event == "recall":
-                self.recalls.append(frame)
-                rows = self.on_recall(frame.recall)
-                if rows is not None:
-                    answer = carrier.RecallAnswer(lease=frame.recall.lease, rows=rows)
-                    await self.send_raw(carrier.ClientFrame(request=frame.request, recalled=answer))
-            elif frame.request == 0:
-                self.errors.append(frame)
-            else:
-                self._waiting.pop(frame.request).set_result(frame)
+        try:
+            while (frame := await self._channel.receive()) is not None:
+                await self._take(frame)
+        except Unavailable:
+            # The broker is gone without a word.
+            pass
         self.ended = True
+
+    async def _take(self, frame: carrier.BrokerFrame) -> None:
+        event = frame.WhichOneof("event")
+        if event == "push":
+            self.pushes.append(frame.push)
+        elif event == "draining":
+            self.draining = True
+        elif event == "recall":
+            self.recalls.append(frame)
+            rows = self.on_recall(frame.recall)
+            if rows is not None:
+                answer = carrier.RecallAnswer(lease=frame.recall.lease, rows=rows)
+                await self.send_raw(carrier.ClientFrame(request=frame.request, recalled=answer))
+        elif frame.request == 0:
+            self.errors.append(frame)
+        else:
+            self._waiting.pop(frame.request).set_result(frame)
 
     async def send_raw(self, frame: carrier.ClientFrame) -> None:
         await self._channel.send(frame)
@@ -144,7 +152,9 @@ class Batches:
     def natural(self, ids: list[str], ts: int | list[int], **columns: Any) -> carrier.CreateBatch:
         times = [ts] * len(ids) if isinstance(ts, int) else ts
         columns.setdefault("bodies", [b"body"] * len(ids))
-        batch = carrier.CreateBatch(session=self.session, sequence=self.sequence, ids=ids, ts=times, **columns)
+        batch = carrier.CreateBatch(
+            session=self.session, sequence=self.sequence, ids=ids, ts=times, **columns
+        )
         self.sequence += len(ids)
         return batch
 

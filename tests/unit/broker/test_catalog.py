@@ -19,7 +19,9 @@ from tests.unit.broker.conftest import Connect
 
 
 async def delete_topic(transport: InProcessTransport, name: str) -> overseer.TopicResponse:
-    return await transport.call("Overseer.DeleteTopic", overseer.TopicRequest(name=name), overseer.TopicResponse, 5.0)
+    return await transport.call(
+        "Overseer.DeleteTopic", overseer.TopicRequest(name=name), overseer.TopicResponse, 5.0
+    )
 
 
 async def describe_topic(transport: InProcessTransport, name: str) -> overseer.TopicInfo:
@@ -61,8 +63,8 @@ async def test_a_name_has_a_form(transport: InProcessTransport, name: str) -> No
     ],
 )
 async def test_settings_have_ranges(transport: InProcessTransport, settings: overseer.TopicSettings) -> None:
+    request = overseer.CreateTopicRequest(name="new", settings=settings)
     with pytest.raises(DejaqError) as caught:
-        request = overseer.CreateTopicRequest(name="new", settings=settings)
         await transport.call("Overseer.CreateTopic", request, overseer.TopicResponse, 5.0)
     assert caught.value.code is Code.INVALID_SETTING
 
@@ -81,13 +83,19 @@ async def test_there_is_a_most_of_topics(clock: VirtualClock) -> None:
         assert (await create_topic(transport, "c")).created
 
 
-async def test_concurrent_creates_of_one_name_make_one_topic(transport: InProcessTransport, broker: Broker) -> None:
+async def test_concurrent_creates_of_one_name_make_one_topic(
+    transport: InProcessTransport, broker: Broker
+) -> None:
     made = await asyncio.gather(*(create_topic(transport, "same") for _ in range(10)))
     assert sorted(one.created for one in made) == [False] * 9 + [True]
 
 
 async def test_deleting_under_load_ends_the_sessions_and_leaves_nothing(
-    connect: Connect, transport: InProcessTransport, broker: Broker, clock: VirtualClock, storage: MemoryStorage
+    connect: Connect,
+    transport: InProcessTransport,
+    broker: Broker,
+    clock: VirtualClock,
+    storage: MemoryStorage,
 ) -> None:
     producer = await (await connect()).produce()
     consumer = await (await (await connect()).consume()).subscribe()
@@ -112,7 +120,11 @@ async def test_deleting_under_load_ends_the_sessions_and_leaves_nothing(
 
 
 async def test_a_topic_that_is_being_deleted_takes_nothing(
-    connect: Connect, transport: InProcessTransport, broker: Broker, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+    connect: Connect,
+    transport: InProcessTransport,
+    broker: Broker,
+    storage: MemoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = asyncio.Event()
     drop = storage.drop_topic
@@ -158,7 +170,9 @@ async def test_the_numbers_of_a_topic_are_exact(
 ) -> None:
     producer = await (await connect()).produce()
     now = clock.now_ms()
-    await producer.ask(create=Batches().natural(["due1", "due2", "w1", "w2", "w3"], [now, now, *[now + 9_000] * 3]))
+    await producer.ask(
+        create=Batches().natural(["due1", "due2", "w1", "w2", "w3"], [now, now, *[now + 9_000] * 3])
+    )
     consumer = await (await (await connect()).consume()).subscribe(rows=1)
     await until(lambda: consumer.received())
     info = await describe_topic(transport, "mail")

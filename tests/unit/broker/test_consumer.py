@@ -119,7 +119,9 @@ async def test_credit_comes_back_row_by_row(connect: Connect, clock: VirtualCloc
     assert len(consumer.received()) == 5, "a row that is settled twice gives credit once"
 
 
-async def test_credit_in_bytes_bounds_what_is_under_way(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_credit_in_bytes_bounds_what_is_under_way(
+    connect: Connect, clock: VirtualClock, broker: Broker
+) -> None:
     consumer = await (await (await connect()).consume()).subscribe(size=3_000)
     producer = await (await connect()).produce()
     ids = [f"m{n}" for n in range(8)]
@@ -164,10 +166,15 @@ async def test_credit_that_expired_unsettled_is_free_again(connect: Connect, clo
         ({"credit_rows": 1, "lease_ms": limits.LEASE_MS_MAX}, Code.OK),
         ({"credit_rows": 1, "lease_ms": limits.LEASE_MS_MAX + 1}, Code.INVALID_LEASE),
         ({"credit_rows": 1, "lease_ms": 1_000, "prefetch_ms": limits.PREFETCH_MS_MAX}, Code.OK),
-        ({"credit_rows": 1, "lease_ms": 1_000, "prefetch_ms": limits.PREFETCH_MS_MAX + 1}, Code.INVALID_ARGUMENT),
+        (
+            {"credit_rows": 1, "lease_ms": 1_000, "prefetch_ms": limits.PREFETCH_MS_MAX + 1},
+            Code.INVALID_ARGUMENT,
+        ),
     ],
 )
-async def test_the_terms_of_a_subscription_have_limits(connect: Connect, terms: dict[str, int], code: Code) -> None:
+async def test_the_terms_of_a_subscription_have_limits(
+    connect: Connect, terms: dict[str, int], code: Code
+) -> None:
     consumer = await (await connect()).consume()
     answer = await consumer.ask(subscribe=carrier.Subscribe(**terms))
     assert answer.error.code == code

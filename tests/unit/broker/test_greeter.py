@@ -36,7 +36,9 @@ async def test_sessions_beyond_the_limit_are_told_and_the_others_go_on(clock: Vi
         assert (await second.ask(ping=carrier.Ping(client_us=3))).pong.client_us == 3
 
 
-async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_their_sessions(clock: VirtualClock) -> None:
+async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_their_sessions(
+    clock: VirtualClock,
+) -> None:
     async with Broker(clock=clock, connections_max=1, drain_ms=0) as broker:
         transport = broker.transport()
         for _ in range(3):
@@ -66,7 +68,12 @@ async def test_info_knows_who_is_there_and_what_they_measured(
     clients = {client.who: client for client in (await info(transport)).clients}
     assert clients["billing"].state == "producer"
     worker = clients["worker"]
-    assert (worker.state, worker.topic, worker.inflight, list(worker.buckets)) == ("subscribed", "mail", 2, [0, 1, 2, 3])
+    assert (worker.state, worker.topic, worker.inflight, list(worker.buckets)) == (
+        "subscribed",
+        "mail",
+        2,
+        [0, 1, 2, 3],
+    )
     assert (worker.latency_ms, worker.clock_offset_ms, worker.sdk) == (0.5, -12.0, "raw")
 
 

@@ -9,7 +9,9 @@ from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.domain.batch import IdSpan, LeaseSet
 
 
-def lease(lease_id: int, rows: int, *, expires: int = 100, size: int = 10, numbers: list[int] | None = None) -> LeaseSet:
+def lease(
+    lease_id: int, rows: int, *, expires: int = 100, size: int = 10, numbers: list[int] | None = None
+) -> LeaseSet:
     return LeaseSet(
         lease_id=lease_id,
         consumer="c",
@@ -69,7 +71,12 @@ def test_settled_leases_do_not_pile_up() -> None:
 
 @given(
     steps=st.lists(
-        st.tuples(st.integers(1, 3), st.sampled_from(["settle", "extend", "expire"]), st.integers(0, 9), st.integers(0, 9)),
+        st.tuples(
+            st.integers(1, 3),
+            st.sampled_from(["settle", "extend", "expire"]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+        ),
         max_size=30,
     )
 )

@@ -81,7 +81,9 @@ async def test_the_handshake_tells_versions_and_the_clock(connect: Connect, cloc
     assert welcome.broker_us == clock.now_us()
 
 
-async def test_a_protocol_that_is_too_old_is_refused_and_a_newer_one_is_told_what_is_spoken(connect: Connect) -> None:
+async def test_a_protocol_that_is_too_old_is_refused_and_a_newer_one_is_told_what_is_spoken(
+    connect: Connect,
+) -> None:
     client = await connect()
     answer = await client.ask(hello=carrier.Hello(protocol=0))
     assert answer.error.code == Code.VERSION_UNSUPPORTED
@@ -97,7 +99,9 @@ MALFORMED: dict[str, carrier.ClientFrame] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-async def test_a_frame_that_makes_no_sense_is_answered_and_the_session_goes_on(connect: Connect, kind: str) -> None:
+async def test_a_frame_that_makes_no_sense_is_answered_and_the_session_goes_on(
+    connect: Connect, kind: str
+) -> None:
     client = await connect()
     frame = MALFORMED[kind]
     if frame.request:
@@ -167,7 +171,9 @@ async def test_a_handshake_needs_a_name_that_people_can_read(connect: Connect, n
         {"consumer": carrier.ConsumerHandshake(topic="mail", name=name)},
     ):
         assert (await client.ask(**command)).error.code == Code.INVALID_ARGUMENT
-    assert (await client.ask(producer=carrier.ProducerHandshake(topic="mail", group="x" * 64))).HasField("outcomes")
+    assert (await client.ask(producer=carrier.ProducerHandshake(topic="mail", group="x" * 64))).HasField(
+        "outcomes"
+    )
 
 
 class SlowStorage(MemoryStorage):
@@ -210,7 +216,10 @@ async def test_frames_are_pipelined_in_order_and_a_client_ahead_of_its_answers_i
 
 
 async def test_a_fault_of_the_broker_is_an_internal_error_and_nothing_else_suffers(
-    connect: Connect, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    connect: Connect,
+    storage: MemoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = await (await connect()).produce()
 

@@ -18,11 +18,22 @@ SESSION = bytes(range(10))
 
 def test_a_create_keeps_its_columns() -> None:
     proto = carrier_pb2.CreateBatch(
-        session=SESSION, sequence=7, bucket=3, ids=["a", "b"], ts=[1, 2], bodies=[b"x", b"y"], priorities=[-1, 1]
+        session=SESSION,
+        sequence=7,
+        bucket=3,
+        ids=["a", "b"],
+        ts=[1, 2],
+        bodies=[b"x", b"y"],
+        priorities=[-1, 1],
     )
     batch = columns.create_from_proto(proto, owner="me", now=100)
     assert (batch.owner, batch.session.pack(), batch.sequence, batch.bucket) == ("me", SESSION, 7, 3)
-    assert (batch.ids, batch.ts, batch.bodies, batch.priorities) == (["a", "b"], [1, 2], [b"x", b"y"], [-1, 1])
+    assert (batch.ids, batch.ts, batch.bodies, batch.priorities) == (
+        ["a", "b"],
+        [1, 2],
+        [b"x", b"y"],
+        [-1, 1],
+    )
     assert batch.headers is None
 
 

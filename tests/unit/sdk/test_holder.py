@@ -143,7 +143,7 @@ def test_emptying_takes_what_nobody_has_seen_and_leaves_the_rest() -> None:
     assert 1 in holder.grants
 
 
-def test_a_whole_lease_is_settled_without_naming_a_row() -> None:
+def test_a_whole_lease_is_one_range_of_rows() -> None:
     grant = Grant(1, expires=5, total=3)
     assert grant.ranges(range(3)) == [0, 3]
     assert grant.ranges([0, 2]) == [0, 1, 2, 3]

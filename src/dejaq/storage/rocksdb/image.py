@@ -250,11 +250,15 @@ class Image:
         """The body of a row, wherever it is stored."""
         record = run.record
         if record.apart and record.apart[row]:
-            body = self.database.get(keys.numbered(keys.BODY, self.topic.number, record.apart[row]))
-            if body is None:
-                raise KeyError(f"body {record.apart[row]}")
-            return body
+            return self.body_apart(record.apart[row])
         return bytes(record.bodies[row])
+
+    def body_apart(self, number: int) -> bytes:
+        """A body that is stored apart."""
+        body = self.database.get(keys.numbered(keys.BODY, self.topic.number, number))
+        if body is None:
+            raise KeyError(f"body {number}")
+        return body
 
     def sizes(self, run: Run, start: int, end: int) -> list[int]:
         """About how many bytes each row takes on the wire."""
@@ -400,7 +404,7 @@ class Image:
         if value is not None:
             parsed = records.Terms.FromString(value)
             terms = dict(zip(parsed.expires, map(masks.unpack, parsed.masks), strict=True))
-            reported = {expires for expires, told in zip(parsed.expires, parsed.reported, strict=True) if told}
+            reported = {expires for expires, told in zip(parsed.expires, parsed.reported, strict=False) if told}
         terms = {expires: mask & standing for expires, mask in terms.items() if mask & standing}
         lease = Lease(lease_id, record.consumer, parts, terms, reported=reported)
         self.leases.add(lease)

@@ -22,7 +22,10 @@ Value = TypeVar("Value")
 
 def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outcomes:
     """Move each message that may be changed into a new run, with its new values."""
+    if image.outbox is not None:
+        image.lapse(now, batch)
     outcomes = Outcomes(len(edits.ids))
+    apart: dict[int, bytes] = {}
     moving: dict[tuple[bytes, int], tuple[Run, Row]] = {}
     for item, at in enumerate(image.locate(edits.ids)):
         version = edits.versions[item] if edits.versions is not None else None
@@ -31,7 +34,7 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
             if version is not None:
                 outcomes.codes[item] = Code.VERSION_CONFLICT
             else:
-                _apply(image, edits, item, moving[at[0].key, at[1]][1], batch)
+                _apply(image, edits, item, moving[at[0].key, at[1]][1], apart, batch)
             continue
         code, holding = _decide(image, at, owner, now, version)
         if code is not Code.OK or at is None:
@@ -41,7 +44,7 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
         attempts = holding[1].attempts_at(row) if holding else run.attempts_at(row)
         ts = holding[0].term_of(holding[2]) if holding else run.record.ts[row]
         new = image.row(run, row, ts=ts, attempts=attempts)
-        _apply(image, edits, item, new, batch)
+        _apply(image, edits, item, new, apart, batch)
         moving[run.key, row] = (run, new)
         _leave(image, run, row, holding, batch, keep_bodies=True)
     draft = Draft()
@@ -49,11 +52,20 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
         draft.add(run.bucket, run.owner, new)
     image.add_rows(batch, draft)
     if image.outbox is not None:
-        _tell_edited(image, image.outbox, owner, edits, [row for _, row in moving.values()])
+        rows = [row for _, row in moving.values()]
+        bodies = [_body(image, row, apart) for row in rows] if edits.bodies is not None else []
+        _tell_edited(image, image.outbox, owner, edits, rows, bodies)
     return outcomes
 
 
-def _tell_edited(image: Image, outbox: Outbox, owner: str, edits: Edits, rows: list[Row]) -> None:
+def _body(image: Image, row: Row, apart: dict[int, bytes]) -> bytes:
+    """The body of a changed row, which may not be written yet."""
+    if not row.apart:
+        return row.body
+    return apart[row.apart] if row.apart in apart else image.body_apart(row.apart)
+
+
+def _tell_edited(image: Image, outbox: Outbox, owner: str, edits: Edits, rows: list[Row], bodies: list[bytes]) -> None:
     """A change of the time alone is a move."""
     moved = edits.bodies is None and edits.priorities is None and edits.headers is None
     outbox.changed(
@@ -63,12 +75,12 @@ def _tell_edited(image: Image, outbox: Outbox, owner: str, edits: Edits, rows: l
         ids=[row.id for row in rows],
         ts=[row.ts for row in rows],
         priorities=[] if moved else [row.priority for row in rows],
-        bodies=[row.body for row in rows] if edits.bodies is not None else [],
+        bodies=bodies,
     )
 
 
-def _apply(image: Image, edits: Edits, item: int, row: Row, batch: Batch) -> None:
-    """Give a row the values of one item."""
+def _apply(image: Image, edits: Edits, item: int, row: Row, apart: dict[int, bytes], batch: Batch) -> None:
+    """Give a row the values of one item; a body that goes apart is also put into `apart`, by its number."""
     row.ts = _value(edits.ts, item, row.ts)
     row.priority = _value(edits.priorities, item, row.priority)
     row.headers = _value(edits.headers, item, row.headers)
@@ -77,10 +89,14 @@ def _apply(image: Image, edits: Edits, item: int, row: Row, batch: Batch) -> Non
         if row.apart:
             batch.delete(keys.numbered(keys.BODY, image.topic.number, row.apart))
         row.body, row.apart = image.put_apart(batch, body)
+        if row.apart:
+            apart[row.apart] = body
 
 
 def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch) -> Outcomes:
     """Remove each message that may be cancelled."""
+    if image.outbox is not None:
+        image.lapse(now, batch)
     outcomes = Outcomes(len(ids))
     for item, at in enumerate(image.locate(ids)):
         # An id that stands twice in the batch is gone the second time.

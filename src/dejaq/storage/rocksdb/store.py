@@ -32,6 +32,8 @@ _TRIMMED = keys.META + b"trimmed"
 # The low bits count within one start of the store, the high bits count the starts.
 _COUNTER_BITS = 40
 _FORGET_EVERY_MS = 3_600_000
+# What one look into the journal reads at most, since the loop waits for it.
+_JOURNAL_STEP = 2_000
 
 
 class RocksStorage:
@@ -118,7 +120,7 @@ class RocksStorage:
         self._database = database
         self._number = boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes)
-        self._outbox = Outbox(_last_journalled(database)) if self._journal else None
+        self._outbox = Outbox(_journalled(database)[1]) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(_read_topic(value))
         self._watermark = watermark
@@ -165,13 +167,16 @@ class RocksStorage:
             "syncs": self._committer.syncs,
             "sync_seconds": self._committer.sync_seconds,
             "window_bytes": self._budget.used,
-        }
+        } | (self._outbox.stats() if self._outbox is not None else {})
 
     # Steps
 
-    def _image(self, topic: Topic) -> Image:
+    def _check_working(self) -> None:
         if self._failure is not None:
             raise StoreError(f"the storage takes no requests: {self._failure}", code=Code.STORE_FAILED)
+
+    def _image(self, topic: Topic) -> Image:
+        self._check_working()
         # A topic that was dropped meanwhile looks empty.
         return self._images.get(topic.number) or self._new_image(topic)
 
@@ -185,24 +190,28 @@ class RocksStorage:
             self._fail(str(cause))
             raise
         except DejaqError:
+            # What was refused changed nothing; the end of a lease that was noticed on the way stands.
+            self._write(image, batch, now)
             raise
         except Exception as cause:
             # The image may be half changed; it is read again from disk before anything else is taken.
             self._fail(f"a change was left half done: {cause!r}")
             raise
-        image.cells.write(batch)
-        entry = self._outbox.take(now) if self._outbox is not None else None
-        if entry is not None:
-            batch.put(keys.journal(entry[0]), entry[1])
-        durable: asyncio.Future[None] | None = None
-        if len(batch):
-            durable = self._committer.write(batch)
-        elif result is not None:
+        durable = self._write(image, batch, now)
+        if durable is None and result is not None:
             # A refusal tells of a state that must not be undone by a crash; "nothing is due" tells of none.
             durable = self._committer.pending()
         if durable is not None and topic.settings.durability is Durability.FSYNC:
             await asyncio.shield(durable)
         return result
+
+    def _write(self, image: Image, batch: Batch, now: int) -> asyncio.Future[None] | None:
+        """Write what a change has put together, with its record in the journal; None when that is nothing."""
+        image.cells.write(batch)
+        entry = self._outbox.take(now) if self._outbox is not None else None
+        if entry is not None:
+            batch.put(keys.journal(entry[0]), entry[1])
+        return self._committer.write(batch) if len(batch) else None
 
     async def _look(self, topic: Topic, query: Callable[[Image], Result]) -> Result:
         """Answer a query with what is durable."""
@@ -233,8 +242,7 @@ class RocksStorage:
 
     async def put_topic(self, topic: Topic) -> None:
         """Write a topic's record."""
-        if self._failure is not None:
-            raise StoreError(f"the storage takes no requests: {self._failure}", code=Code.STORE_FAILED)
+        self._check_working()
         image = self._images.get(topic.number) or self._enter(topic)
         image.topic = topic
         batch = new_batch()
@@ -302,8 +310,8 @@ class RocksStorage:
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Read ahead in small steps, letting others run between them."""
         for bucket in buckets:
-            while self._failure is None and self._image(topic).load_near(bucket, until):
-                await asyncio.sleep(0)  # noqa: ASYNC110  a pause between two steps, not a poll
+            while self._failure is None and self._image(topic).load_near(bucket, until):  # noqa: ASYNC110  no poll
+                await asyncio.sleep(0)
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """What is left of a consumer's live leases."""
@@ -380,11 +388,12 @@ class RocksStorage:
 
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
         """The records behind a sequence."""
+        self._check_working()
         found: list[bytes] = []
         for _, value in self._database.scan(keys.journal(after + 1), keys.after(keys.JOURNAL)):
             found.append(value)
             bytes_max -= len(value)
-            if bytes_max <= 0:
+            if bytes_max <= 0 or len(found) >= _JOURNAL_STEP:
                 break
         durable = self._committer.pending()
         if durable is not None:
@@ -393,6 +402,12 @@ class RocksStorage:
 
     async def trim_journal(self, up_to: int) -> None:
         """Remove the records up to a sequence."""
+        self._check_working()
+        trimmed, last = _journalled(self._database)
+        if up_to > last:
+            raise error_of(Code.INVALID_ARGUMENT, f"the journal ends with record {last}, before {up_to}")
+        if up_to <= trimmed:
+            return
         batch = new_batch()
         batch.put(_TRIMMED, str(up_to).encode())
         batch.delete_range(keys.journal(0), keys.journal(up_to + 1))
@@ -432,10 +447,11 @@ class RocksStorage:
         return snapshot
 
 
-def _last_journalled(database: Database) -> int:
-    last = database.last_item(keys.JOURNAL, keys.journal(2**64 - 1))
+def _journalled(database: Database) -> tuple[int, int]:
+    """The last sequence that was trimmed, and the last that was used."""
     trimmed = int(database.get(_TRIMMED) or b"0")
-    return trimmed if last is None else int.from_bytes(last[0][1:], "big")
+    last = database.last_item(keys.journal(trimmed), keys.journal(2**64 - 1))
+    return trimmed, trimmed if last is None else int.from_bytes(last[0][1:], "big")
 
 
 def _write_topic(topic: Topic) -> bytes:

@@ -1,0 +1,249 @@
+"""Carries records from the store's outbox into segments: reads, writes a segment, then trims what is in it.
+
+The outbox is trimmed only when the segment is durable, and what the directory holds decides where to go on: whatever
+dies in between, each record is in exactly one segment. The work is done in one thread, off the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from dejaq.crashpoints import crash_at
+from dejaq.errors import DejaqError, InvalidArgument
+from dejaq.journal.keys import SigningKey
+from dejaq.journal.ledger import Ledger
+from dejaq.journal.origin import new_origin, origin_of
+from dejaq.journal.retention import RetentionPolicy
+from dejaq.protocol.v1 import journal_pb2 as journal
+from dejaq.storage.base import Storage
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
+
+# What one segment is made of at most, and what one look into the outbox brings: the loop waits for the latter.
+SEGMENT_BYTES = 8 * 1024 * 1024
+STEP_BYTES = 256 * 1024
+LOOK_SECONDS = 0.25
+BACKOFF_SECONDS_MIN = 1.0
+BACKOFF_SECONDS_MAX = 30.0
+
+_FAULTS = (DejaqError, OSError, ValueError, KeyError, pa.ArrowException, DecodeError)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the exporter tells the metrics."""
+
+    events: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    last: int = 0
+
+
+class Exporter:
+    """One store's journal on its way to a directory."""
+
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        clock: Clock,
+        directory: Path,
+        home: Path,
+        interval_ms: int = 1_000,
+        policy: RetentionPolicy | None = None,
+        on_problem: Callable[[str | None], None] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._directory = directory
+        # Where the origin and the key are kept.
+        self._home = home
+        self._interval = interval_ms / 1_000
+        self._policy = policy or RetentionPolicy()
+        self._on_problem = on_problem or (lambda sentence: None)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dejaq-journal")
+        self._ledger: Ledger | None = None
+        self._read: list[bytes] = []
+        self._read_bytes = 0
+        # The last sequence that was read from the outbox.
+        self._position = 0
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._lag = _Lag(storage)
+        self.figures = Figures()
+
+    # Life
+
+    async def start(self) -> None:
+        """Find where the journal ends, and go on from there; raises when the directory is not to be used."""
+        await self._open()
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="journal exporter")
+
+    async def stop(self) -> None:
+        """Export what is left, and end; what cannot be exported stays in the store."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+            try:
+                await self._export_all()
+            except _FAULTS as fault:
+                log.warning("the rest of the journal stays in the store: %s", fault)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self) -> None:
+        backoff = BACKOFF_SECONDS_MIN
+        while not self._stopping.is_set():
+            try:
+                await self._export_all()
+                await self._in_thread(self._drop)
+            except _FAULTS as fault:
+                log.warning("the journal cannot be exported: %s", fault, exc_info=not isinstance(fault, DejaqError))
+                self._on_problem(f"the journal cannot be exported, and waits in the store: {fault}")
+                self._ledger = None
+                await self._pause(backoff)
+                backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
+            else:
+                backoff = BACKOFF_SECONDS_MIN
+                await self._wait_for_more()
+
+    async def _wait_for_more(self) -> None:
+        waited = 0.0
+        while waited < self._interval and not self._stopping.is_set() and self.lag()[1] < SEGMENT_BYTES:
+            step = min(LOOK_SECONDS, self._interval - waited)
+            await self._pause(step)
+            waited += step
+
+    async def _pause(self, seconds: float) -> None:
+        waits = [
+            asyncio.ensure_future(self._clock.sleep(seconds)),
+            asyncio.ensure_future(self._stopping.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # Beginning
+
+    async def _open(self) -> Ledger:
+        ledger = await self._in_thread(self._open_ledger)
+        try:
+            await self._storage.trim_journal(ledger.last)
+        except InvalidArgument:
+            # The store is older than its journal. What it writes now must not be taken for what was exported then.
+            log.warning(
+                "the journal of origin %s goes beyond what the store has written, as after restoring a backup; "
+                "it goes on under a new origin",
+                ledger.origin,
+            )
+            await self._in_thread(new_origin, self._home / "origin")
+            ledger = await self._in_thread(self._open_ledger)
+        self._ledger = ledger
+        self._read, self._read_bytes, self._position = [], 0, ledger.last
+        self._take_figures(ledger)
+        return ledger
+
+    def _open_ledger(self) -> Ledger:
+        key = SigningKey.of(self._home / "journal.key")
+        return Ledger.open(self._directory, origin=origin_of(self._home / "origin"), key=key)
+
+    # Exporting
+
+    async def _export_all(self) -> None:
+        """Export until the outbox is empty."""
+        while await self._gather():
+            await self._export(self._ledger or await self._open())
+            self._on_problem(None)
+
+    async def _gather(self) -> bool:
+        """Read ahead up to the size of a segment; False: nothing is there."""
+        if self._ledger is None:
+            await self._open()
+        while self._read_bytes < SEGMENT_BYTES:
+            found = await self._storage.journal(self._position, STEP_BYTES)
+            if not found:
+                break
+            self._read += found
+            self._read_bytes += sum(map(len, found))
+            self._position = journal.JournalRecord.FromString(found[-1]).sequence
+            # Reading is done on the loop: let others run between the steps.
+            await asyncio.sleep(0)
+        return bool(self._read)
+
+    async def _export(self, ledger: Ledger) -> None:
+        before = ledger.last
+        crash_at("journal.before_export")
+        written = await self._in_thread(ledger.append, self._read, self._clock.now_ms())
+        if before and written.first != before + 1:
+            log.error("records %d to %d of the journal are gone from the store", before + 1, written.first - 1)
+        size = sum(map(len, self._read[: written.records]))
+        del self._read[: written.records]
+        self._read_bytes -= size
+        crash_at("journal.before_trim")
+        await self._storage.trim_journal(ledger.last)
+        crash_at("journal.after_trim")
+        self.figures.events += written.events
+        self._lag.exported(written.first, size)
+        self._take_figures(ledger)
+
+    def _drop(self) -> None:
+        if self._ledger is not None:
+            dropped = self._ledger.drop(self._policy, self._clock.now_ms())
+            if dropped:
+                log.info("dropped the %d oldest segments of the journal", dropped)
+            self._take_figures(self._ledger)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._thread, lambda: work(*args, **kwargs)))
+
+    # Figures
+
+    def lag(self) -> tuple[int, int]:
+        """How many records, and about how many bytes, are in the store and not yet in a segment."""
+        return self._lag.measure(self.figures.last)
+
+    def _take_figures(self, ledger: Ledger) -> None:
+        self.figures.segments = ledger.segments
+        self.figures.segment_bytes = ledger.size
+        self.figures.last = ledger.last
+
+
+class _Lag:
+    """Compares what the store has written since it was opened with what was exported of that."""
+
+    def __init__(self, storage: Storage) -> None:
+        # Optional: a storage that keeps figures of its own offers them by this name.
+        self._stats: Callable[[], dict[str, float]] | None = getattr(storage, "stats", None)
+        self._opened = 0
+        self._bytes = 0
+
+    def exported(self, first: int, size: int) -> None:
+        """Records from `first` on, of so many bytes, are in a segment."""
+        stats = self._read()
+        if self._opened != stats.get("journal_opened", 0):
+            self._opened, self._bytes = stats["journal_opened"], 0
+        if first > self._opened:
+            self._bytes += size
+
+    def measure(self, last: int) -> tuple[int, int]:
+        """Records and bytes that are behind the last exported."""
+        stats = self._read()
+        records = stats.get("journal_sequence", 0) - last
+        return max(0, records), max(0, stats.get("journal_bytes", 0) - self._bytes)
+
+    def _read(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self._stats().items()} if self._stats is not None else {}

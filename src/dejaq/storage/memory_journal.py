@@ -1,0 +1,144 @@
+"""The journal of the memory store: one record a change, as every store writes them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, error_of
+from dejaq.protocol.v1.journal_pb2 import EventKind
+from dejaq.storage.base import Edits
+from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
+from dejaq.storage.outbox import CANCELLED, EDITED, EXPIRED, MOVED, Outbox
+
+
+class MemoryJournal:
+    """Records in memory; nothing at all where nobody wants them."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._outbox = Outbox(0) if wanted else None
+        self._records: deque[tuple[int, bytes]] = deque()
+
+    def of(self, topic: Topic) -> Outbox | None:
+        """Where a change to the topic is told; None when it is not."""
+        return self._outbox if topic.settings.journal else None
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        return self._outbox.stats() if self._outbox is not None else {}
+
+    def commit(self, now: int) -> None:
+        """End a change: what was told of it becomes a record."""
+        entry = self._outbox.take(now) if self._outbox is not None else None
+        if entry is not None:
+            self._records.append(entry)
+
+    def read(self, after: int, bytes_max: int) -> list[bytes]:
+        """The records behind a sequence."""
+        found: list[bytes] = []
+        for sequence, record in self._records:
+            if sequence > after and bytes_max > 0:
+                found.append(record)
+                bytes_max -= len(record)
+        return found
+
+    def trim(self, up_to: int) -> None:
+        """Forget the records up to a sequence."""
+        last = self._outbox.sequence if self._outbox is not None else 0
+        if up_to > last:
+            raise error_of(Code.INVALID_ARGUMENT, f"the journal ends with record {last}, before {up_to}")
+        while self._records and self._records[0][0] <= up_to:
+            self._records.popleft()
+
+    # What is told
+
+    def created(self, topic: Topic, batch: CreateBatch, rows: Sequence[RowRange]) -> None:
+        """Rows of a batch were created."""
+        outbox = self.of(topic)
+        if outbox is not None and rows:
+            outbox.created(topic.name, batch, rows)
+
+    def leased(self, topic: Topic, lease: LeaseSet) -> None:
+        """A lease set was granted."""
+        outbox = self.of(topic)
+        if outbox is not None:
+            outbox.leased(topic.name, lease)
+
+    def lapse(self, topic: Topic, timeline: Timeline, now: int) -> None:
+        """Tell of each lease that has ended unsettled, once."""
+        outbox = self.of(topic)
+        if outbox is None:
+            return
+        for lease in timeline.leases.values():
+            ends: dict[int, list[HeldMessage]] = {}
+            for message in lease.messages():
+                if message.ts <= now and message.row not in lease.told:
+                    ends.setdefault(message.ts, []).append(message)
+                    lease.told.add(message.row)
+            for expires, messages in sorted(ends.items()):
+                outbox.settled(
+                    EXPIRED,
+                    topic.name,
+                    consumer=lease.consumer,
+                    lease_id=lease.lease_id,
+                    spans=_spans(messages),
+                    expires=expires,
+                )
+
+    def settled(
+        self,
+        kind: EventKind,
+        topic: Topic,
+        lease: HeldLease | None,
+        rows: Sequence[tuple[int, HeldMessage]],
+        *,
+        expires: int = 0,
+        ts: int | Sequence[int] = (),
+        handed_us: Sequence[int] = (),
+    ) -> None:
+        """Rows of a lease were settled: the messages, each with its place among the rows asked for."""
+        outbox = self.of(topic)
+        if outbox is None or lease is None or not rows:
+            return
+        outbox.settled(
+            kind,
+            topic.name,
+            consumer=lease.consumer,
+            lease_id=lease.lease_id,
+            spans=_spans([message for _, message in rows]),
+            expires=expires,
+            ts=[ts] if isinstance(ts, int) else [ts[place] for place, _ in rows] if ts else [],
+            handed_us=[_cell(handed_us, place) for place, _ in rows] if len(handed_us) > 1 else handed_us,
+        )
+
+    def edited(self, topic: Topic, owner: str, edits: Edits, messages: Sequence[HeldMessage]) -> None:
+        """Messages were changed by their owner; a change of the time alone is a move."""
+        outbox = self.of(topic)
+        if outbox is None:
+            return
+        moved = edits.bodies is None and edits.priorities is None and edits.headers is None
+        outbox.changed(
+            MOVED if moved else EDITED,
+            topic.name,
+            owner=owner,
+            ids=[message.id for message in messages],
+            ts=[message.ts for message in messages],
+            priorities=[] if moved else [message.priority for message in messages],
+            bodies=[message.body for message in messages] if edits.bodies is not None else [],
+        )
+
+    def cancelled(self, topic: Topic, owner: str, ids: Sequence[str]) -> None:
+        """Messages were cancelled by their owner."""
+        outbox = self.of(topic)
+        if outbox is not None:
+            outbox.changed(CANCELLED, topic.name, owner=owner, ids=ids)
+
+
+def _spans(messages: Sequence[HeldMessage]) -> list[IdSpan]:
+    return [IdSpan(len(messages), ids=[message.id for message in messages])]
+
+
+def _cell(column: Sequence[int], place: int) -> int:
+    return column[place] if place < len(column) else 0

@@ -1,0 +1,62 @@
+"""Spark finds this package by its name: `spark.read.format("dejaq")` works without registering anything."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from pyspark_dejaq.columns import READ_SCHEMA
+from pyspark_dejaq.journal import EVENT_SCHEMA, JournalStreamReader
+from pyspark_dejaq.options import OptionError, Options
+from pyspark_dejaq.reading import FilteringReader, PendingReader
+from pyspark_dejaq.rows import check_schema
+from pyspark_dejaq.writing import BatchWriter, StreamWriter
+
+
+class DefaultSource(DataSource):
+    """Format `dejaq`: the pending timeline to read, topics to write, the journal to stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "dejaq"
+
+    def _options(self) -> Options:
+        return Options.parse(dict(self.options))
+
+    def schema(self) -> str:
+        """The columns of a message, or of an event when the journal is read."""
+        return EVENT_SCHEMA if self._options().journal else READ_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a topic's pending timeline."""
+        session = SparkSession.getActiveSession()
+        pushes = session is not None and session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+        # A reader that can take filters fails where Spark has none to give: see the connector's page.
+        return (FilteringReader if pushes else PendingReader)(self._options())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Write rows as messages, or move or cancel by id."""
+        return BatchWriter(self._checked(schema, overwrite))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        """Follow the journal."""
+        options = self._options()
+        options.need("journal")
+        return JournalStreamReader(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
+        """Write the rows of a stream."""
+        return StreamWriter(self._checked(schema, overwrite))
+
+    def _checked(self, schema: StructType, overwrite: bool) -> Options:
+        options = self._options()
+        options.need("dejaq.url")
+        options.need("topic")
+        if overwrite:
+            raise OptionError("format dejaq only appends: a timeline is changed by operation=move or cancel")
+        if options.mode == "collect":
+            options.need("bad_rows_path")
+        check_schema(schema, options.operation)
+        return options

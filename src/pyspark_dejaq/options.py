@@ -1,0 +1,139 @@
+"""The options of format `dejaq`, checked once, on the driver, with a sentence for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dejaq import limits
+from dejaq.domain.message import Status
+from dejaq.sdk.address import parse_url
+
+TS_END = 2**62
+OPERATIONS = ("create", "move", "cancel")
+MODES = ("failfast", "collect")
+KNOWN = frozenset(
+    {
+        "dejaq.url",
+        "subscribe",
+        "topic",
+        "group",
+        "startingtimestamp",
+        "endingtimestamp",
+        "statuses",
+        "ids",
+        "includebody",
+        "minpartitions",
+        "operation",
+        "mode",
+        "badrowspath",
+        "timeout",
+        "journal",
+        "startingoffsets",
+        "maxoffsetspertrigger",
+        "failondataloss",
+        "path",
+    }
+)
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown or has a value that cannot be."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a query asked for."""
+
+    addresses: tuple[str, ...] = ()
+    subscribe: str = ""
+    topic: str = ""
+    group: str = "spark"
+    start: int = 0
+    end: int = TS_END
+    statuses: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    include_body: bool = True
+    min_partitions: int = 8
+    operation: str = "create"
+    mode: str = "failfast"
+    bad_rows_path: str = ""
+    timeout: float = 60.0
+    journal: str = ""
+    starting_offsets: str = "earliest"
+    max_per_trigger: int = 0
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """The options as Spark gives them, whose names have lost their case."""
+        values = {key.lower(): str(value) for key, value in given.items()}
+        unknown = sorted(set(values) - KNOWN)
+        if unknown:
+            raise OptionError(f"option {unknown[0]!r} is unknown to format dejaq; known: {', '.join(sorted(KNOWN))}")
+        statuses = tuple(part.strip() for part in values.get("statuses", "").split(",") if part.strip())
+        for status in statuses:
+            if status not in set(Status):
+                raise OptionError(f"statuses={status!r} is not one of {', '.join(Status)}")
+        return cls(
+            addresses=tuple(parse_url(values["dejaq.url"])) if "dejaq.url" in values else (),
+            subscribe=values.get("subscribe", ""),
+            topic=values.get("topic", ""),
+            group=values.get("group", cls.group),
+            start=_time(values, "startingTimestamp", 0),
+            end=_time(values, "endingTimestamp", TS_END),
+            statuses=statuses,
+            ids=tuple(part.strip() for part in values.get("ids", "").split(",") if part.strip()),
+            include_body=_flag(values, "includeBody", default=True),
+            min_partitions=_number(values, "minPartitions", cls.min_partitions, low=1, high=limits.BUCKETS_MAX),
+            operation=_choice(values, "operation", OPERATIONS),
+            mode=_choice(values, "mode", MODES),
+            bad_rows_path=values.get("badrowspath", ""),
+            timeout=float(_number(values, "timeout", 60, low=1, high=3_600)),
+            journal=values.get("journal", ""),
+            starting_offsets=_choice(values, "startingOffsets", ("earliest", "latest")),
+            max_per_trigger=_number(values, "maxOffsetsPerTrigger", 0, low=0, high=2**62),
+            fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
+        )
+
+    def need(self, name: str) -> str:
+        """The value of an option that this use cannot do without."""
+        value = self.addresses[0] if name == "dejaq.url" and self.addresses else getattr(self, name, "")
+        if not value:
+            raise OptionError(f"format dejaq needs .option({name!r}, ...) here")
+        return str(value)
+
+
+def _time(values: Mapping[str, str], name: str, default: int) -> int:
+    text = values.get(name.lower())
+    if text is None:
+        return default
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"{name}={text!r} is neither epoch milliseconds nor an ISO 8601 time") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name.lower(), str(default)).lower()
+    if text not in {"true", "false"}:
+        raise OptionError(f"{name}={text!r} is not true or false")
+    return text == "true"
+
+
+def _number(values: Mapping[str, str], name: str, default: int, *, low: int, high: int) -> int:
+    text = values.get(name.lower(), str(default))
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise OptionError(f"{name}={text!r} is not a whole number from {low} to {high}")
+    return int(text)
+
+
+def _choice(values: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = values.get(name.lower(), choices[0])
+    if text not in choices:
+        raise OptionError(f"{name}={text!r} is not one of {', '.join(choices)}")
+    return text

@@ -1,0 +1,113 @@
+"""R1, R9 and R4: a broker that is killed under load, at any moment and at each of its named points."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dejaq
+from dejaq.testing.process import BrokerProcess
+from dejaq.testing.waiting import eventually
+from dejaq.testing.workload import Load, Workload
+from tests.chaos.sizes import new_seed, size
+
+CYCLES = 10
+ROUNDS = size("R1", ci=1, full=30)
+MESSAGES = size("R1_MESSAGES", ci=3_000, full=33_400)
+POINT_ROUNDS = size("R4", ci=1, full=20)
+POINTS = (
+    "storage.before_write",
+    "storage.after_write",
+    "storage.before_sync",
+    "storage.after_sync",
+    "broker.before_ack",
+    "broker.after_ack",
+    "broker.before_push",
+    "broker.after_push",
+)
+HOUR_MS = 3_600_000
+
+
+async def kill_in_cycles(broker: BrokerProcess, workload: Workload, chance: random.Random) -> None:
+    """Kill the broker at moments that the load's progress chooses, evenly but never quite."""
+    for cycle in range(CYCLES):
+        due = round((cycle + chance.random()) * MESSAGES / (CYCLES + 1))
+        await eventually(lambda due=due: workload.acknowledged >= due, within=60, what=f"{due} are sent", poll=0.001)
+        await broker.restart()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240 * ROUNDS)
+async def test_r1_r9_killed_under_load_nothing_is_lost_or_early_or_held_twice(tmp_path: Path) -> None:
+    """G1 to G5: ten kills while producers and consumers work, then a full drain and a judgement of every message."""
+    seed = new_seed()
+    async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
+        for number in range(ROUNDS):
+            load = Load(messages=MESSAGES, lease_seconds=0.8)
+            workload = Workload(client, f"mail-{number}", load, seed=seed + number)
+            running = asyncio.create_task(workload.run())
+            await kill_in_cycles(broker, workload, random.Random(seed + number))
+            verdict = await running
+            print(verdict)
+            assert not verdict.findings, f"{verdict}\nseed {seed + number}"
+            assert verdict.acknowledged == MESSAGES
+            await client.delete_topic(f"mail-{number}")
+        assert broker.starts == 1 + CYCLES * ROUNDS
+
+
+class Later:
+    """Messages for an hour from now, so that they are all there to be counted."""
+
+    def __init__(self, client: dejaq.Client) -> None:
+        self._client = client
+        self._acknowledged: dict[str, int] = {}
+
+    async def send(self, count: int) -> None:
+        async with self._client.producer("later", group="billing") as producer:
+            for number in range(count):
+                ts = 1_900_000_000_000 + number * 7_000
+                name = f"later-{number}" if number % 2 else None
+                self._acknowledged[await producer.send(b"x", at=ts, id=name)] = ts
+
+    async def check(self) -> None:
+        """What is there is what was acknowledged, once, and the counters know it."""
+        messages = [message async for page in self._client.browse("later") for message in page]
+        assert len(messages) == len({message.id for message in messages})
+        assert {message.id: message.ts for message in messages} == self._acknowledged
+        assert await self._client.count("later") == len(messages)
+        start = 1_900_000_000_000
+        counts = await self._client.histogram("later", start=start, end=start + HOUR_MS, step=60)
+        expected = Counter(start + (message.ts - start) // 60_000 * 60_000 for message in messages)
+        assert dict(counts) == expected
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(120 * POINT_ROUNDS)
+@pytest.mark.parametrize("point", POINTS)
+async def test_r4_killed_at_a_named_point(point: str, tmp_path: Path) -> None:
+    """G1 to G5: a kill at the worst moments loses and doubles nothing, and the counters agree with the messages."""
+    seed = new_seed()
+    for number in range(POINT_ROUNDS):
+        hit = random.Random(seed + number).randrange(10, 40)
+        broker = BrokerProcess(tmp_path / f"data-{number}")
+        broker.start(env={"DEJAQ_CRASH_AT": f"{point}:{hit}"})
+        try:
+            await broker.ready()
+            async with dejaq.connect(broker.url, deadline=60) as client:
+                await client.create_topic("later", buckets=4)
+                later = Later(client)
+                workload = Workload(client, "mail", Load(messages=300, lease_seconds=0.5), seed=seed + number)
+                running = asyncio.gather(workload.run(), later.send(40))
+                assert await broker.exited(within=30) == -signal.SIGKILL, f"{point}:{hit} was not reached"
+                await broker.restart()
+                verdict, _ = await running
+                assert not verdict.findings, f"{verdict}\n{point}:{hit}, seed {seed + number}"
+                assert verdict.acknowledged == 300
+                await later.check()
+        finally:
+            broker.close()

@@ -1,0 +1,102 @@
+"""A broker as a process: how it stops, how it refuses to start, and what is left when it is killed."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from dejaq.errors import Unavailable
+from dejaq.protocol.channel import GrpcTransport
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.testing.process import BrokerProcess
+from tests.unit.broker.client import Batches, RawClient, create_topic, until
+
+
+async def test_told_to_stop_it_drains_and_exits_with_0(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path / "data") as broker:
+        transport = GrpcTransport(broker.address)
+        await create_topic(transport)
+        producer = await (await RawClient(transport).open()).produce()
+        assert not (await producer.ask(create=Batches().natural(["a"], 0))).outcomes.codes
+        broker.terminate()
+        await until(lambda: producer.draining)
+        await producer.close()
+        assert await broker.exited() == 0
+        await broker.restart()
+        found = await transport.call(
+            "Carrier.Get", carrier.GetRequest(topic="mail", ids=["a"]), carrier.MessageColumns, 5.0
+        )
+        assert list(found.ids) == ["a"]
+        await transport.close()
+
+
+async def test_a_second_signal_does_not_wait_for_clients(tmp_path: Path) -> None:
+    async with BrokerProcess(options=["--drain-ms", "600000"]) as broker:
+        transport = GrpcTransport(broker.address)
+        client = await RawClient(transport).open()
+        await client.hello()
+        broker.terminate()
+        await until(lambda: client.draining)
+        assert broker.running
+        broker.terminate()
+        assert await broker.exited() == 0
+        await transport.close()
+
+
+async def test_a_second_broker_on_the_same_directory_or_port_ends_at_once_with_a_clear_line(
+    tmp_path: Path,
+) -> None:
+    async with BrokerProcess(tmp_path / "data") as first:
+        same_data = BrokerProcess(tmp_path / "data")
+        same_port = BrokerProcess(port=first.port)
+        for second, word in ((same_data, "STORE_LOCKED"), (same_port, "PORT_TAKEN")):
+            second.start()
+            try:
+                assert await second.exited() == 1
+                assert word in second.log() or word.replace("_", " ").lower() in second.log().lower()
+                assert "Traceback" not in second.log()
+            finally:
+                second.close()
+        assert first.running
+
+
+POINTS = ["broker.before_ack", "broker.after_ack", "broker.before_push", "broker.after_push"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_killed_at_a_named_point_it_keeps_what_it_acknowledged(tmp_path: Path, point: str) -> None:
+    """R4, guarantees 1 and 4: acknowledged messages survive and are delivered."""
+    async with BrokerProcess(tmp_path / "data") as broker:
+        transport = GrpcTransport(broker.address)
+        await create_topic(transport, buckets=4)
+        await broker.restart(env={"DEJAQ_CRASH_AT": f"{point}:4"})
+        acked: set[str] = set()
+        sent: set[str] = set()
+        try:
+            producer = await (await RawClient(transport).open()).produce()
+            consumer = await (await (await RawClient(transport).open()).consume("first")).subscribe(
+                lease_ms=200
+            )
+            batches = Batches()
+            for n in range(100):
+                future = await producer.start(create=batches.natural([f"m{n}"], 0))
+                sent.add(f"m{n}")
+                await until(lambda future=future: future.done() or producer._reader.done())  # type: ignore[misc]
+                if not future.done():
+                    break
+                acked.add(f"m{n}")
+                if n % 10 == 9:
+                    await until(lambda n=n: len(consumer.received()) > n or consumer._reader.done())  # type: ignore[misc]
+        except Unavailable:
+            pass
+        assert await broker.exited() == -signal.SIGKILL
+        await broker.restart()
+        await transport.close()
+        transport = GrpcTransport(broker.address)
+        second = await (await (await RawClient(transport).open()).consume("second")).subscribe()
+        await until(lambda: acked <= set(second.received()))
+        assert set(second.received()) <= sent
+        assert len(second.received()) == len(set(second.received()))
+        await transport.close()
