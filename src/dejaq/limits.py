@@ -39,6 +39,7 @@ CONNECTIONS_MAX = 10_000
 SESSIONS_MAX = 10_000
 # Frames a session may have waiting for their answer before the broker stops reading from it.
 SESSION_INFLIGHT_MAX = 64
+SESSION_INFLIGHT_BYTES_MAX = 32 * 1024 * 1024
 CREDIT_ROWS_MAX = 100_000
 CREDIT_ROWS_DEFAULT = 10_000
 CREDIT_BYTES_DEFAULT = 64 * 1024 * 1024

@@ -21,7 +21,7 @@ from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.store import RocksStorage
 
 ROOT = Path(__file__).resolve().parents[2]
-EARLY_MS = 40
+EARLY_MS = 1
 OVERLAP_MS = 150
 
 

@@ -113,9 +113,7 @@ class Task:
             return
         lease = self.leases.pop(self.chance.randrange(len(self.leases)))
         after = {name: row for name, row in self.state.items() if name not in set(lease.ids())}
-        await self.change(
-            after, self.storage.delete(self.topic, lease.lease_id, "worker", None, self.now)
-        )
+        await self.change(after, self.storage.delete(self.topic, lease.lease_id, "worker", None, self.now))
 
     async def release(self) -> None:
         if not self.leases:

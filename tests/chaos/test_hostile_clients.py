@@ -1,4 +1,4 @@
-"""R14: clients that are slow, vanish, never finish or ask for too much get an error or have to wait; others go on. G8."""
+"""R14: clients that are slow, vanish, never finish or ask too much are refused or made to wait; others go on. G8."""
 
 from __future__ import annotations
 
@@ -130,9 +130,7 @@ async def test_r14_a_client_that_does_not_read_is_waited_for_alone(broker: dejaq
         assert resident_bytes() - before < 150 * 1024 * 1024
 
 
-async def test_r14_what_a_vanished_consumer_held_is_delivered_again(
-    broker: dejaq.Broker, client: dejaq.Client
-) -> None:
+async def test_r14_what_a_vanished_consumer_held_is_delivered_again(broker: dejaq.Broker, client: dejaq.Client) -> None:
     """G3, G4, G8: a client that is gone without a word keeps its leases until they end, and others get the rest."""
     async with client.producer("mail") as producer:
         results = await producer.send_batch([b"x"] * 50, delay=0)
@@ -187,9 +185,7 @@ async def test_r14_a_batch_beyond_the_limit_is_refused_whole(broker: dejaq.Broke
     assert await client.count("mail") == limits.BATCH_COUNT_MAX * 2 + 2
 
 
-async def test_r14_a_frame_beyond_the_limit_ends_that_session_alone(
-    broker: dejaq.Broker, client: dejaq.Client
-) -> None:
+async def test_r14_a_frame_beyond_the_limit_ends_that_session_alone(broker: dejaq.Broker, client: dejaq.Client) -> None:
     """G8: a frame that no batch needs is refused before it is read, and others are served."""
     frame = carrier.ClientFrame(request=1, create=carrier.CreateBatch(bodies=[b"x" * (limits.FRAME_BYTES_MAX + 1)]))
     # The client's own limit, which is the same, is lifted.

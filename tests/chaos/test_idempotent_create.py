@@ -46,9 +46,6 @@ class Sending:
                 self.natural.append(await self._producer.send(body, at=FAR_MS, id=f"order-{number}"))
 
 
-
-
-
 async def _kill_now_and_then(broker: BrokerProcess, sending: Sending) -> None:
     for kill in range(1, KILLS + 1):
         due = kill * MESSAGES // (KILLS + 1)

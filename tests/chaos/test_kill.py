@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dejaq
+from dejaq.testing.history import check_ledger
 from dejaq.testing.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from dejaq.testing.workload import Load, Workload
@@ -44,7 +45,10 @@ async def kill_in_cycles(broker: BrokerProcess, workload: Workload, chance: rand
 @pytest.mark.chaos
 @pytest.mark.timeout(240 * ROUNDS)
 async def test_r1_r9_killed_under_load_nothing_is_lost_or_early_or_held_twice(tmp_path: Path) -> None:
-    """G1 to G5: ten kills while producers and consumers work, then a full drain and a judgement of every message."""
+    """G1 to G5: ten kills while producers and consumers work, then a full drain and a judgement of every message.
+
+    R9: moreover one order of effects, each within its call, explains every answer about a message.
+    """
     seed = new_seed()
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
         for number in range(ROUNDS):
@@ -56,6 +60,7 @@ async def test_r1_r9_killed_under_load_nothing_is_lost_or_early_or_held_twice(tm
             print(verdict)
             assert not verdict.findings, f"{verdict}\nseed {seed + number}"
             assert verdict.acknowledged == MESSAGES
+            assert check_ledger(workload.ledger, workload.left) == [], f"seed {seed + number}"
             await client.delete_topic(f"mail-{number}")
         assert broker.starts == 1 + CYCLES * ROUNDS
 
@@ -108,6 +113,7 @@ async def test_r4_killed_at_a_named_point(point: str, tmp_path: Path) -> None:
                 verdict, _ = await running
                 assert not verdict.findings, f"{verdict}\n{point}:{hit}, seed {seed + number}"
                 assert verdict.acknowledged == 300
+                assert check_ledger(workload.ledger, workload.left) == [], f"{point}:{hit}, seed {seed + number}"
                 await later.check()
         finally:
             broker.close()

@@ -13,7 +13,7 @@ from dejaq.testing.conformance import StorageFactory
 
 def memory(path: Path) -> StorageFactory:
     """What the memory store holds lives in its object, so a restart is close and open of the same one."""
-    storage = MemoryStorage()
+    storage = MemoryStorage(journal=True)
     return lambda: storage
 
 
@@ -21,7 +21,7 @@ def rocksdb(path: Path) -> StorageFactory:
     from dejaq.storage.rocksdb.store import RocksStorage
 
     def make() -> Storage:
-        return RocksStorage(path)
+        return RocksStorage(path, journal=True)
 
     return make
 

@@ -32,4 +32,4 @@ def test_storage_follows_the_model(backend: str):
     # What is tried here is logic, not the disk: where there is a disk in memory, syncs cost nothing.
     memory_disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
-        run_model(lambda: BACKENDS[backend](Path(tempfile.mkdtemp(dir=folder))), SIZE)
+        run_model(lambda: BACKENDS[backend](Path(tempfile.mkdtemp(dir=folder))), SIZE, journal=True)

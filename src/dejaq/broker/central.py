@@ -88,6 +88,8 @@ class Central:
             metrics=self.metrics,
         )
         self.server: Server | None = None
+        # Where the metrics are, with the real port, while they are exposed.
+        self.metrics_address: str | None = None
         self._close_metrics: Callable[[], None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._transports: list[InProcessTransport] = []
@@ -122,7 +124,7 @@ class Central:
         try:
             await self.catalog.load()
             if self.config.metrics is not None:
-                self._close_metrics = self.metrics.expose(self.config.metrics)
+                self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics)
             if self.config.listen is not None:
                 server = Server(services=self.services, config=self.config)
                 await server.start()
@@ -162,6 +164,8 @@ class Central:
 
     async def stop(self, *, drain: bool = True) -> None:
         """Drain, then end what is left and close the store; everything acknowledged is kept."""
+        if not self._loops:
+            return
         if drain:
             await self.drain()
         sessions = list(self.greeter)
@@ -181,10 +185,11 @@ class Central:
             loop.cancel()
         if self._loops:
             await asyncio.wait(self._loops)
+            self._loops = []
         await self.background.finish(FINISH_SECONDS)
         if self._close_metrics is not None:
             await asyncio.to_thread(self._close_metrics)
-            self._close_metrics = None
+            self._close_metrics = self.metrics_address = None
         self._snapshots.close_all()
         await self.storage.close()
 

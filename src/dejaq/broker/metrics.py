@@ -156,8 +156,8 @@ class Metrics(Collector):
         """Nothing: the gauges may not be readable yet when the registry asks."""
         return ()
 
-    def expose(self, address: str) -> Callable[[], None]:
-        """Serve the registry at `address` on a thread; gives the function that ends it."""
+    def expose(self, address: str) -> tuple[str, Callable[[], None]]:
+        """Serve the registry at `address` on a thread; gives the real address and the function that ends it."""
         host, port = split_address(address, key="metrics")
         try:
             server, thread = start_http_server(port=port, addr=host, registry=self.registry)
@@ -169,7 +169,7 @@ class Metrics(Collector):
             server.server_close()
             thread.join()
 
-        return close
+        return f"{host}:{server.server_port}", close
 
 
 class Lateness:

@@ -176,5 +176,6 @@ class GrpcTransport:
 
 
 def method_path(method: str) -> str:
+    """The path of a method such as `Overseer.Info` on the wire."""
     service, _, name = method.partition(".")
     return f"/dejaq.v1.{service}/{name}"

@@ -299,7 +299,8 @@ class Connection:
         if unsure:
             return Indefinite(f"no answer within {seconds:g} s; it may have been done or not")
         return NoBroker(
-            f"no broker answered at {self._seeds.addresses} within {seconds:g} s; nothing was sent"
+            f"no broker answered at {self._seeds.addresses} within {seconds:g} s; nothing was sent",
+            details=self._trouble,
         )
 
 

@@ -123,7 +123,7 @@ def _twice(first: Event, second: Event) -> bool:
 
 def _after_the_end(deliveries: list[Event], ends: list[Event]) -> bool:
     done = [event.ended_us for event in ends if event.outcome is Outcome.OK]
-    return bool(done) and any(event.ended_us > min(done) and event.began_us > min(done) for event in deliveries)
+    return bool(done) and any(event.ended_us > min(done) for event in deliveries)
 
 
 def _events_of(ledger: Ledger) -> Iterator[Event]:
@@ -156,5 +156,5 @@ def _events_of(ledger: Ledger) -> Iterator[Event]:
                 repeatable=True,
             )
             if settle.outcome is not Outcome.UNKNOWN:
-                event.end(settle.ended_us, settle.outcome)
+                event.end(settle.ended_us or NEVER, settle.outcome)
             yield event

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-
 _NEVER = 2**62
 
 

@@ -56,7 +56,7 @@ class _Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A message at `clock`; `held_from` to `held_until` is when its lease, if any, ends at the earliest and latest."""
+    """A message at `clock`; its lease, if it has one, ends between `ends_first` and `ends_last`."""
 
     life: _Life = _Life.UNBORN
     due: int = 0
@@ -112,9 +112,8 @@ def _effects(state: _State, event: Event) -> Iterator[_State]:
 
 def _refused(state: _State, event: Event) -> Iterator[_State]:
     """A holder is refused only when it is none; why others are refused, the history does not tell."""
-    if event.op not in (Op.EXTEND, Op.RELEASE, Op.DELETE) or state.life is not _Life.THERE:
-        yield state
-    elif state.lease != event.lease:
+    settling = event.op in (Op.EXTEND, Op.RELEASE, Op.DELETE)
+    if not settling or state.life is not _Life.THERE or state.lease != event.lease:
         yield state
     elif state.ends_first <= event.ended_us:
         yield replace(state, clock=max(state.clock, state.ends_first))

@@ -33,7 +33,7 @@ NewPlace = Callable[[], StorageFactory]
 
 # Few values of each kind, so that times tie, slices meet and ids collide.
 _IDS = [f"n{number}" for number in range(8)] + ["0" * 31 + "a"]
-_DELAYS = [-86_400_000, -20_000, -1, 0, 0, 1, 2, 50, 1_000, 9_999, 10_000, 60_000, 3_600_000]
+_DELAYS = [-86_400_000, -20_000, -1, -1, 0, 0, 0, 0, 1, 2, 50, 1_000, 9_999, 10_000, 60_000, 3_600_000]
 _OWNERS = st.sampled_from(["billing", "mail"])
 _CONSUMERS = st.sampled_from(["worker-1", "worker-2"])
 _BODIES = st.sampled_from(["", "a", "bb", "large"])
@@ -48,10 +48,10 @@ _PICK = st.integers(0, 1_000)
 class StorageMachine(RuleBasedStateMachine):
     """Invents a history and follows it on a storage and on the model; every answer must be the same."""
 
-    def __init__(self, new_place: NewPlace) -> None:
+    def __init__(self, new_place: NewPlace, *, journal: bool) -> None:
         super().__init__()
         self._loop = asyncio.new_event_loop()
-        self._pair = Pair(new_place())
+        self._pair = Pair(new_place(), journal=journal)
 
     def _run(self, step: Coroutine[object, object, T]) -> T:
         return self._loop.run_until_complete(step)
@@ -143,7 +143,9 @@ class StorageMachine(RuleBasedStateMachine):
         lease_ms: int,
     ) -> None:
         """Delete, extend, release or recall rows of a lease, live or not."""
-        lease = self._pair.leases[pick % len(self._pair.leases)]
+        # Mostly one of the latest, which may still be live.
+        recent = self._pair.leases[-3:] if pick % 4 else self._pair.leases
+        lease = recent[pick % len(recent)]
         rows: list[RowRange] | None = None
         if part is not None:
             rows = [(row, row + 1) for row in sorted({row % lease.count for row in part})]
@@ -188,6 +190,11 @@ class StorageMachine(RuleBasedStateMachine):
         """Close the storage and open it again."""
         self._run(self._pair.restart())
 
+    @rule()
+    def trim_journal(self) -> None:
+        """Remove the records of the journal that were read."""
+        self._run(self._pair.trim_journal())
+
     @rule(delay=st.sampled_from(_DELAYS), step=st.sampled_from([1, 7, 1_000, 60_000, 86_400_000]))
     def query(self, delay: int, step: int) -> None:
         """Count, draw and list in a part of the timeline, by every field."""
@@ -198,12 +205,20 @@ class StorageMachine(RuleBasedStateMachine):
         """Both hold the same messages, leases and times."""
         self._run(self._pair.compare())
 
+    @invariant()
+    def true_journal(self) -> None:
+        """The journal tells of what stands."""
+        self._run(self._pair.compare_journal())
 
-def run_model(new_place: NewPlace, size: settings) -> None:
-    """Run the machine; raises with the shortest history that tells a storage from the model."""
+
+def run_model(new_place: NewPlace, size: settings, *, journal: bool = False) -> None:
+    """Run the machine; raises with the shortest history that tells a storage from the model.
+
+    With `journal` the storage keeps one, and what is told there must be what is seen.
+    """
 
     class Machine(StorageMachine):
         def __init__(self) -> None:
-            super().__init__(new_place)
+            super().__init__(new_place, journal=journal)
 
     run_state_machine_as_test(Machine, settings=size)

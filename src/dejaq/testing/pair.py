@@ -27,6 +27,7 @@ from dejaq.testing.conformance.scene import (
     priorities_of,
     settled,
 )
+from dejaq.testing.replay import Replay, described, events_of, read_journal
 
 BUCKETS = 3
 _SESSIONS = 2
@@ -64,8 +65,11 @@ class LeasePair:
 class Pair:
     """Drives both. Where several messages are equally next, the storage chooses and the model follows."""
 
-    def __init__(self, factory: StorageFactory) -> None:
+    def __init__(self, factory: StorageFactory, *, journal: bool = False) -> None:
         self._factory = factory
+        self._journal = journal
+        self._journalled = 0
+        self._replay = Replay()
         self._real: Storage = factory()
         self._model = MemoryStorage()
         self._topic = Topic("model", 1, TopicSettings(buckets=BUCKETS))
@@ -273,6 +277,24 @@ class Pair:
         for consumer in _CONSUMERS:
             assert await self._held(self._real, consumer) == await self._held(self._model, consumer)
         await self._compare_next_ts()
+
+    async def compare_journal(self) -> None:
+        """The journal alone tells of the messages that stand."""
+        if not self._journal:
+            return
+        for record in await read_journal(self._real, self._journalled):
+            self._journalled += 1
+            assert record.sequence == self._journalled, f"record {record.sequence} instead of {self._journalled}"
+            assert record.at_ms == self.now, "a record has the time of another change"
+            self._replay.follow(events_of(record))
+        found = await self._browse(self._real, Filter(), limit=1_000)
+        assert self._replay.standing(self._topic.name, self.now) == described(found, self.now)
+
+    async def trim_journal(self) -> None:
+        """Forget the records that were read."""
+        if self._journal:
+            await self._real.trim_journal(self._journalled)
+            assert await self._real.journal(0, 1) == [], "what was trimmed is still there"
 
     def _check_version(self, mine: Message, theirs: Message) -> None:
         """One version of the model is one of the storage, for ever, and a new one is greater than all before."""

@@ -30,9 +30,7 @@ async def eventually(
         await asyncio.sleep(poll)
 
 
-def wait_until(
-    condition: Callable[[], object], *, within: float, what: str = "", poll: float = POLL_SECONDS
-) -> None:
+def wait_until(condition: Callable[[], object], *, within: float, what: str = "", poll: float = POLL_SECONDS) -> None:
     """The same without an event loop."""
     deadline = time.monotonic() + within
     while not condition():

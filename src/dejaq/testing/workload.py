@@ -59,6 +59,8 @@ class Workload:
         self.ledger = Ledger()
         self.acknowledged = 0
         self.deleted = 0
+        # What the drain left in the topic.
+        self.left: set[str] = set()
 
     async def run(self) -> Verdict:
         """Produce and consume until everything is sent and nothing is left, then judge."""
@@ -73,7 +75,8 @@ class Workload:
             for task in [*consumers, *self._background]:
                 task.cancel()
             await asyncio.gather(*consumers, *self._background, return_exceptions=True)
-        return self.ledger.verdict(await self._pending())
+        self.left = {message.body.decode() async for page in self._client.browse(self._topic) for message in page}
+        return self.ledger.verdict(self.left)
 
     async def _drain(self, consumers: list[asyncio.Task[None]]) -> None:
         """Wait until the topic is empty and every misbehaviour has ended; what stays is for the verdict to tell."""
@@ -91,9 +94,6 @@ class Workload:
             await eventually(empty, within=self._load.drain_seconds, poll=0.05)
         except TimeoutError:
             return
-
-    async def _pending(self) -> set[str]:
-        return {message.body.decode() async for page in self._client.browse(self._topic) for message in page}
 
     # Producers
 

@@ -232,4 +232,3 @@ async def test_stopping_ends_the_stream_and_says_why(transport: GrpcTransport, b
     await asyncio.wait_for(broker.stop(), 10)
     await until(lambda: client.ended)
     assert client.errors[-1].error.code == Code.DRAINING
-    await broker.start()

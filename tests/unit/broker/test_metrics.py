@@ -112,11 +112,9 @@ async def test_the_endpoint_serves_and_a_taken_one_is_a_clear_error() -> None:
     assert caught.value.code is Code.PORT_TAKEN
     server.close()
     await server.wait_closed()
-    close = metrics.expose(f"127.0.0.1:{port}")
+    address, close = metrics.expose("127.0.0.1:0")
     try:
-        text = await asyncio.to_thread(
-            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()
-        )
+        text = await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{address}/metrics").read())
         assert b'dejaq_messages_created_total{topic="mail"} 3.0' in text
     finally:
         await asyncio.to_thread(close)

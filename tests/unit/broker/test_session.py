@@ -215,6 +215,29 @@ async def test_frames_are_pipelined_in_order_and_a_client_ahead_of_its_answers_i
         assert storage.begun == names
 
 
+async def test_large_frames_are_read_only_while_they_fit_into_the_limit() -> None:
+    """Guarantee 8: memory."""
+    storage = SlowStorage()
+    async with Broker(storage=storage, drain_ms=0) as broker:
+        transport = broker.transport()
+        await create_topic(transport)
+        client = await (await RawClient(transport).open()).produce()
+        batches = Batches()
+        bodies = [bytes(limits.BODY_BYTES_MAX)] * 7
+        fit = limits.SESSION_INFLIGHT_BYTES_MAX // (7 * limits.BODY_BYTES_MAX)
+        sent = []
+        for n in range(fit + 2):
+            ids = [f"m{n}-{i}" for i in range(7)]
+            sent.append(await client.start(create=batches.natural(ids, 0, bodies=bodies)))
+        await until(lambda: len(storage.begun) == fit)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(storage.begun) == fit
+        storage.gate.set()
+        for answer in sent:
+            assert not (await answer).outcomes.codes
+
+
 async def test_a_fault_of_the_broker_is_an_internal_error_and_nothing_else_suffers(
     connect: Connect,
     storage: MemoryStorage,

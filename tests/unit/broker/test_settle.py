@@ -93,6 +93,7 @@ async def test_rows_that_are_given_back_are_as_before_the_lease(
         ({"kind": carrier.DELETE, "ranges": [0, 4]}, Code.INVALID_ARGUMENT),
         ({"kind": carrier.DELETE, "ranges": [0, 2**32 - 1]}, Code.INVALID_ARGUMENT),
         ({"kind": carrier.DELETE, "lease": 999, "ranges": [0, 2**32 - 1]}, Code.INVALID_ARGUMENT),
+        ({"kind": carrier.DELETE, "ranges": [0, 3], "handed_us": [1, 2]}, Code.INVALID_ARGUMENT),
         ({"kind": carrier.EXTEND, "lease_ms": 0}, Code.INVALID_LEASE),
         ({"kind": carrier.EXTEND, "lease_ms": limits.LEASE_MS_MAX + 1}, Code.INVALID_LEASE),
         ({"kind": carrier.RELEASE}, Code.INVALID_ARGUMENT),

@@ -189,10 +189,10 @@ class Consumer:
         if self._leaser is not None:
             self._leaser.assign(buckets)
 
-    def nudge(self, ts: int, bucket: int | None) -> None:
+    def nudge(self, ts: int) -> None:
         """Something is now on the timeline at `ts`."""
         if self._leaser is not None:
-            self._leaser.nudge(ts, bucket)
+            self._leaser.nudge(ts)
 
     async def _push(self, lease: LeaseSet) -> None:
         frame = carrier.BrokerFrame()
@@ -212,7 +212,7 @@ class Consumer:
         mask = None if ranges is None else mask_of(ranges)
         arguments = (self.topic, proto.lease, self.name, ranges)
         if proto.kind == carrier.DELETE:
-            outcomes = await self._storage.delete(*arguments, now)
+            outcomes = await self._storage.delete(*arguments, now, _handed(proto, ranges))
         elif proto.kind == carrier.EXTEND:
             expires = now + self._checked_lease(proto.lease_ms)
             outcomes = await self._storage.extend(*arguments, expires, now)
@@ -220,7 +220,7 @@ class Consumer:
             mask = mask_of((row, row + 1) for row in outcomes.failed)
         elif proto.kind == carrier.RELEASE:
             times = self._checked_times(proto, ranges, now)
-            outcomes = await self._storage.release(*arguments, times, now)
+            outcomes = await self._storage.release(*arguments, times, now, _handed(proto, ranges))
             self._nudge_all(times if isinstance(times, int) else min(times))
         elif proto.kind == carrier.GIVE_BACK:
             outcomes = await self._storage.recall(*arguments, now)
@@ -278,3 +278,12 @@ class Consumer:
         self.inflight.settle(lease_id, mask)
         if self._leaser is not None:
             self._leaser.room_freed()
+
+
+def _handed(proto: carrier.Settle, ranges: list[RowRange] | None) -> list[int]:
+    """When user code got the rows: for none, for all, or for each of them."""
+    times = list(proto.handed_us)
+    rows = limits.LEASE_ROWS_MAX if ranges is None else sum(end - start for start, end in ranges)
+    if len(times) > rows or (ranges is not None and len(times) not in (0, 1, rows)):
+        raise InvalidArgument(f"{len(times)} times of hand-over for {rows} rows")
+    return times

@@ -112,10 +112,8 @@ class Leaser:
         if self._wants_room:
             self._wake.set()
 
-    def nudge(self, ts: int, bucket: int | None) -> None:
-        """Something is now on the timeline at `ts` that was not there before; None: in any bucket."""
-        if bucket is not None and bucket not in self._buckets:
-            return
+    def nudge(self, ts: int) -> None:
+        """Something is now on the timeline at `ts` that was not there before."""
         if self._resting_until is None:
             self._nudged()
         elif self._wants_room:

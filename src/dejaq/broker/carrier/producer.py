@@ -11,7 +11,7 @@ from dejaq import limits
 from dejaq.broker.carrier.recall import regain
 from dejaq.broker.carrier.roster import Roster
 from dejaq.broker.metrics import CANCELLED, CREATED, EDITED, REFUSED, REPEATED, Metrics, MetricSpec
-from dejaq.domain.batch import Outcomes, admit
+from dejaq.domain.batch import CreateBatch, Outcomes, admit
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.ids import valid_id, valid_ids
 from dejaq.domain.message import check_headers
@@ -24,6 +24,8 @@ from dejaq.storage.base import Edits, Storage
 from dejaq.timekeeper.clock import Clock
 
 T = TypeVar("T")
+# A batch with more natural ids concerns most buckets anyway, and is not looked at id by id.
+NUDGED_ONE_BY_ONE_MAX = 16
 _Change = Callable[[list[int]], Awaitable[Outcomes]]
 
 
@@ -48,13 +50,20 @@ class Producer:
         if batch.headers is not None:
             _refuse_headers(batch.headers, batch.refused)
         outcomes = await self._storage.create(self.topic, batch, now)
-        # Sorted where the ids are generated, and then all in one bucket.
-        if batch.ids is None:
-            self._roster.nudge(batch.ts[0], batch.bucket)
-        else:
-            self._roster.nudge(min(batch.ts))
+        self._nudge(batch)
         self._count(CREATED, outcomes)
         return outcomes
+
+    def _nudge(self, batch: CreateBatch) -> None:
+        if batch.ids is None:
+            # Generated ids come sorted and in one bucket.
+            self._roster.nudge_buckets(batch.ts[0], (batch.bucket,))
+        elif len(batch) <= NUDGED_ONE_BY_ONE_MAX:
+            rows = [row for row in range(len(batch)) if row not in batch.refused]
+            count = self.topic.settings.buckets
+            self._roster.nudge_buckets(min(batch.ts), {batch.bucket_of(row, count) for row in rows})
+        else:
+            self._roster.nudge(min(batch.ts))
 
     async def edit(self, proto: carrier.EditBatch) -> Outcomes:
         """Change time, body, priority or headers of messages that nobody works on."""

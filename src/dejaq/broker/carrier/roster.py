@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dejaq.broker.carrier.consumer import Consumer
 from dejaq.broker.carrier.dealer import deal
@@ -16,6 +16,7 @@ class Roster:
         self.topic = topic
         self._named: dict[str, Consumer] = {}
         self._dealt: list[Consumer] = []
+        self._by_bucket: dict[int, Consumer] = {}
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(list(self._named.values()))
@@ -53,13 +54,20 @@ class Roster:
         """Spread the buckets over those who are subscribed now."""
         self._dealt = [consumer for consumer in self._named.values() if consumer.subscribed]
         ranges = deal([consumer.name for consumer in self._dealt], self.topic.settings.buckets)
+        self._by_bucket = {bucket: consumer for consumer in self._dealt for bucket in ranges[consumer.name]}
         for consumer in self._dealt:
             consumer.assign(ranges[consumer.name])
 
-    def nudge(self, ts: int, bucket: int | None = None) -> None:
-        """Tell those whom it may concern that something is now on the timeline at `ts`."""
+    def nudge(self, ts: int) -> None:
+        """Tell everybody that something is now on the timeline at `ts`."""
         for consumer in self._dealt:
-            consumer.nudge(ts, bucket)
+            consumer.nudge(ts)
+
+    def nudge_buckets(self, ts: int, buckets: Iterable[int]) -> None:
+        """Tell those who lease from `buckets` that something is now there at `ts`."""
+        if self._dealt:
+            for consumer in {self._by_bucket[bucket] for bucket in buckets}:
+                consumer.nudge(ts)
 
 
 class Rosters:

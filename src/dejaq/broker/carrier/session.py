@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dejaq import limits
@@ -81,6 +82,8 @@ _FITS: dict[str, frozenset[SessionState]] = {
     "recalled": _CONSUMING,
 }
 _CHANGES = frozenset({"create", "edit", "cancel", "settle"})
+# Commands that carry bodies, whose size counts.
+_HEAVY = frozenset({"create", "edit"})
 
 
 class Session:
@@ -96,8 +99,9 @@ class Session:
         self.consumer: Consumer | None = None
         self._parts = parts
         self._outgoing = Outgoing()
-        self._slots = asyncio.Semaphore(limits.SESSION_INFLIGHT_MAX)
         self._under_way: set[asyncio.Task[None]] = set()
+        self._bytes = 0
+        self._less = asyncio.Event()
         self._recalls: dict[int, asyncio.Future[list[int]]] = {}
         self._last_recall = 0
         self._over = asyncio.Event()
@@ -196,15 +200,26 @@ class Session:
 
     async def _read(self, frames: Frames) -> None:
         async for frame in frames:
-            await self._slots.acquire()
+            size = frame.ByteSize() if frame.WhichOneof("command") in _HEAVY else 0
+            await self._wait_for_room(size)
+            self._bytes += size
             # Tasks start in the order in which they are made, and with them the calls to the storage.
             task = self._parts.background.spawn(self._answer(frame), name=f"request of session {self.number}")
             self._under_way.add(task)
-            task.add_done_callback(self._answered)
+            task.add_done_callback(partial(self._answered, size=size))
 
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    async def _wait_for_room(self, size: int) -> None:
+        while self._under_way and (
+            len(self._under_way) >= limits.SESSION_INFLIGHT_MAX
+            or self._bytes + size > limits.SESSION_INFLIGHT_BYTES_MAX
+        ):
+            self._less.clear()
+            await self._less.wait()
+
+    def _answered(self, task: asyncio.Task[None], *, size: int) -> None:
         self._under_way.discard(task)
-        self._slots.release()
+        self._bytes -= size
+        self._less.set()
 
     async def _answer(self, frame: carrier.ClientFrame) -> None:
         answer = carrier.BrokerFrame(request=frame.request)

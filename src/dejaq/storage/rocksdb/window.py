@@ -105,23 +105,44 @@ class Lost:
 
     def head(self) -> Key | None:
         """(end of the lease, priority) of the next row."""
-        rows = self.part.in_run(self.lease.terms.get(self.expires, 0))
-        return (self.expires, self.part.run.sort_key(masks.lowest(rows))[1]) if rows else None
+        rows = self._rows()
+        if not rows:
+            return None
+        priorities = self.part.run.record.priorities
+        return self.expires, min(priorities[row] for row in masks.rows(rows)) if priorities else 0
 
     def take(self, bound: Key, allowance: Allowance) -> list[Part]:
-        """The rows that fit, taken out of the lease they were lost from; all have the same ts."""
-        part = self.part
+        """The rows not behind `bound` that fit, taken out of the lease they were lost from; all have the same ts."""
         parts: list[Part] = []
-        for start, stop in masks.ranges(part.in_run(self.lease.terms.get(self.expires, 0))):
-            end = allowance.take(part.run, start, stop)
-            if end > start:
-                attempts = [part.attempts_at(row) + 1 for row in range(start, end)]
-                parts.append(Part(part.run, start, end - start, 0, due=self.expires, attempts=attempts))
-                offset = part.offset + start - part.start
-                self.lease.drop(masks.span(offset, offset + end - start))
-            if end < stop:
-                break
+        for mask in self._by_priority(bound):
+            for start, stop in masks.ranges(mask):
+                end = allowance.take(self.part.run, start, stop)
+                if end > start:
+                    parts.append(self._leave(start, end))
+                if end < stop:
+                    return parts
         return parts
+
+    def _rows(self) -> int:
+        return self.part.in_run(self.lease.terms.get(self.expires, 0))
+
+    def _by_priority(self, bound: Key) -> list[int]:
+        """The rows as masks of the run, lowest priority first: their order in the run is that of times long past."""
+        priorities = self.part.run.record.priorities
+        if not priorities:
+            return [self._rows()]
+        masks_of: dict[int, int] = {}
+        for row in masks.rows(self._rows()):
+            if (self.expires, priorities[row]) <= bound:
+                masks_of[priorities[row]] = masks_of.get(priorities[row], 0) | 1 << row
+        return [masks_of[priority] for priority in sorted(masks_of)]
+
+    def _leave(self, start: int, end: int) -> Part:
+        part = self.part
+        attempts = [part.attempts_at(row) + 1 for row in range(start, end)]
+        offset = part.offset + start - part.start
+        self.lease.drop(masks.span(offset, offset + end - start))
+        return Part(part.run, start, end - start, 0, due=self.expires, attempts=attempts)
 
 
 Source = Free | Lost

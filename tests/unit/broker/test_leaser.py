@@ -1,0 +1,105 @@
+"""How often the pump and the loader ask the store: as seldom as they can, as early as they must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dejaq.broker import Broker
+from dejaq.domain.batch import LeaseRequest, LeaseSet
+from dejaq.domain.topic import Topic
+from dejaq.storage.memory import MemoryStorage
+from dejaq.timekeeper.clock import VirtualClock
+from tests.unit.broker.client import Batches, until
+from tests.unit.broker.conftest import Connect
+
+
+class CountingStorage(MemoryStorage):
+    """A memory store that remembers how it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: list[LeaseRequest] = []
+        self.loads: list[tuple[str, int]] = []
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        self.leases.append(request)
+        return await super().lease(topic, request, now)
+
+    async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
+        self.loads.append((topic.name, until))
+
+
+@pytest.fixture
+def storage() -> CountingStorage:
+    return CountingStorage()
+
+
+async def test_while_nothing_is_due_the_store_is_asked_once_a_second(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage
+) -> None:
+    consumer = await (await (await connect()).consume()).subscribe()
+    producer = await (await connect()).produce()
+    await producer.ask(create=Batches().natural(["far"], clock.now_ms() + 30_500))
+    await clock.advance(100)
+    storage.leases.clear()
+    await clock.advance(30_000)
+    assert 25 <= len(storage.leases) <= 31
+    assert consumer.received() == []
+    await clock.advance(400)
+    await until(lambda: consumer.received() == ["far"])
+
+
+async def test_a_window_gathers_what_is_spread_over_time_into_few_leases(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage
+) -> None:
+    consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=1_000)
+    producer = await (await connect()).produce()
+    start = clock.now_ms() + 2_000
+    ids = [f"m{n}" for n in range(1_000)]
+    await producer.ask(create=Batches().natural(ids, [start + n for n in range(1_000)]))
+    early: list[int] = []
+    for _ in range(30):
+        await clock.advance(100)
+        pushed = len(consumer.received())
+        early.append(pushed - max(0, min(1_000, clock.now_ms() - start + 1)))
+    await until(lambda: len(consumer.received()) == 1_000)
+    assert min(early) >= 0, "everything is there when its time comes"
+    assert len(consumer.pushes) <= 8
+
+
+async def test_a_create_that_does_not_concern_a_consumer_does_not_wake_it(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage
+) -> None:
+    for name in ("a", "b"):
+        await (await (await connect()).consume(name)).subscribe()
+    producer = await (await connect()).produce()
+    await clock.advance(10)
+    storage.leases.clear()
+    batches = Batches()
+    await producer.ask(create=batches.generated([clock.now_ms() + 60_000], bucket=0))
+    await clock.advance(10)
+    assert storage.leases == [], "it is due later than anybody waits for"
+    await producer.ask(create=batches.generated([clock.now_ms()], bucket=0))
+    await until(lambda: storage.leases)
+    await clock.advance(10)
+    assert {request.consumer for request in storage.leases} == {"a"}
+
+
+async def test_the_loader_keeps_ahead_of_topics_that_have_consumers_and_of_no_other(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage, broker: Broker
+) -> None:
+    await clock.advance(1_000)
+    assert storage.loads == []
+    consumer = await (await (await connect()).consume()).subscribe()
+    storage.loads.clear()
+    await clock.advance(2_000)
+    assert 7 <= len(storage.loads) <= 9
+    assert {name for name, _ in storage.loads} == {"mail"}
+    assert all(until > clock.now_ms() for _, until in storage.loads)
+    await consumer.close()
+    await until(lambda: len(broker.central.greeter) == 0)
+    storage.loads.clear()
+    await clock.advance(1_000)
+    assert storage.loads == []
