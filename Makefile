@@ -10,7 +10,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:7400
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-core test lint format serve protocol docs system clean
+.PHONY: help demo demo-core test chaos lint format serve protocol docs system clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ demo-core: demo ## The same as demo
 
 test: $(DEV) ## Run the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+chaos: $(DEV) ## Run the fault tests at full size, for hours, and write docs/reliability.md
+	$(BIN)/python scripts/chaos_report.py --full
 
 lint: $(DEV) ## Check style, types, imports and that generated files are fresh
 	$(BIN)/ruff check .
@@ -60,4 +63,22 @@ $(CORE): requirements/core.txt pyproject.toml scripts/build_venv.sh
 $(DEV): $(CORE) requirements/dev.txt
 	scripts/install_system.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	touch $@
+
+BENCH := .venv/bench.stamp
+.PHONY: bench bench-quick bench-report
+
+bench: $(BENCH) ## Measure beside every peer (hours) and write docs/performance.md
+	$(BIN)/python -m bench run
+	$(BIN)/python -m bench report
+
+bench-quick: $(BENCH) ## Five minutes: each figure as a ratio to a peer, beside the committed ratio
+	$(BIN)/python -m bench quick
+
+bench-report: $(BENCH) ## Write docs/performance.md from bench/results/latest.json
+	$(BIN)/python -m bench report
+
+$(BENCH): $(CORE) requirements/bench.txt
+	scripts/install_bench.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/bench.txt
 	touch $@

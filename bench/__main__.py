@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bench import records
@@ -18,26 +20,36 @@ def main() -> int:
         write_report(arguments.results)
         return 0
     plan = PLANS["quick" if arguments.command == "quick" else arguments.plan]
-    machine, measured = _measure(plan, arguments)
-    if arguments.command == "quick":
-        from bench.regression import compare
+    if arguments.repeats:
+        plan = replace(plan, repeats=arguments.repeats, long_repeats=arguments.repeats)
+    return _quick(plan, arguments) if arguments.command == "quick" else _run(plan, arguments)
 
-        return compare(measured, commit=arguments.commit)
-    if arguments.merge and arguments.results.exists():
-        measured = records.merged(records.read(arguments.results)["records"], measured)
-    records.write(arguments.results, machine, measured)
-    print(f"{len(measured)} records in {arguments.results}")
+
+def _quick(plan: Plan, arguments: argparse.Namespace) -> int:
+    from bench.regression import compare
+
+    measured = [record for found in _measured(plan, arguments) for record in found]
+    return compare(measured, commit=arguments.commit)
+
+
+def _run(plan: Plan, arguments: argparse.Namespace) -> int:
+    from bench.harness.machine import machine_facts
+
+    machine = machine_facts()
+    kept = records.read(arguments.results)["records"] if arguments.merge and arguments.results.exists() else []
+    for found in _measured(plan, arguments):
+        kept = records.merged(kept, found)
+        records.write(arguments.results, machine, kept)
+    print(f"{len(kept)} records in {arguments.results}")
     return 0
 
 
-def _measure(plan: Plan, arguments: argparse.Namespace) -> tuple[dict[str, object], list[records.Record]]:
-    from bench.harness.machine import machine_facts
+def _measured(plan: Plan, arguments: argparse.Namespace) -> Iterator[list[records.Record]]:
     from bench.runner import available, run_plan
 
-    machine = machine_facts()
     systems = available(arguments.systems.split(",") if arguments.systems else plan.systems)
     benches = arguments.benches.split(",") if arguments.benches else plan.benches
-    return machine, run_plan(plan, systems, benches)
+    return run_plan(plan, systems, benches)
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,6 +63,7 @@ def _arguments() -> argparse.Namespace:
     report = commands.add_parser("report", help="write docs/performance.md and its plots from the results file")
     for command in (run, quick):
         command.add_argument("--systems", default="", help="only these, with commas between")
+        command.add_argument("--repeats", type=int, help="repeat every bench so often")
         command.add_argument("--benches", default="", help=f"only these of {', '.join(BENCHES)}")
     for command in (run, report):
         command.add_argument("--results", type=Path, default=records.LATEST)

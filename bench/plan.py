@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LATENESS_BENCHES = ("accuracy", "depth", "burst")
+# Those that need many messages pending, and so are repeated less.
+LONG_BENCHES = ("accuracy", "depth", "burst", "mutate")
 BENCHES = ("throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop")
 
 
@@ -23,9 +24,9 @@ class Plan:
     name: str
     benches: tuple[str, ...]
     systems: tuple[str, ...]
-    lateness_systems: tuple[str, ...]
+    long_systems: tuple[str, ...]
     repeats: int
-    lateness_repeats: int
+    long_repeats: int
     phase_seconds_max: float
     body_bytes: tuple[int, ...]
     clients: tuple[int, ...]
@@ -63,16 +64,16 @@ FULL = Plan(
     name="full",
     benches=BENCHES,
     systems=EVERYONE,
-    lateness_systems=EVERYONE,
+    long_systems=EVERYONE,
     repeats=3,
-    lateness_repeats=3,
+    long_repeats=3,
     phase_seconds_max=20.0,
     body_bytes=(100, 1_024),
     clients=(1, 4),
     messages=200_000,
     pending=1_000_000,
     depth_pending=10_000_000,
-    load_seconds_max=120.0,
+    load_seconds_max=45.0,
     accuracy_per_s=(1_000, 5_000, 10_000),
     depth_per_s=(1_000, 4_000, 6_000),
     due_seconds=60,
@@ -88,9 +89,9 @@ QUICK = Plan(
     name="quick",
     benches=("throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
     systems=("dejaq", "dejaq-natural", "redis-always"),
-    lateness_systems=("dejaq", "redis-always"),
+    long_systems=("dejaq", "redis-always"),
     repeats=3,
-    lateness_repeats=1,
+    long_repeats=1,
     phase_seconds_max=10.0,
     body_bytes=(100,),
     clients=(1,),
@@ -113,9 +114,9 @@ SMOKE = Plan(
     name="smoke",
     benches=BENCHES,
     systems=EVERYONE,
-    lateness_systems=EVERYONE,
+    long_systems=EVERYONE,
     repeats=1,
-    lateness_repeats=1,
+    long_repeats=1,
     phase_seconds_max=5.0,
     body_bytes=(100,),
     clients=(1,),

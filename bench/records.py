@@ -1,4 +1,4 @@
-"""The results file: one record for each bench, system and shape, with medians over repeats. Pure but for read and write."""
+"""The results file: one record for each bench, system and shape, with medians over repeats."""
 
 from __future__ import annotations
 

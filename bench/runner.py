@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from bench.benches.catalog import RUNS
 from bench.harness.stage import Outcome
-from bench.plan import LATENESS_BENCHES, Plan
+from bench.plan import LONG_BENCHES, Plan
 from bench.records import Record, figures_of, record_of
 from bench.systems.base import System
 from bench.systems.catalog import system_named
@@ -49,18 +49,17 @@ def available(names: Sequence[str]) -> list[System]:
     return found
 
 
-def run_plan(plan: Plan, systems: Sequence[System], benches: Sequence[str]) -> list[Record]:
-    """The records of all benches."""
-    records: list[Record] = []
+def run_plan(plan: Plan, systems: Sequence[System], benches: Sequence[str]) -> Iterator[list[Record]]:
+    """The records of each bench when it is done, so that what hours gave is kept."""
     for bench in benches:
-        wanted = plan.lateness_systems if bench in LATENESS_BENCHES else plan.systems
-        chosen = [system for system in systems if bench in system.benches and system.name in wanted]
-        records.extend(_run_bench(bench, plan, chosen))
-    return records
+        wanted = plan.long_systems if bench in LONG_BENCHES else plan.systems
+        yield _run_bench(
+            bench, plan, [system for system in systems if bench in system.benches and system.name in wanted]
+        )
 
 
 def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record]:
-    repeats = plan.lateness_repeats if bench in LATENESS_BENCHES else plan.repeats
+    repeats = plan.long_repeats if bench in LONG_BENCHES else plan.repeats
     series: dict[tuple[str, str], Series] = {}
     errors: dict[str, str] = {}
     for repeat in range(repeats):
@@ -74,7 +73,8 @@ def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record
                     series.setdefault(key, Series(outcome.shape)).add(outcome)
                     say(f"{bench} {repeat + 1}/{repeats} {system.name} {_shown(outcome)}")
             except Exception as error:  # noqa: BLE001 - one system's failure is its record, and the rest runs
-                errors[system.name] = str(error).strip()
+                # The last line of a traceback is what happened.
+                errors[system.name] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
                 say(f"{bench} {repeat + 1}/{repeats} {system.name} FAILED: {errors[system.name]}")
             say(f"{bench} {repeat + 1}/{repeats} {system.name} took {time.monotonic() - started:.1f} s")
     at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -89,7 +89,7 @@ def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record
             "settings": {**by_name[name].settings, "plan": plan.name},
             "shape": {"failed": True},
             "measured_at": at,
-            "error": text[-2_000:],
+            "error": text,
         }
         for name, text in errors.items()
     ]

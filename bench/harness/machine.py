@@ -6,10 +6,26 @@ import os
 import platform
 import tempfile
 import time
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+PACKAGES = (
+    "grpcio",
+    "protobuf",
+    "rocksdict",
+    "redis",
+    "hiredis",
+    "nats-py",
+    "pika",
+    "asyncpg",
+    "psycopg",
+    "procrastinate",
+    "celery",
+)
 
 
 def machine_facts() -> dict[str, Any]:
@@ -24,7 +40,17 @@ def machine_facts() -> dict[str, Any]:
         "filesystem": _filesystem(Path(tempfile.gettempdir())),
         "fsync_p50_us": _sync_us(),
         "load_average": round(os.getloadavg()[0], 2),
+        "packages": _packages(),
     }
+
+
+def _packages() -> dict[str, str]:
+    """The client libraries that were measured with."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _cpu_model() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +14,9 @@ import psutil
 from bench.harness.orders import Consume, Produce
 from bench.harness.payload import Load
 from bench.harness.stage import Stage, staged
+from bench.harness.strace import SYNCS, total_calls
 from bench.systems.base import System
 
-CALLS = "fsync,fdatasync,sync_file_range,msync"
 WORK_SECONDS = 60.0
 
 
@@ -42,7 +41,7 @@ def syncs_per_1000(system: System, messages: int, body_bytes: int) -> float | No
 def _attach(pid: int, summary: Path) -> subprocess.Popen[bytes] | None:
     root = psutil.Process(pid)
     targets = [str(process.pid) for process in (root, *root.children(recursive=True))]
-    command = ["strace", "-f", "-c", "-q", "-e", f"trace={CALLS}", "-o", str(summary)]
+    command = ["strace", "-f", "-c", "-q", "-e", f"trace={','.join(SYNCS)}", "-o", str(summary)]
     tracer = subprocess.Popen(
         [*command, *(word for target in targets for word in ("-p", target))],
         stdout=subprocess.DEVNULL,
@@ -67,13 +66,3 @@ def _pass_through(stage: Stage, messages: int, body_bytes: int) -> int:
         created = crew.work(Produce(load, seconds_max=WORK_SECONDS / 2), seconds_max=WORK_SECONDS)[0]
         order = Consume(target=created.count, seconds_max=WORK_SECONDS / 2)
         return crew.work(order, seconds_max=WORK_SECONDS)[0].count
-
-
-def total_calls(summary: str) -> int:
-    """The calls that a table of `strace -c` counts."""
-    calls = 0
-    for line in summary.splitlines():
-        row = re.fullmatch(r"\s*[\d.,]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(\w+)\s*", line)
-        if row and row.group(2) in CALLS.split(","):
-            calls += int(row.group(1))
-    return calls

@@ -20,9 +20,7 @@ from bench.systems.catalog import system_named
 POLL_SECONDS = 0.02
 
 
-def run_worker(
-    system: str, address: str, order: Order, pipe: Connection, delivered: Synchronized[int]
-) -> None:
+def run_worker(system: str, address: str, order: Order, pipe: Connection, delivered: Synchronized[int]) -> None:
     """The process's whole life; sends `ready`, waits for a word, sends Done or a traceback."""
     try:
         client = system_named(system).client(address)

@@ -131,7 +131,7 @@ def system(name: str, *, each: bool) -> System:
         settings={
             "server": "binlog, fsync each write" if each else "binlog, fsync every 50 ms",
             "client": "plain socket, up to 1000 commands in flight",
-            "due": "whole seconds, rounded up",
+            "later": "whole seconds, rounded up",
         },
         changes=("cancel",),
     )

@@ -88,6 +88,6 @@ CELERY = System(
     settings={
         "server": "Redis, appendfsync everysec",
         "client": "one send_task a message, solo worker, prefetch without limit, acks late",
-        "due": "ETA, held by the worker",
+        "later": "ETA, held by the worker",
     },
 )

@@ -22,6 +22,7 @@ TOPIC = "bench"
 BUCKETS = 16
 CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
+EDITS_IN_FLIGHT = 64
 IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
 
@@ -35,7 +36,7 @@ class DejaqServer(ServerProcess):
 
     def command(self) -> Sequence[str]:
         data = str(self.folder / "data")
-        run = [sys.executable, "-c", "from dejaq.cli.main import main; main()", "serve"]
+        run = [sys.executable, "-m", "dejaq", "serve"]
         return [*run, "--data", data, "--listen", self.address, "--metrics", self._metrics, "--log-level", "warning"]
 
     def fsyncs(self) -> int | None:
@@ -110,7 +111,8 @@ class DejaqClient:
         (await self._producer.move(ids, at=due_ms)).raise_for_failures()
 
     async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
-        window = Window(len(ids))
+        # The SDK edits one message a call.
+        window = Window(EDITS_IN_FLIGHT)
         for message_id, body in zip(ids, bodies, strict=True):
             await window.add(self._producer.edit(message_id, body=body))
         await window.drain()

@@ -120,7 +120,7 @@ class NatsClient:
         while not tally.done():
             try:
                 messages = await subscription.fetch(BATCH, timeout=FETCH_SECONDS)
-            except (NatsTimeout, FetchTimeoutError, asyncio.TimeoutError):
+            except (TimeoutError, NatsTimeout, FetchTimeoutError):
                 continue
             if not messages:
                 continue
@@ -162,7 +162,6 @@ def system(name: str, *, always: bool) -> System:
         settings={
             "server": "file storage, sync always" if always else "file storage, sync every 2 minutes",
             "client": "nats-py, atomic batches of 1000, 3 in flight; fetch 1000, explicit acks, the last one answered",
-            "due": "message schedules",
+            "later": "message schedules",
         },
     )
-

@@ -57,7 +57,8 @@ class PostgresServer(ServerProcess):
             )
             if made.returncode:
                 raise ServerFailed(f"initdb: {made.stderr[-500:]}")
-        os.chmod(self.folder, 0o755)  # noqa: S103 - the child must be able to enter its working directory
+        # The child must be able to enter its working directory.
+        self.folder.chmod(0o755)
         super().start()
 
     def wait_ready(self) -> None:

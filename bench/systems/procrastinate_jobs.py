@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
@@ -45,6 +46,7 @@ class ProcrastinateClient:
     async def create(self, batches: Iterable[Batch]) -> int:
         window, created = Window(2), 0
         for batch in batches:
+            times: Sequence[int | None] = batch.due_ms or [None] * len(batch)
             jobs = [
                 Job(
                     queue=QUEUE,
@@ -54,7 +56,7 @@ class ProcrastinateClient:
                     task_kwargs={"body": body.decode("ascii")},
                     scheduled_at=None if due is None else datetime.fromtimestamp(due / 1_000, UTC),
                 )
-                for body, due in zip(batch.bodies, batch.due_ms or [None] * len(batch), strict=True)
+                for body, due in zip(batch.bodies, times, strict=True)
             ]
             await window.add(self._app.job_manager.batch_defer_jobs_async(jobs))
             created += len(batch)
@@ -83,7 +85,7 @@ PROCRASTINATE = System(
     durable=True,
     server=PostgresServer,
     client=ProcrastinateClient,
-    version=postgres_version,
+    version=lambda: f"{version('procrastinate')} on PostgreSQL {postgres_version()}",
     missing=postgres_missing,
     benches=frozenset({"throughput", "accuracy", "latency"}),
     settings={

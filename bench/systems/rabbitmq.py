@@ -193,6 +193,6 @@ RABBITMQ = System(
     settings={
         "server": "durable classic queues, no plugins",
         "client": "pika on asyncio, persistent, 4000 unconfirmed; prefetch 4000, acks of up to 1000",
-        "due": "TTL a message in a waiting queue, dead-lettered to the ready one",
+        "later": "TTL a message in a waiting queue, dead-lettered to the ready one",
     },
 )

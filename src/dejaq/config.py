@@ -19,6 +19,7 @@ from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
 
 ENVIRONMENT_PREFIX = "DEJAQ_"
+JOURNAL_OFF = "off"
 _TRUTHS = {
     "1": True,
     "true": True,
@@ -40,6 +41,12 @@ class BrokerConfig:
     """Everything a broker can be told; each field's `doc` is its line in docs/settings.md."""
 
     data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
+    journal: str | None = _key(
+        None, "Directory of the journal, or `off`; without it `journal` in the data directory."
+    )
+    journal_interval_ms: int = _key(1_000, "How often what happened is written to the journal's directory.")
+    journal_max_age: int = _key(0, "Seconds after which segments of the journal are dropped; 0 for never.")
+    journal_max_bytes: int = _key(0, "Size of the journal above which its oldest segments are dropped; 0 for none.")
     listen: str | None = _key("127.0.0.1:7400", "host:port to serve on; port 0 takes a free one.")
     metrics: str | None = _key(None, "host:port of the Prometheus endpoint; without it there is none.")
     insecure: bool = _key(False, "Allow an address other than loopback although nothing is encrypted.")
@@ -64,6 +71,8 @@ class BrokerConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise _refusal(name, value, f"an integer from {low} to {high}")
+        if self.journal not in (None, JOURNAL_OFF) and self.data is None:
+            raise _refusal("journal", self.journal, "possible without a data directory: messages live in memory only")
         for name in ("listen", "metrics"):
             address = getattr(self, name)
             if address is not None:
@@ -90,6 +99,9 @@ _RANGES: dict[str, tuple[int, int]] = {
     "connections_max": (1, limits.CONNECTIONS_MAX),
     "topics_max": (1, limits.TOPICS_MAX),
     "drain_ms": (0, 600_000),
+    "journal_interval_ms": (10, 3_600_000),
+    "journal_max_age": (0, 2**40),
+    "journal_max_bytes": (0, 2**60),
     "drift_ms_max": (1, 3_600_000),
 }
 

@@ -19,6 +19,8 @@
     ├── StoreError              the data directory cannot be used
     │                           STORE_LOCKED STORE_CORRUPT STORE_NEWER STORE_FAILED
     ├── PortTaken               PORT_TAKEN
+    ├── PipelineError           the lake could not be built or read
+    │                           PIPELINE_FAILED
     └── InternalError           INTERNAL
 
 A caller decides by attribute (`code`, `retryable`, `indefinite`, `should_resync`), never by text.
@@ -70,6 +72,7 @@ class Code(IntEnum):
     STORE_NEWER = 82
     STORE_FAILED = 83
     PORT_TAKEN = 90
+    PIPELINE_FAILED = 91
     INTERNAL = 99
 
     @property
@@ -115,6 +118,7 @@ MEANINGS: dict[Code, str] = {
     Code.STORE_NEWER: "The data directory was written by a newer release; upgrade DejaQ.",
     Code.STORE_FAILED: "The storage failed; the broker acknowledges nothing until it works again.",
     Code.PORT_TAKEN: "The address is in use by another process.",
+    Code.PIPELINE_FAILED: "The pipeline could not do its work; what was committed before stands.",
     Code.INTERNAL: "The broker has a fault; the broker's log has the details.",
 }
 
@@ -234,6 +238,12 @@ class PortTaken(DejaqError):
     code = Code.PORT_TAKEN
 
 
+class PipelineError(DejaqError):
+    """The lake could not be built or read; what was committed before stands."""
+
+    code = Code.PIPELINE_FAILED
+
+
 class InternalError(DejaqError):
     """The broker has a fault."""
 
@@ -253,6 +263,7 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (Indefinite, frozenset({Code.INDEFINITE})),
     (StoreError, frozenset(c for c in Code if 80 <= c <= 83)),
     (PortTaken, frozenset({Code.PORT_TAKEN})),
+    (PipelineError, frozenset({Code.PIPELINE_FAILED})),
 )
 _CLASS_OF: dict[Code, type[DejaqError]] = {code: kind for kind, codes in _CLASSES for code in codes}
 

@@ -63,8 +63,8 @@ def _lease_overlap() -> None:
     """The store ends a lease before the consumer is told that it ends."""
     lease = RocksStorage.lease
 
-    async def short(self: RocksStorage, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
-        granted = await lease(self, topic, replace(request, expires=request.until + OVERLAP_MS), now)
+    async def short(self: RocksStorage, topic: Topic, request: LeaseRequest, *rest: Any) -> LeaseSet | None:
+        granted = await lease(self, topic, replace(request, expires=request.until + OVERLAP_MS), *rest)
         return granted and replace(granted, expires=request.expires)
 
     _replace(RocksStorage, "lease", short)
@@ -85,9 +85,9 @@ def _skipped_bucket() -> None:
     """The first bucket of a consumer is never looked at."""
     lease = RocksStorage.lease
 
-    async def blind(self: RocksStorage, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+    async def blind(self: RocksStorage, topic: Topic, request: LeaseRequest, *rest: Any) -> LeaseSet | None:
         buckets = [bucket for bucket in request.buckets if bucket != 0]
-        return await lease(self, topic, replace(request, buckets=buckets), now) if buckets else None
+        return await lease(self, topic, replace(request, buckets=buckets), *rest) if buckets else None
 
     _replace(RocksStorage, "lease", blind)
 
@@ -104,10 +104,9 @@ def _no_version_check() -> None:
             rows.update({(granted.lease_id, row): name for row, name in zip(numbers, granted.ids(), strict=True)})
         return granted
 
-    async def trusting(
-        self: RocksStorage, topic: Topic, lease_id: int, consumer: str, ranges: Any, now: int
-    ) -> Outcomes:
-        outcomes = await delete(self, topic, lease_id, consumer, ranges, now)
+    async def trusting(self: RocksStorage, *arguments: Any) -> Outcomes:
+        topic, lease_id, _, _, now, *_ = arguments
+        outcomes = await delete(self, *arguments)
         for row in list(outcomes.codes):
             (holder,) = await self.holders(topic, [rows[lease_id, row]], now)
             if holder is not None:

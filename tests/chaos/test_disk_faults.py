@@ -16,9 +16,15 @@ import dejaq
 from dejaq.testing.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
 from dejaq.testing.process import BrokerProcess
 from dejaq.testing.waiting import eventually
+from tests.chaos.sizes import size
 
 # Short, so that a send which cannot be acknowledged says so soon.
 DEADLINE = 0.6
+
+
+@pytest.fixture(autouse=True, params=range(size("R12", ci=1, full=10)))
+def again(request: pytest.FixtureRequest) -> None:
+    """Runs every test of this module so many times."""
 
 
 @pytest.fixture

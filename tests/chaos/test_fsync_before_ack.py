@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,10 @@ async def trace_acks(path: Path, *, acks: int, prelude: str = "") -> tuple[list[
 
 
 @pytest.mark.chaos
-async def test_r3_a_sync_precedes_every_ack(tmp_path: Path) -> None:
+async def test_r3_a_sync_precedes_every_ack(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """G1: the acknowledgement leaves the broker only after the log was synced behind the message's own write."""
     acks, faults = await trace_acks(tmp_path, acks=ACKS)
+    messages = sum(len(ack.bodies) for ack in acks)
+    record_property("figure", f"{len(acks)} acks of {messages} messages, {len(faults)} without a sync before")
     assert len(acks) >= ACKS
     assert faults == []

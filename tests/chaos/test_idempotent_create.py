@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,9 @@ async def _kill_now_and_then(broker: BrokerProcess, sending: Sending) -> None:
 
 
 @pytest.mark.chaos
-async def test_r10_a_create_retried_through_kills_is_there_once(tmp_path: Path) -> None:
+async def test_r10_a_create_retried_through_kills_is_there_once(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """G1, G5: every acknowledged message is there once, whether its id came from the producer or was generated."""
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
         await client.create_topic("mail", buckets=4)
@@ -72,6 +75,7 @@ async def test_r10_a_create_retried_through_kills_is_there_once(tmp_path: Path) 
         assert broker.starts == KILLS + 1
         found = Counter([message.id async for page in client.browse("mail") for message in page])
         bodies = Counter([message.body async for page in client.browse("mail") for message in page])
+    record_property("figure", f"{sending.acknowledged} acknowledged through {KILLS} kills, {len(found)} there")
     assert set(found.values()) == {1}
     assert set(bodies.values()) == {1}, "one send made two messages"
     assert set(found) == {*sending.natural, *sending.generated}

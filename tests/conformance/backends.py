@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 from dejaq.storage.base import Storage
 from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
 
 
@@ -18,7 +18,7 @@ def memory(path: Path) -> StorageFactory:
 
 
 def rocksdb(path: Path) -> StorageFactory:
-    from dejaq.storage.rocksdb.store import RocksStorage
+    """The embedded store."""
 
     def make() -> Storage:
         return RocksStorage(path, journal=True)
@@ -26,6 +26,17 @@ def rocksdb(path: Path) -> StorageFactory:
     return make
 
 
-BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {"memory": memory}
-if importlib.util.find_spec("dejaq.storage.rocksdb.store") is not None:
-    BACKENDS["rocksdb"] = rocksdb
+def rocksdb_on_disk(path: Path) -> StorageFactory:
+    """The embedded store without room in memory: every row is read when it is due."""
+
+    def make() -> Storage:
+        return RocksStorage(path, journal=True, window_bytes=1)
+
+    return make
+
+
+BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
+    "memory": memory,
+    "rocksdb": rocksdb,
+    "rocksdb_on_disk": rocksdb_on_disk,
+}

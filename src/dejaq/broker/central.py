@@ -21,6 +21,7 @@ from dejaq.broker.overseer.greeter import Greeter
 from dejaq.broker.overseer.pinger import Pinger
 from dejaq.broker.overseer.service import OverseerService
 from dejaq.broker.parts import Parts
+from dejaq.broker.recorder import Recorder
 from dejaq.broker.server import Server
 from dejaq.broker.services import services_of
 from dejaq.config import BrokerConfig
@@ -59,6 +60,9 @@ class Central:
         self.catalog = Catalog(
             storage=storage, clock=clock, background=self.background, topics_max=config.topics_max
         )
+        self.recorder = Recorder(
+            config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics
+        )
         self._parts = Parts(
             config=config,
             clock=clock,
@@ -69,6 +73,7 @@ class Central:
             catalog=self.catalog,
             rosters=self.rosters,
             pinger=self.pinger,
+            recorder=self.recorder,
         )
         self.greeter = Greeter(
             make_session=lambda number, peer: Session(number=number, peer=peer, parts=self._parts),
@@ -96,9 +101,14 @@ class Central:
         self._pending: dict[Labels, float] = {}
         self._connect()
 
+    def _storage_failed(self, error: DejaqError) -> None:
+        """Snapshots and sessions belong to the store as it was opened; clients begin anew with the next."""
+        self._snapshots.close_all()
+        self.greeter.end_all(error)
+
     def _connect(self) -> None:
         self.catalog.evacuate = self._evacuate
-        self.doctor.on_storage_failed = self.greeter.end_all
+        self.doctor.on_storage_failed = self._storage_failed
         self.doctor.on_storage_back = self.catalog.load
         self.doctor.on_change = self._tell_health
         gauge = self.metrics.gauge
@@ -122,6 +132,7 @@ class Central:
         """Open the store, finish what a crash cut short, and serve; raises, with nothing left open, when it cannot."""
         await self.storage.open(self.clock.now_ms())
         try:
+            await self.recorder.start()
             await self.catalog.load()
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics)
@@ -191,6 +202,7 @@ class Central:
             await asyncio.to_thread(self._close_metrics)
             self._close_metrics = self.metrics_address = None
         self._snapshots.close_all()
+        await self.recorder.stop()
         await self.storage.close()
 
     async def _keep(self, work: Callable[[], object], name: str) -> None:

@@ -5,6 +5,7 @@
 | storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
+| journal | nothing: what happened waits in the store | the exporter gets through |
 | draining | everything but settling | never |
 """
 
@@ -103,6 +104,13 @@ class Doctor:
             details=self._degradations.get("storage", ""),
             throttled_ms=THROTTLED_MS,
         )
+
+    def report(self, name: str, sentence: str | None) -> None:
+        """A part of the broker says what is wrong with it; None: nothing is."""
+        if sentence is None:
+            self._clear(name)
+        else:
+            self._set(name, sentence)
 
     def look(self) -> None:
         """Look at once: somebody met a fault."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from dejaq.broker.central import Central
 from dejaq.broker.inprocess import InProcessTransport
+from dejaq.broker.recorder import journal_place
 from dejaq.config import BrokerConfig, load_config
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock, SystemClock
@@ -90,4 +91,5 @@ def storage_of(config: BrokerConfig) -> Storage:
         return MemoryStorage()
     from dejaq.storage.rocksdb.store import RocksStorage
 
-    return RocksStorage(Path(config.data), window_bytes=config.window_bytes)
+    journal = journal_place(config).directory is not None
+    return RocksStorage(Path(config.data), window_bytes=config.window_bytes, journal=journal)

@@ -92,11 +92,17 @@ MEMORY = MetricSpec("dejaq_memory_bytes", "gauge", "Resident memory of the proce
 STORAGE = MetricSpec(
     "dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",)
 )
+JOURNAL_EVENTS = MetricSpec("dejaq_journal_events", "counter", "Events written to segments of the journal.")
+JOURNAL_LAG = MetricSpec(
+    "dejaq_journal_lag", "gauge", "What is in the store and not yet in a segment, in records and bytes.", ("unit",)
+)
+JOURNAL_SEGMENTS = MetricSpec("dejaq_journal_segments", "gauge", "Segments of the journal on disk.")
+JOURNAL_BYTES = MetricSpec("dejaq_journal_bytes", "gauge", "What they take on disk.")
 
 METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
     REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
-    CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE,
+    CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE, JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
 )  # fmt: skip
 
 LATENESS_BOUNDS_MS: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000, 5_000, 60_000)

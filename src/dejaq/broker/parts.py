@@ -10,6 +10,7 @@ from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Metrics
 from dejaq.broker.overseer.catalog import Catalog
 from dejaq.broker.overseer.pinger import Pinger
+from dejaq.broker.recorder import Recorder
 from dejaq.config import BrokerConfig
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
@@ -28,3 +29,4 @@ class Parts:
     catalog: Catalog
     rosters: Rosters
     pinger: Pinger
+    recorder: Recorder

@@ -54,6 +54,7 @@ def broker_values(broker: BrokerInfo) -> dict[str, Any]:
         "degradations": troubles,
         "draining": broker.draining,
         "drift_ms": broker.drift_ms,
+        "notes": list(broker.notes),
     }
 
 
@@ -102,6 +103,9 @@ def info(invocation: Invocation) -> None:
 def print_parts(output: Output, values: dict[str, Any]) -> None:
     """The three tables."""
     output.table(values["brokers"], BROKER_COLUMNS, numbers=("drift_ms",))
+    for broker in values["brokers"]:
+        for note in broker["notes"]:
+            output.note(f"{broker['id']}: {note}")
     output.table(values["topics"], TOPIC_COLUMNS, numbers=TOPIC_COLUMNS[2:], empty="no topics")
     output.table(
         values["clients"],

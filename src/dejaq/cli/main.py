@@ -26,6 +26,7 @@ COMMANDS = {
     "info": "dejaq.cli.info:info",
     "top": "dejaq.cli.top:top",
     "shell": "dejaq.cli.shell:shell",
+    "audit": "dejaq.cli.audit:audit",
     "bench": "dejaq.cli.bench:bench",
 }
 

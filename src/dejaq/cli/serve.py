@@ -18,7 +18,14 @@ from dejaq.errors import Code, DejaqError
 if TYPE_CHECKING:
     from dejaq.broker.central import Central
 
-METAVARS = {"data": "DIR", "listen": "HOST:PORT", "metrics": "HOST:PORT", "cluster": "NAME", "broker": "NAME"}
+METAVARS = {
+    "data": "DIR",
+    "journal": "DIR|off",
+    "listen": "HOST:PORT",
+    "metrics": "HOST:PORT",
+    "cluster": "NAME",
+    "broker": "NAME",
+}
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 

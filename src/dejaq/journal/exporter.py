@@ -45,7 +45,6 @@ T = TypeVar("T")
 class Figures:
     """What the exporter tells the metrics."""
 
-    events: int = 0
     segments: int = 0
     segment_bytes: int = 0
     last: int = 0
@@ -64,6 +63,7 @@ class Exporter:
         interval_ms: int = 1_000,
         policy: RetentionPolicy | None = None,
         on_problem: Callable[[str | None], None] | None = None,
+        on_exported: Callable[[int], None] | None = None,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -73,6 +73,7 @@ class Exporter:
         self._interval = interval_ms / 1_000
         self._policy = policy or RetentionPolicy()
         self._on_problem = on_problem or (lambda sentence: None)
+        self._on_exported = on_exported or (lambda events: None)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dejaq-journal")
         self._ledger: Ledger | None = None
         self._read: list[bytes] = []
@@ -108,8 +109,9 @@ class Exporter:
             try:
                 await self._export_all()
                 await self._in_thread(self._drop)
+                self._on_problem(None)
             except _FAULTS as fault:
-                log.warning("the journal cannot be exported: %s", fault, exc_info=not isinstance(fault, DejaqError))
+                log.debug("the journal cannot be exported", exc_info=fault)
                 self._on_problem(f"the journal cannot be exported, and waits in the store: {fault}")
                 self._ledger = None
                 await self._pause(backoff)
@@ -166,7 +168,6 @@ class Exporter:
         """Export until the outbox is empty."""
         while await self._gather():
             await self._export(self._ledger or await self._open())
-            self._on_problem(None)
 
     async def _gather(self) -> bool:
         """Read ahead up to the size of a segment; False: nothing is there."""
@@ -195,7 +196,7 @@ class Exporter:
         crash_at("journal.before_trim")
         await self._storage.trim_journal(ledger.last)
         crash_at("journal.after_trim")
-        self.figures.events += written.events
+        self._on_exported(written.events)
         self._lag.exported(written.first, size)
         self._take_figures(ledger)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -36,7 +36,7 @@ class SigningKey:
             return cls(key)
         try:
             loaded = load_pem_private_key(path.read_bytes(), password=None)
-        except ValueError as cause:
+        except (ValueError, UnsupportedAlgorithm) as cause:
             raise error_of(Code.STORE_CORRUPT, f"{path} is not a key", details=str(cause)) from None
         if not isinstance(loaded, Ed25519PrivateKey):
             raise error_of(Code.STORE_CORRUPT, f"{path} is not an Ed25519 key")
@@ -60,10 +60,14 @@ class VerifyingKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> VerifyingKey:
-        """The key in a file; raises ValueError when there is none in it."""
-        loaded = load_pem_public_key(Path(path).read_bytes())
-        if not isinstance(loaded, Ed25519PublicKey):
-            raise ValueError("not an Ed25519 key")
+        """The key in a file; raises ValueError when that holds anything else."""
+        content = Path(path).read_bytes()
+        try:
+            loaded = load_pem_public_key(content)
+        except UnsupportedAlgorithm as cause:
+            raise ValueError(str(cause)) from None
+        if not isinstance(loaded, Ed25519PublicKey) or cls(loaded).pem() != content:
+            raise ValueError("not an Ed25519 key as it is written")
         return cls(loaded)
 
     def pem(self) -> bytes:
@@ -73,7 +77,9 @@ class VerifyingKey:
     def signed(self, content: bytes, signature: str) -> bool:
         """Whether the signature is genuine."""
         try:
-            self._key.verify(bytes.fromhex(signature), content)
+            packed = bytes.fromhex(signature)
+            self._key.verify(packed, content)
         except (InvalidSignature, ValueError):
             return False
-        return True
+        # One signature has one spelling.
+        return packed.hex() == signature

@@ -41,6 +41,8 @@ class Statement:
             version = values["format"]
         except (ValueError, TypeError, KeyError, AttributeError):
             raise BadStatement("is not a signed statement of a journal") from None
+        if content != _canonical({**values, "signature": signature}) + b"\n":
+            raise BadStatement("is not spelled as a journal spells")
         if version != FORMAT:
             raise BadStatement(f"has format {version}; this release reads {FORMAT}")
         if not isinstance(signature, str) or not key.signed(_canonical(values), signature):

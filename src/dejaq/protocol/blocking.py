@@ -21,7 +21,7 @@ class BlockingTransport:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=OPTIONS)  # type: ignore[no-untyped-call]
 
     def call(self, method: str, request: Message, response: type[Response], timeout: float) -> Response:
         """A unary call, `method` as in `Overseer.Info`; waits for the broker up to `timeout` seconds."""
@@ -68,7 +68,7 @@ class BlockingSession:
     def __init__(self, channel: grpc.Channel, address: str) -> None:
         self._address = address
         self._frames: queue.SimpleQueue[carrier.ClientFrame | None] = queue.SimpleQueue()
-        self._call = channel.stream_stream(
+        self._call = channel.stream_stream(  # type: ignore[no-untyped-call]
             method_path("Carrier.Session"),
             request_serializer=carrier.ClientFrame.SerializeToString,
             response_deserializer=carrier.BrokerFrame.FromString,

@@ -43,7 +43,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker, its health (`degradations`, each in a sentence) and its clock."""
+    """A broker, its health (`degradations`, each in a sentence), its clock, and what else is worth knowing."""
 
     id: str
     address: str
@@ -54,6 +54,7 @@ class BrokerInfo:
     degradations: tuple[str, ...]
     draining: bool
     drift_ms: float
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_proto(cls, proto: overseer.BrokerInfo) -> BrokerInfo:
@@ -68,6 +69,7 @@ class BrokerInfo:
             degradations=tuple(proto.degradations),
             draining=proto.draining,
             drift_ms=proto.drift_ms,
+            notes=tuple(proto.notes),
         )
 
 

@@ -175,6 +175,7 @@ class Consumer:
     # The broker's side
 
     async def _enter(self, link: Link, transport: Transport) -> None:
+        self._holder.reconnect()
         frame = self._connection.frame()
         frame.consumer.topic = self.topic
         frame.consumer.name = self.name

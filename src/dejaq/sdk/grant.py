@@ -11,7 +11,7 @@ from dejaq.domain.batch import LeaseSet, RowRange
 class Grant:
     """One lease: the rows of it that are not settled, held here or by user code, and when it ends."""
 
-    __slots__ = ("ends", "expires", "id", "total", "unsettled")
+    __slots__ = ("_settled", "ends", "expires", "id", "total", "unsettled")
 
     def __init__(self, lease_id: int, *, expires: int, total: int | None) -> None:
         self.id = lease_id
@@ -21,6 +21,16 @@ class Grant:
         self.unsettled: set[int] = set()
         # Rows whose end is not that of the lease.
         self.ends: dict[int, int] = {}
+        self._settled: list[Sequence[int]] = []
+
+    def settle(self, rows: Sequence[int]) -> None:
+        """Note the broker's answer that rows were settled, or lost."""
+        self.unsettled.difference_update(rows)
+        self._settled.append(rows)
+
+    def settled(self) -> set[int]:
+        """The rows of which the broker has answered that they were settled, or lost."""
+        return set().union(*self._settled)
 
     def end_of(self, row: int) -> int:
         """When the lease of a row ends, in UTC ms."""

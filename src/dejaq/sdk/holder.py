@@ -71,10 +71,16 @@ class Holder:
         self.grants: dict[int, Grant] = {}
         self._heap: list[Head] = []
         self._serial = 0
+        # The leases of the session before, which the broker sends again as it finds them.
+        self._earlier: dict[int, Grant] = {}
+
+    def reconnect(self) -> None:
+        """A new session begins: what is settled from now on may yet be in what the broker sends again."""
+        self._earlier = dict(self.grants)
 
     def push(self, columns: LeaseSet) -> bool:
         """Take in a push; whether it repeats rows that are here or with user code, which only get their new end."""
-        grant = self.grants.get(columns.lease_id)
+        grant = self.grants.get(columns.lease_id) or self._earlier.get(columns.lease_id)
         index: Sequence[int] = range(len(columns))
         known: list[int] = []
         if grant is None:
@@ -86,7 +92,10 @@ class Holder:
         else:
             numbers = index if columns.rows is None else columns.rows
             known = [row for row in numbers if row in grant.unsettled]
-            fresh = [place for place, row in enumerate(numbers) if row not in grant.unsettled]
+            here = grant.unsettled | grant.settled()
+            fresh = [place for place, row in enumerate(numbers) if row not in here]
+            if fresh:
+                self.grants[grant.id] = grant
             if known:
                 grant.move_end(known, columns.expires)
             grant.unsettled.update(numbers[place] for place in fresh)

@@ -210,7 +210,7 @@ class Settler:
         if settlement.kind == carrier.EXTEND:
             grant.move_end([row for row in rows if row not in codes], end)
         else:
-            grant.unsettled.difference_update(rows)
+            grant.settle(rows)
         self._settled(grant)
         return codes
 

@@ -23,10 +23,9 @@ from hypothesis.stateful import (
 )
 
 from dejaq import limits
-from dejaq.domain.batch import RowRange
 from dejaq.domain.headers import encode_headers
 from dejaq.testing.conformance.scene import StorageFactory
-from dejaq.testing.pair import BUCKETS, Pair, Row, Settle
+from dejaq.testing.pair import BUCKETS, LeasePair, Pair, Row, Settle
 
 T = TypeVar("T")
 NewPlace = Callable[[], StorageFactory]
@@ -41,8 +40,10 @@ _PRIORITIES = st.sampled_from([0, 0, 0, -1, 7])
 _HEADERS = st.sampled_from([b"", b"", encode_headers({"k": "v"})])
 _LEASES = st.sampled_from([100, 1_000, 30_000])
 _ROW = st.tuples(st.sampled_from(_DELAYS), _PRIORITIES, _BODIES, _HEADERS)
+_DUE_ROW = st.tuples(st.sampled_from([-1, 0, 1]), _PRIORITIES, _BODIES, _HEADERS)
 _ROWS = st.lists(_ROW, min_size=1, max_size=6)
 _PICK = st.integers(0, 1_000)
+_PASSING = [1, 50, 99, 100, 999, 1_000, 10_000, 30_000, 3_600_000]
 
 
 class StorageMachine(RuleBasedStateMachine):
@@ -100,9 +101,13 @@ class StorageMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self._pair.batches)
-    @rule(pick=_PICK)
-    def repeat(self, pick: int) -> None:
-        """Send an earlier batch again."""
+    @rule(pick=_PICK, cancelled=st.booleans(), restarted=st.booleans())
+    def repeat(self, pick: int, cancelled: bool, restarted: bool) -> None:
+        """Send an earlier batch again, sometimes when its messages are gone or the storage was restarted."""
+        if cancelled:
+            self._run(self._pair.cancel_batch(pick))
+        if restarted:
+            self._run(self._pair.restart())
         self._run(self._pair.repeat(pick))
 
     @rule(
@@ -113,14 +118,36 @@ class StorageMachine(RuleBasedStateMachine):
         rows_max=st.sampled_from([1, 2, 5, 1_000]),
     )
     def lease(self, consumer: str, ahead: int, lease_ms: int, buckets: set[int], rows_max: int) -> None:
-        """Lease what is due."""
+        """Lease some of what is due."""
+        self._lease(consumer, ahead=ahead, lease_ms=lease_ms, buckets=buckets, rows_max=rows_max)
+
+    @rule(consumer=_CONSUMERS, lease_ms=_LEASES)
+    def lease_everything(self, consumer: str, lease_ms: int) -> None:
+        """Lease all that is due."""
+        self._lease(consumer, ahead=0, lease_ms=lease_ms, buckets=set(range(BUCKETS)), rows_max=1_000)
+
+    @rule(rows=st.lists(_DUE_ROW, min_size=2, max_size=5), consumer=_CONSUMERS, lease_ms=_LEASES, pick=_PICK)
+    def create_and_lease(self, rows: list[Row], consumer: str, lease_ms: int, pick: int) -> None:
+        """Create what is due at once, and lease it with whatever else is."""
+        self._run(
+            self._pair.create(
+                ids=None,
+                rows=sorted(rows, key=lambda row: row[:2]),
+                owner="billing",
+                session=pick,
+                back=0,
+                refused=set(),
+                bucket=pick % BUCKETS,
+            )
+        )
+        # Seen once before the lease, so that a recall is known to bring this version back.
+        self._run(self._pair.compare())
+        self._lease(consumer, ahead=1, lease_ms=lease_ms, buckets=set(range(BUCKETS)), rows_max=1_000)
+
+    def _lease(self, consumer: str, *, ahead: int, lease_ms: int, buckets: set[int], rows_max: int) -> None:
         self._run(
             self._pair.lease(
-                consumer=consumer,
-                ahead=ahead,
-                lease_ms=lease_ms,
-                buckets=sorted(buckets),
-                rows_max=rows_max,
+                consumer=consumer, ahead=ahead, lease_ms=lease_ms, buckets=sorted(buckets), rows_max=rows_max
             )
         )
 
@@ -128,30 +155,33 @@ class StorageMachine(RuleBasedStateMachine):
     @rule(
         kind=st.sampled_from(Settle),
         pick=_PICK,
-        stranger=st.sampled_from([False, False, False, True]),
-        part=st.none() | st.lists(_PICK, min_size=1, max_size=3),
+        part=st.lists(_PICK, min_size=1, max_size=3),
         delay=st.sampled_from(_DELAYS),
         lease_ms=_LEASES,
     )
-    def settle(
-        self,
-        kind: Settle,
-        pick: int,
-        stranger: bool,
-        part: list[int] | None,
-        delay: int,
-        lease_ms: int,
-    ) -> None:
-        """Delete, extend, release or recall rows of a lease, live or not."""
-        # Mostly one of the latest, which may still be live.
-        recent = self._pair.leases[-3:] if pick % 4 else self._pair.leases
-        lease = recent[pick % len(recent)]
-        rows: list[RowRange] | None = None
-        if part is not None:
-            rows = [(row, row + 1) for row in sorted({row % lease.count for row in part})]
-        self._run(
-            self._pair.settle(kind, lease, rows=rows, stranger=stranger, delay=delay, lease_ms=lease_ms)
-        )
+    def settle_rows(self, kind: Settle, pick: int, part: list[int], delay: int, lease_ms: int) -> None:
+        """Delete, extend, release or recall some rows of a lease, live or not."""
+        lease = self._picked_lease(pick)
+        rows = [(row, row + 1) for row in sorted({row % lease.count for row in part})]
+        self._run(self._pair.settle(kind, lease, rows=rows, stranger=False, delay=delay, lease_ms=lease_ms))
+
+    @precondition(lambda self: self._pair.leases)
+    @rule(
+        kind=st.sampled_from(Settle),
+        pick=_PICK,
+        stranger=st.sampled_from([False, False, False, True]),
+        delay=st.sampled_from(_DELAYS),
+        lease_ms=_LEASES,
+    )
+    def settle_lease(self, kind: Settle, pick: int, stranger: bool, delay: int, lease_ms: int) -> None:
+        """Delete, extend, release or recall a whole lease, now and then one of somebody else."""
+        lease = self._picked_lease(pick)
+        self._run(self._pair.settle(kind, lease, rows=None, stranger=stranger, delay=delay, lease_ms=lease_ms))
+
+    def _picked_lease(self, pick: int) -> LeasePair:
+        """Mostly one of the latest, which may still be live."""
+        recent = self._pair.leases[-2:] if pick % 4 else self._pair.leases
+        return recent[pick % len(recent)]
 
     @precondition(lambda self: self._pair.ids)
     @rule(picks=st.lists(_PICK, min_size=1, max_size=4), owner=_OWNERS, data=st.data())
@@ -180,20 +210,16 @@ class StorageMachine(RuleBasedStateMachine):
         """Cancel messages."""
         self._run(self._pair.cancel(picks, owner=owner))
 
-    @rule(milliseconds=st.sampled_from([1, 50, 99, 100, 999, 1_000, 10_000, 30_000, 3_600_000]))
-    def advance(self, milliseconds: int) -> None:
-        """Let time pass."""
-        self._pair.now += milliseconds
-
-    @rule()
-    def restart(self) -> None:
-        """Close the storage and open it again."""
-        self._run(self._pair.restart())
-
-    @rule()
-    def trim_journal(self) -> None:
-        """Remove the records of the journal that were read."""
-        self._run(self._pair.trim_journal())
+    # Rules that take nothing are chosen too often, so these share one.
+    @rule(event=st.sampled_from(["restart", "trim journal", *_PASSING]))
+    def happen(self, event: str | int) -> None:
+        """Let time pass, or close the storage and open it again, or remove what was read of the journal."""
+        if event == "restart":
+            self._run(self._pair.restart())
+        elif event == "trim journal":
+            self._run(self._pair.trim_journal())
+        else:
+            self._pair.now += int(event)
 
     @rule(delay=st.sampled_from(_DELAYS), step=st.sampled_from([1, 7, 1_000, 60_000, 86_400_000]))
     def query(self, delay: int, step: int) -> None:

@@ -169,16 +169,21 @@ class Pair:
             ([pairs[index][1] for pairs in known] if versions else None, self._real),
         ]
         expected, codes = [
-            listed(
-                await storage.edit(self._topic, owner, replace(edits, versions=values), self.now), len(ids)
-            )
+            listed(await storage.edit(self._topic, owner, replace(edits, versions=values), self.now), len(ids))
             for values, storage in conditions
         ]
         assert codes == expected, f"edit answered {codes}, the model {expected}"
 
     async def cancel(self, picks: Sequence[int], *, owner: str) -> None:
         """Cancel."""
-        ids = self._picked(picks)
+        await self._cancel(self._picked(picks), owner)
+
+    async def cancel_batch(self, pick: int) -> None:
+        """Cancel what is left of an earlier batch."""
+        batch = self.batches[pick % len(self.batches)]
+        await self._cancel(ids_of(batch), batch.owner)
+
+    async def _cancel(self, ids: Sequence[str], owner: str) -> None:
         expected = listed(await self._model.cancel(self._topic, owner, ids, self.now), len(ids))
         codes = listed(await self._real.cancel(self._topic, owner, ids, self.now), len(ids))
         assert codes == expected, f"cancel answered {codes}, the model {expected}"
@@ -188,9 +193,7 @@ class Pair:
 
     # The consumer's side
 
-    async def lease(
-        self, *, consumer: str, ahead: int, lease_ms: int, buckets: Sequence[int], rows_max: int
-    ) -> None:
+    async def lease(self, *, consumer: str, ahead: int, lease_ms: int, buckets: Sequence[int], rows_max: int) -> None:
         """Lease from the storage; the model checks that these were next and leases the same."""
         request = LeaseRequest(
             buckets=buckets,
@@ -300,9 +303,7 @@ class Pair:
         """One version of the model is one of the storage, for ever, and a new one is greater than all before."""
         known = self._versions.setdefault(mine.id, {})
         if mine.version not in known:
-            assert theirs.version > max(known.values(), default=0), (
-                f"{mine.id} changed, its version did not grow"
-            )
+            assert theirs.version > max(known.values(), default=0), f"{mine.id} changed, its version did not grow"
         else:
             assert known[mine.version] == theirs.version, f"{mine.id} did not change, its version did"
             # The order of the dictionary is the order of last sight.

@@ -150,6 +150,32 @@ async def test_a_topic_that_is_being_deleted_takes_nothing(
     await until(lambda: not broker.central.catalog.all())
 
 
+async def test_a_session_that_is_not_yet_ended_can_change_nothing_in_a_topic_that_is_being_deleted(
+    connect: Connect, transport: InProcessTransport, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await (await connect()).produce()
+    consumer = await (await connect()).consume()
+    gate = asyncio.Event()
+    evacuate = broker.central.catalog.evacuate
+    assert evacuate is not None
+
+    async def slow_evacuate(topic: Topic, error: DejaqError) -> None:
+        await gate.wait()
+        await evacuate(topic, error)
+
+    monkeypatch.setattr(broker.central.catalog, "evacuate", slow_evacuate)
+    await delete_topic(transport, "mail")
+    answers = [
+        await producer.ask(create=Batches().natural(["a"], 0)),
+        await producer.ask(cancel=carrier.CancelBatch(ids=["a"])),
+        await consumer.ask(subscribe=carrier.Subscribe(credit_rows=1, lease_ms=1_000)),
+        await consumer.settle(carrier.DELETE, 1),
+    ]
+    assert [answer.error.code for answer in answers] == [Code.TOPIC_DELETING] * 4
+    gate.set()
+    await until(lambda: not broker.central.catalog.all())
+
+
 async def test_what_a_crash_cut_short_is_finished_at_the_next_start(clock: VirtualClock) -> None:
     storage = MemoryStorage()
     await storage.open(0)

@@ -314,6 +314,8 @@ async def test_who_takes_over_waits_for_what_the_one_before_was_about_to_lease()
         await producer.ask(create=Batches().natural(["a"], 0))
         await until(lambda: storage.taken)
         again = await (await (await RawClient(broker.transport()).open()).consume("worker")).subscribe()
+        await settled(broker)
+        assert again.received() == [], "what is about to be undone is not handed on"
         storage.gate.set()
         await until(lambda: again.received() == ["a"])
         assert not (await again.settle(carrier.DELETE, again.pushes[0].lease)).outcomes.codes

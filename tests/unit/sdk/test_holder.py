@@ -109,6 +109,22 @@ def test_a_repeated_push_brings_back_rows_whose_recall_the_broker_never_heard_of
     assert taken(holder.take(10, now=20, latest=20)) == [(1, 0), (1, 1)]
 
 
+def test_what_is_settled_while_the_broker_sends_it_again_is_not_handed_out_again() -> None:
+    holder = Holder()
+    holder.push(lease(1, 10, 20))
+    holder.push(lease(2, 10))
+    holder.take(10, now=20, latest=20)
+    holder.reconnect()
+    for number, rows in ((1, [0]), (2, [0])):
+        grant = holder.grants[number]
+        grant.settle(rows)
+        holder.forget_if_settled(grant)
+    assert holder.push(lease(1, 10, 20))
+    assert not holder.push(lease(2, 10))
+    assert holder.take(10, now=20, latest=20) == []
+    assert list(holder.grants) == [1]
+
+
 def test_what_is_left_of_a_lease_keeps_its_row_numbers() -> None:
     holder = Holder()
     assert not holder.push(lease(7, 10, 20, rows=[3, 9]))

@@ -149,6 +149,7 @@ class Consumer:
             credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
             lease_ms=proto.lease_ms,
             prefetch_ms=min(proto.prefetch_ms, self._prefetch_ms_max),
+            prefetch_ms_max=self._prefetch_ms_max,
         )
 
     def unsubscribe(self) -> asyncio.Task[None] | None:

@@ -36,6 +36,8 @@ class Flow:
     credit_bytes: int
     lease_ms: int
     prefetch_ms: int
+    # How far the window may grow when more is coming than one lease can take.
+    prefetch_ms_max: int = 0
 
     @property
     def lead_ms(self) -> int:
@@ -84,6 +86,7 @@ class Leaser:
         self._pushed = asyncio.Event()
         self._alarm = Alarm(clock, self._wake.set)
         self._nudges = 0
+        self._window_ms = 0
         # The last call brought nothing up to this time, and nothing has changed since.
         self._dry = False
         self._dry_until = 0
@@ -105,6 +108,7 @@ class Leaser:
     def set_flow(self, flow: Flow) -> None:
         """Take new credit, lease length and window."""
         self._flow = flow
+        self._window_ms = flow.prefetch_ms
         self._nudged()
 
     def room_freed(self) -> None:
@@ -190,7 +194,7 @@ class Leaser:
         return min(rows, limits.LEASE_ROWS_MAX), min(size, limits.BATCH_BYTES_MAX)
 
     async def _call(self, *, rows: int, size: int, now: int) -> None:
-        until = now + self._flow.prefetch_ms
+        until = now + self._window_ms
         request = LeaseRequest(
             buckets=self._buckets,
             consumer=self._consumer,
@@ -211,7 +215,15 @@ class Leaser:
                 # An empty call must not hold a place behind one that is being committed.
                 self._calls.pop()
 
+    def _adapt(self, asked: int, got: int) -> None:
+        """Look further ahead while leases come back full, so that a spike is on the consumer before it is due."""
+        if got >= asked:
+            self._window_ms = min(2 * self._window_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
+        else:
+            self._window_ms = self._flow.prefetch_ms
+
     def _ran_dry(self, call: _Call) -> None:
+        self._window_ms = self._flow.prefetch_ms
         if call.nudges == self._nudges:
             self._dry = True
             self._dry_until = call.until
@@ -226,6 +238,7 @@ class Leaser:
             await asyncio.wait((call.task,))
             lease = call.task.result()
             if lease is not None:
+                self._adapt(call.rows, len(lease))
                 call.rows = call.size = 0
                 call.pushing = True
                 self._inflight.add(lease)

@@ -81,7 +81,15 @@ class OverseerService:
             degradations=list(doctor.degradations.values()),
             draining=doctor.draining,
             drift_ms=doctor.drift_ms,
+            notes=self._notes(),
         )
+
+    def _notes(self) -> list[str]:
+        place = self._parts.recorder.place
+        if place.directory is None:
+            return [place.note]
+        silent = sorted(topic.name for topic in self._parts.catalog.all() if not topic.settings.journal)
+        return [f"no journal is kept of {', '.join(silent)}"] if silent else []
 
     def _client(self, session: Session) -> overseer.ClientInfo:
         reading = self._parts.pinger.reading(session.number)

@@ -45,6 +45,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STORE_NEWER: _ClassVar[Code]
     STORE_FAILED: _ClassVar[Code]
     PORT_TAKEN: _ClassVar[Code]
+    PIPELINE_FAILED: _ClassVar[Code]
     INTERNAL: _ClassVar[Code]
 OK: Code
 ALREADY_EXISTS: Code
@@ -82,6 +83,7 @@ STORE_CORRUPT: Code
 STORE_NEWER: Code
 STORE_FAILED: Code
 PORT_TAKEN: Code
+PIPELINE_FAILED: Code
 INTERNAL: Code
 
 class Error(_message.Message):

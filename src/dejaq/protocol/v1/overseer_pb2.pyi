@@ -23,7 +23,7 @@ class InfoResponse(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms")
+    __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms", "notes")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class BrokerInfo(_message.Message):
     DEGRADATIONS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DRIFT_MS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     version: str
@@ -42,7 +43,8 @@ class BrokerInfo(_message.Message):
     degradations: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
     drift_ms: float
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
     __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets")

@@ -142,10 +142,13 @@ class Image:
         return load_step(self.window(bucket), self._read_runs, until)
 
     def load_due(self, bucket: int, until: int) -> Window:
-        """The window of a bucket with at least one row that is due in it, if there is any."""
+        """The window of a bucket with the first row that is due in it, if there is any."""
         window = self.window(bucket)
         head = window.head()
-        while (head is None or head[0] > until) and load_step(window, self._read_runs, until):
+        # A lost row may stand in the window while earlier ones still wait on disk.
+        while head is None or head[0] > until or not window.reaches(head[0]):
+            if not load_step(window, self._read_runs, until):
+                break
             head = window.head()
         return window
 

@@ -4,7 +4,8 @@
         await check.run(factory)
 
 A factory returns a storage that is not open yet; called again, it returns one over the same contents. A check
-raises AssertionError, naming what it saw, when the storage breaks the sentence in `check.about`.
+raises AssertionError, naming what it saw, when the storage breaks the sentence in `check.about`. The groups `journal`
+and `journal_restart` need a storage that keeps a journal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dejaq.testing.conformance import (
     concurrency,
     create,
     ids,
+    journal,
+    journal_restart,
     leases,
     owner,
     queries,
@@ -27,8 +30,8 @@ from dejaq.testing.conformance.scene import Scene
 
 CHECKS: tuple[Check, ...] = tuple(
     check
-    for module in (create, ids, sessions, leases, settle, owner, queries, snapshots, topics, concurrency)
+    for module in (create, ids, sessions, leases, settle, owner, queries, snapshots, topics, concurrency, journal)
     for check in checks_of(module)
-) + tuple(checks_of(restart, restarts=True))
+) + tuple(check for module in (restart, journal_restart) for check in checks_of(module, restarts=True))
 
 __all__ = ["CHECKS", "Check", "Scene", "StorageFactory"]

@@ -33,9 +33,7 @@ async def concurrent_leases_never_overlap(scene: Scene) -> None:
     """Each message goes to one of many consumers that lease at the same time (guarantee 3)."""
     ids = await scene.put_many(100)
     ids += await scene.generate([0] * 100, bucket=2)
-    answers = await asyncio.gather(
-        *(scene.try_lease(f"worker-{number}", rows_max=17) for number in range(20))
-    )
+    answers = await asyncio.gather(*(scene.try_lease(f"worker-{number}", rows_max=17) for number in range(20)))
     leased = [one for lease in answers if lease is not None for one in lease.ids()]
     assert sorted(leased) == sorted(ids)
     assert len({lease.lease_id for lease in answers if lease is not None}) == 12

@@ -79,9 +79,7 @@ async def bodies_of_every_size_come_back(scene: Scene) -> None:
     sizes = [0, 1, inline - 1, inline, inline + 1, 5 * inline, limits.BODY_BYTES_MAX]
     bodies = [bytes([row]) * size for row, size in enumerate(sizes)]
     ids = [f"size-{size}" for size in sizes]
-    assert await scene.create(scene.batch(ids, delays=range(-len(sizes), 0), bodies=bodies)) == [
-        Code.OK
-    ] * len(sizes)
+    assert await scene.create(scene.batch(ids, delays=range(-len(sizes), 0), bodies=bodies)) == [Code.OK] * len(sizes)
     found = await scene.storage.get(scene.topic, ids, scene.now)
     assert [message.body if message else None for message in found] == bodies
     lease = await scene.lease()
@@ -191,9 +189,7 @@ async def every_row_has_its_own_outcome(scene: Scene) -> None:
 
 async def refused_rows_of_generated_ids_leave_a_gap(scene: Scene) -> None:
     """A refused row takes its counter with it: the ids of the other rows stay as they are."""
-    batch = scene.batch(
-        None, delays=[0, 1, 2, 3, 4], refused={0: Code.BODY_TOO_LARGE, 3: Code.INVALID_PRIORITY}
-    )
+    batch = scene.batch(None, delays=[0, 1, 2, 3, 4], refused={0: Code.BODY_TOO_LARGE, 3: Code.INVALID_PRIORITY})
     assert await scene.create(batch) == [
         Code.BODY_TOO_LARGE,
         Code.OK,
@@ -267,8 +263,6 @@ async def batches_of_two_owners_keep_their_owner(scene: Scene) -> None:
     """The owner is the batch's, whatever the session."""
     session = scene.session()
     for sequence, owner in enumerate(("a", "b")):
-        batch: CreateBatch = scene.batch(
-            None, delays=[0], owner=owner, session=session, sequence=sequence, bucket=1
-        )
+        batch: CreateBatch = scene.batch(None, delays=[0], owner=owner, session=session, sequence=sequence, bucket=1)
         assert await scene.create(batch) == [Code.OK]
         assert (await scene.get(ids_of(batch)[0])).producer_group == owner

@@ -64,9 +64,7 @@ async def edited_values_reach_the_consumer(scene: Scene) -> None:
     """A lease carries the edited body, headers and priority, in the edited order."""
     for name in ("a", "b", "c"):
         await scene.put(name, -5, body=name.encode())
-    edits = Edits(
-        ["c", "a"], priorities=[-1, 1], bodies=[b"C", None], headers=[None, encode_headers({"x": "y"})]
-    )
+    edits = Edits(["c", "a"], priorities=[-1, 1], bodies=[b"C", None], headers=[None, encode_headers({"x": "y"})])
     assert await scene.edit(edits) == [Code.OK, Code.OK]
     lease = await scene.lease()
     assert lease.ids() == ["c", "b", "a"]
@@ -92,10 +90,7 @@ async def only_the_owner_changes(scene: Scene) -> None:
     await scene.put("mine", 50)
     (generated,) = await scene.generate([50])
     before = await scene.get("mine")
-    assert (
-        await scene.edit(Edits(["mine", generated], bodies=[b"x", b"x"]), owner="another")
-        == [Code.NOT_OWNER] * 2
-    )
+    assert await scene.edit(Edits(["mine", generated], bodies=[b"x", b"x"]), owner="another") == [Code.NOT_OWNER] * 2
     assert await scene.cancel("mine", generated, owner="another") == [Code.NOT_OWNER] * 2
     assert await scene.get("mine") == before
     assert await scene.count() == 2

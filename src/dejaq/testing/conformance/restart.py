@@ -23,9 +23,7 @@ async def messages_survive(scene: Scene) -> None:
     large = b"L" * (limits.INLINE_BODY_BYTES_MAX + 1)
     await scene.put("rich", 5, body=large, priority=-7, headers={"h": "v"})
     await scene.put("plain", 86_400_000, body=b"")
-    batch = scene.batch(
-        None, delays=[1, 2, 70_000], bodies=[b"a", large, b"c"], headers=[{}, {"x": "y"}, {}], bucket=5
-    )
+    batch = scene.batch(None, delays=[1, 2, 70_000], bodies=[b"a", large, b"c"], headers=[{}, {"x": "y"}, {}], bucket=5)
     assert await scene.create(batch) == [Code.OK] * 3
     before = await scene.browse()
     assert len(before) == 5

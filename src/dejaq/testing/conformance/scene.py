@@ -221,9 +221,7 @@ class Scene:
         ts = self.now + delay if isinstance(delay, int) else [self.now + one for one in delay]
         # All rows means all in the order of their numbers, so a list of times names its rows.
         asked = numbered(lease, [(0, len(lease))] if rows is None and not isinstance(ts, int) else rows)
-        answer = self.storage.release(
-            self.topic, lease.lease_id, consumer or lease.consumer, asked, ts, self.now
-        )
+        answer = self.storage.release(self.topic, lease.lease_id, consumer or lease.consumer, asked, ts, self.now)
         return await settled(answer, lease, rows)
 
     async def recall(
@@ -268,9 +266,7 @@ class Scene:
         """Every message of the scene's topic that matches, page by page."""
         return await self.browse_of(self.topic, where, limit=limit)
 
-    async def browse_of(
-        self, topic: Topic, where: Filter | None = None, *, limit: int = 100
-    ) -> list[Message]:
+    async def browse_of(self, topic: Topic, where: Filter | None = None, *, limit: int = 100) -> list[Message]:
         """Every message of a topic that matches, page by page."""
         messages: list[Message] = []
         cursor: bytes | None = None
@@ -331,9 +327,7 @@ def numbered(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[RowRange]
     return ranges
 
 
-async def settled(
-    answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[RowRange] | None = None
-) -> list[Code]:
+async def settled(answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[RowRange] | None = None) -> list[Code]:
     """The outcome of every row asked for; a lease that is forgotten as a whole may answer with one for all."""
     asked = [numbers_of(lease)[place] for place in positions(lease, rows)] if _within(lease, rows) else []
     try:

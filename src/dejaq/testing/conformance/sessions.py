@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dejaq import limits
 from dejaq.domain.batch import CreateBatch
 from dejaq.errors import Code
 from dejaq.storage.base import Edits
@@ -91,6 +92,19 @@ async def a_repeat_is_known_by_its_name(scene: Scene) -> None:
         later = replace(batch, ts=[ts + 40 for ts in batch.ts])
         assert await scene.create(later) == [Code.ALREADY_EXISTS] * 2
         assert [(await scene.get(one)).ts for one in ids_of(batch)] == batch.ts
+
+
+async def a_repeat_is_known_for_as_long_as_promised(scene: Scene) -> None:
+    """Counters are remembered for a day after the last batch of their session."""
+    batches = [scene.batch(["a"], delays=[0]), scene.batch(None, delays=[0])]
+    for batch in batches:
+        assert await scene.create(batch) == [Code.OK]
+    assert set(await scene.delete(await scene.lease())) == {Code.OK}
+    for _ in range(3):
+        scene.advance(limits.PRODUCER_SESSION_MS_MAX - 1)
+        for batch in batches:
+            assert await scene.create(batch) == [Code.ALREADY_EXISTS]
+    assert await scene.count() == 0
 
 
 async def a_repeat_is_known_although_another_took_the_id(scene: Scene) -> None:

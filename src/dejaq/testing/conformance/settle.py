@@ -58,6 +58,24 @@ async def rows_are_settled_by_number(scene: Scene) -> None:
         assert holder is None or (holder.row, holder.lease_id) == (numbers[row], lease.lease_id)
 
 
+async def rows_of_many_batches_keep_their_numbers(scene: Scene) -> None:
+    """Where a lease brings rows of several batches into one order, each number still means its own row."""
+    for bucket in range(3):
+        await scene.generate([bucket - 9, bucket - 6, bucket - 3], bucket=bucket)
+    for delay in (-8, -5, -2):
+        await scene.put(f"natural{delay}", delay)
+    lease = await scene.lease()
+    assert len(lease) == 12
+    ids = lease.ids()
+    assert await scene.delete(lease, [(1, 3), (6, 7)]) == [Code.OK] * 3
+    assert await scene.release(lease, [(4, 6), (9, 10)], delay=[40, 50, 90]) == [Code.OK] * 3
+    assert await scene.extend(lease, [(0, 1), (10, 12)], by=70_000) == [Code.OK] * 3
+    found = await scene.storage.get(scene.topic, ids, scene.now)
+    places = [message.ts - scene.now if message else None for message in found]
+    assert places[:7] == [70_000, None, None, LEASE_MS, 40, 50, None]
+    assert places[7:] == [LEASE_MS, LEASE_MS, 90, 70_000, 70_000]
+
+
 async def a_settled_row_is_lost(scene: Scene) -> None:
     """What was settled before answers LEASE_LOST, the other rows of the same call are done."""
     await scene.put_many(4)

@@ -1,0 +1,93 @@
+"""Ratios to a peer of the same run, beside the committed ones: what a busy or other machine does not change much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.records import RESULTS, Record, figures_of, shape_text
+
+COMMITTED = RESULTS / "committed.json"
+PEER = "redis-always"
+OURS = ("dejaq", "dejaq-natural")
+FELL = 0.7
+# Of what is better when it is smaller, the ratio is turned round, so that more is always better.
+SMALLER_IS_BETTER = frozenset(
+    {
+        "broker_cpu_us_per_message",
+        "lateness_p50_ms",
+        "lateness_p99_ms",
+        "latency_p50_ms",
+        "latency_p99_ms",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One figure of ours over the peer's in the same run."""
+
+    name: str
+    ours: float
+    peer: float
+    value: float
+    committed: float | None = None
+
+    @property
+    def fell(self) -> bool:
+        """Whether it is more than 30 % below the committed one."""
+        return self.committed is not None and self.value < FELL * self.committed
+
+
+def ratios(records: Sequence[Record], committed: Mapping[str, float]) -> list[Ratio]:
+    """The ratios of a run, in its order."""
+    theirs = [record for record in records if record["system"] == PEER]
+    peers = {(record["bench"], shape_text(record)): figures_of(record) for record in theirs}
+    found = []
+    for record in records:
+        if record["system"] not in OURS:
+            continue
+        peer = peers.get((record["bench"], shape_text(record)), {})
+        for figure, ours in figures_of(record).items():
+            base = peer.get(figure, 0)
+            smaller = figure in SMALLER_IS_BETTER
+            if not (smaller or figure.endswith("_per_s")) or ours <= 0 or base <= 0:
+                continue
+            name = " ".join(part for part in (record["bench"], record["system"], shape_text(record), figure) if part)
+            value = round(base / ours if smaller else ours / base, 3)
+            found.append(Ratio(name=name, ours=ours, peer=base, value=value, committed=committed.get(name)))
+    return found
+
+
+def lines(found: Sequence[Ratio]) -> list[str]:
+    """The comparison as text."""
+    width = max((len(ratio.name) for ratio in found), default=0)
+    shown = [f"{'figure':<{width}} {'dejaq':>12} {PEER:>12} {'ratio':>8} {'committed':>10}"]
+    for ratio in found:
+        before = f"{ratio.committed:.2f}" if ratio.committed is not None else "-"
+        mark = "  FELL" if ratio.fell else ""
+        numbers = f"{ratio.ours:>12,.1f} {ratio.peer:>12,.1f} {ratio.value:>8.2f} {before:>10}"
+        shown.append(f"{ratio.name:<{width}} {numbers}{mark}")
+    fell = sum(ratio.fell for ratio in found)
+    known = sum(ratio.committed is not None for ratio in found)
+    shown.append(f"{fell} of {known} figures with a committed ratio fell by more than {1 - FELL:.0%}")
+    return shown
+
+
+def compare(records: Sequence[Record], *, commit: bool, path: Path = COMMITTED) -> int:
+    """Print the comparison, and with `commit` keep this run's ratios as the ones to compare with."""
+    committed: dict[str, float] = {}
+    if path.exists():
+        committed = json.loads(path.read_text(encoding="utf-8"))["ratios"]
+    found = ratios(records, committed)
+    print("\n".join(lines(found)))
+    for record in records:
+        if "error" in record:
+            print(f"{record['bench']} {record['system']}: failed: {record['error']}")
+    if commit:
+        kept = {"peer": PEER, "ratios": {ratio.name: ratio.value for ratio in found}}
+        path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        print(f"committed to {path}")
+    return 0 if found else 1

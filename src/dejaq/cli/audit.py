@@ -1,0 +1,73 @@
+"""`dejaq audit`: whether the journal is whole and genuine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.invocation import Group, Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from dejaq.journal.verification import Report
+
+
+@click.group(cls=Group)
+def audit() -> None:
+    """Check what the broker has recorded."""
+
+
+@audit.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The public key, kept elsewhere. Default: journal.pub in DIR, which only shows that DIR is in itself whole.",
+)
+@pass_invocation
+def verify(invocation: Invocation, /, directory: Path, key: Path | None) -> int:
+    """Check every segment of the journal in DIR, and their chain; exit 1 when anything is wrong.
+
+    Finds segments that were edited, cut short, moved, added or taken away, signatures that are not genuine, and a
+    chain that does not hold, and says which file it is.
+    """
+    if find_spec("cryptography") is None or find_spec("pyarrow") is None:
+        raise click.UsageError("This needs what `pip install 'dejaq-mq[pipeline]'` installs.")
+    from dejaq.cli.progress import Progress
+    from dejaq.journal.names import SEGMENT_SUFFIX
+    from dejaq.journal.verification import verify as verify_journal
+
+    total = sum(path.stat().st_size for path in directory.glob(f"*{SEGMENT_SUFFIX}"))
+    with Progress("verifying", total, quiet=invocation.json) as progress:
+        report = verify_journal(directory, key=key, checked=progress.advance)
+    _tell(invocation, directory, report)
+    return 0 if report.whole else 1
+
+
+def _tell(invocation: Invocation, directory: Path, report: Report) -> None:
+    output = invocation.output
+    if output.json:
+        output.object({**_values(report), "findings": [asdict(finding) for finding in report.findings]})
+        return
+    for finding in report.findings:
+        output.line(f"{finding.fault}: {finding.file}: {finding.about}")
+    verdict = "whole and genuine" if report.whole else f"{len(report.findings)} faults"
+    ranges = ", ".join(f"{origin} {first} to {last}" for origin, (first, last) in report.origins.items())
+    output.line(
+        f"{directory}: {verdict}; {report.segments} segments with {report.events} events are as they were signed"
+        + (f" (records of {ranges})" if ranges else "")
+    )
+
+
+def _values(report: Report) -> dict[str, Any]:
+    return {
+        "whole": report.whole,
+        "segments": report.segments,
+        "events": report.events,
+        "bytes": report.bytes,
+        "origins": {origin: {"first": first, "last": last} for origin, (first, last) in report.origins.items()},
+    }

@@ -1,0 +1,1 @@
+"""What is asked of the lake: each job is plain functions from DataFrames to DataFrames."""

@@ -1,0 +1,134 @@
+"""A Spark session for the lake: quiet, in UTC, started as fast as the machine allows."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dejaq.errors import PipelineError
+from dejaq.pipeline.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT = "local[*]"
+# Rows are sorted by message in memory; more makes fewer of them spill.
+_MEMORY_SHARE, _MEMORY_MB_MIN, _MEMORY_MB_MAX = 0.25, 1024, 8192
+
+# The only Java whose archives were tried; the wheel's 21 refuses them.
+_ARCHIVE_JAVA = 17
+# An archive that has not grown for this long is complete.
+_ARCHIVE_WRITTEN_S = 15.0
+
+_SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Days and states are names, not numbers or dates to be guessed.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # A table is read from the directories its commit names; there are few, and no job is needed to list them.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # Segments are small: several go to one task.
+    "spark.sql.files.openCostInBytes": str(512 * 1024),
+    "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
+    # A small batch is one task and one file a partition, a large one uses every core.
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(24 * 1024 * 1024),
+}
+
+
+def cache_directory() -> Path:
+    """Where what makes the next start faster is kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dejaq"
+
+
+def start(
+    master: str = MASTER_DEFAULT,
+    *,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = (),
+    cache: Path | None = None,
+) -> SparkSession:
+    """The running session, or a new one; raises PipelineError when Spark cannot start."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise PipelineError("the pipeline is not installed; run: pip install 'dejaq-mq[pipeline]'") from None
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    cache = cache or cache_directory()
+    java = find_java(cache)
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        # Otherwise Spark looks the host's name up, and warns of what it finds.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    cores = os.cpu_count() or 2
+    builder = SparkSession.builder.master(master).appName("dejaq pipeline")
+    chosen = {
+        **_SETTINGS,
+        "spark.driver.memory": f"{_memory_mb()}m",
+        "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
+        "spark.driver.extraJavaOptions": " ".join([*_java_options(java, cache), *java_options]),
+        **(settings or {}),
+    }
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+    except Exception as error:
+        # Py4J passes on whatever the JVM threw.
+        raise PipelineError(f"Spark does not start on {master}: {_first_line(error)}") from error
+    return session
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if "Exception:" in line), lines[0] if lines else type(error).__name__)
+    return told.removeprefix(": ")[:300]
+
+
+def _memory_mb() -> int:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
+    except (ValueError, OSError):
+        total = 4 * _MEMORY_MB_MIN
+    return int(min(max(total * _MEMORY_SHARE, _MEMORY_MB_MIN), _MEMORY_MB_MAX))
+
+
+def _java_options(java: Java, cache: Path) -> list[str]:
+    log = Path(__file__).with_name("log4j2.properties")
+    return [f"-Dlog4j2.configurationFile={log.as_uri()}", *_archive_options(java, cache)]
+
+
+def _archive_options(java: Java, cache: Path) -> list[str]:
+    """Options that use an archive of loaded classes, or make one at this session's end: starts take half the time.
+
+    The archive is made under another name and takes its own in the next start, so that none is used half-written.
+    """
+    import pyspark
+
+    if java.version[0] != _ARCHIVE_JAVA or os.environ.get("DEJAQ_NO_CLASS_ARCHIVE"):
+        return []
+    name = f"spark-{pyspark.__version__}-java-{'.'.join(map(str, java.version))}"
+    archive = cache / f"{name}.jsa"
+    quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off"]
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        for made in cache.glob(f"{name}.*.made"):
+            if time.time() - made.stat().st_mtime > _ARCHIVE_WRITTEN_S:
+                made.replace(archive)
+    except OSError:
+        return []
+    if archive.exists():
+        return [f"-XX:SharedArchiveFile={archive}", *quiet]
+    return [f"-XX:ArchiveClassesAtExit={cache / f'{name}.{os.getpid()}.made'}", *quiet]

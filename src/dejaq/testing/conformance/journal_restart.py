@@ -1,0 +1,45 @@
+"""The journal through close and open: nothing is lost, doubled or numbered twice (guarantees 1 and 9)."""
+
+from __future__ import annotations
+
+from dejaq.errors import Code
+from dejaq.testing.conformance.scene import Scene
+from dejaq.testing.replay import events_of, read_journal
+
+
+async def records_survive(scene: Scene) -> None:
+    """The records are the same after a restart, and the next one has the next number."""
+    await scene.put_many(3)
+    lease = await scene.lease()
+    assert await scene.delete(lease) == [Code.OK] * 3
+    before = await read_journal(scene.storage)
+    await scene.restart()
+    assert await read_journal(scene.storage) == before
+    await scene.put("next")
+    assert [record.sequence for record in await read_journal(scene.storage)] == [1, 2, 3, 4]
+
+
+async def numbers_survive_trimming(scene: Scene) -> None:
+    """A store whose records were all trimmed goes on counting after a restart."""
+    await scene.put("a")
+    await scene.put("b")
+    await scene.storage.trim_journal(2)
+    await scene.restart()
+    assert await read_journal(scene.storage) == []
+    await scene.put("c")
+    assert [record.sequence for record in await read_journal(scene.storage)] == [3]
+    await scene.restart()
+    assert [record.sequence for record in await read_journal(scene.storage)] == [3]
+
+
+async def the_end_of_a_lease_is_told_once_over_restarts(scene: Scene) -> None:
+    """A lease that ran out is told of once, whether it did so before the restart or meanwhile."""
+    await scene.put_many(2)
+    await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    await scene.restart()
+    assert await scene.lease("worker-2", rows_max=1)
+    await scene.restart()
+    await scene.lease("worker-3", rows_max=1)
+    events = [event for record in await read_journal(scene.storage) for event in events_of(record)]
+    assert sorted(event.id for event in events if event.kind == "expired") == ["m-00000", "m-00001"]

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from bench.report import number, page
+
+MACHINE = {"cores": 2, "packages": {"redis": "8"}}
+RECORD = {
+    "bench": "burst",
+    "system": "dejaq",
+    "durable": True,
+    "version": "0.1",
+    "settings": {"pending": 1_000, "due": 50, "server": "embedded"},
+    "shape": {"burst_messages": 50},
+    "early": 0,
+    "lateness_p99_ms": 1.25,
+}
+
+
+def test_the_page_shows_machine_goals_figures_and_set_up() -> None:
+    text = page(MACHINE, [RECORD], {"burst.png": "a curve"}, notes="## Notes\n\nWhere the time goes.")
+    assert "| cores | 2 |" in text
+    assert "| packages | redis 8 |" in text
+    assert "| **dejaq** | 0 | 1.25 | 1,000 pending, 50 due |" in text
+    assert "![a curve](performance/burst.png)" in text
+    assert "Where the time goes." in text
+    assert "| dejaq | 0.1 | yes | embedded |" in text
+
+
+def test_a_system_that_failed_is_named_with_its_reason() -> None:
+    failed = {**RECORD, "system": "nats", "shape": {"failed": True}, "error": "it did not answer"}
+    text = page(MACHINE, [RECORD, failed], {}, notes="")
+    assert "nats failed: `it did not answer`" in text
+
+
+def test_a_bench_that_was_not_run_has_no_section() -> None:
+    assert "## Latency" not in page(MACHINE, [RECORD], {}, notes="")
+
+
+def test_numbers_are_short_and_unknown_ones_are_a_dash() -> None:
+    assert [number(value) for value in (None, 0, 1.234, 12_345.6, 7)] == ["-", "0", "1.23", "12,346", "7"]

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from dejaq import limits
+from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState, check_topic_name
+from dejaq.errors import Code, InvalidArgument
+
+EDGES = {
+    "buckets": (limits.BUCKETS_MIN, limits.BUCKETS_MAX),
+    "max_future_ms": (0, limits.TS_MS_MAX),
+    "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
+    "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_a_setting_is_allowed_at_its_edges_and_refused_beyond(name):
+    low, high = EDGES[name]
+    for value in (low, high):
+        TopicSettings(**{name: value}).check()
+    for value in (low - 1, high + 1, "1", 1.0, None, True):
+        with pytest.raises(InvalidArgument, match=name) as error:
+            TopicSettings(**{name: value}).check()
+        assert error.value.code is Code.INVALID_SETTING
+
+
+def test_the_defaults_are_allowed_and_durable():
+    TopicSettings().check()
+    assert TopicSettings().durability is Durability.FSYNC
+
+
+def test_settings_survive_json():
+    settings = TopicSettings(buckets=3, durability=Durability.RELAXED)
+    assert TopicSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+
+
+def test_settings_that_are_absent_have_their_default():
+    assert TopicSettings.from_dict({"buckets": 7}) == TopicSettings(buckets=7)
+
+
+@pytest.mark.parametrize(
+    "values", [{"bucket": 1}, {"durability": "maybe"}, {"buckets": 0}, {"journal": "yes"}, {"max_lease_ms": "1"}]
+)
+def test_wrong_settings_are_refused(values):
+    with pytest.raises(InvalidArgument) as error:
+        TopicSettings.from_dict(values)
+    assert error.value.code is Code.INVALID_SETTING
+
+
+@pytest.mark.parametrize("name", ["a", "Mail.out_2-b", "x" * limits.TOPIC_NAME_CHARS_MAX, "."])
+def test_topic_names_in_form(name):
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "x" * (limits.TOPIC_NAME_CHARS_MAX + 1), "a b", "a/b", "a:b", "ä", "a\n", "<b>"])
+def test_topic_names_out_of_form(name):
+    with pytest.raises(InvalidArgument) as error:
+        check_topic_name(name)
+    assert error.value.code is Code.INVALID_TOPIC
+
+
+def test_a_refused_name_is_not_repeated_at_length():
+    with pytest.raises(InvalidArgument) as error:
+        check_topic_name("x" * 1_000_000)
+    assert len(str(error.value)) < 300
+
+
+def test_a_topic_changes_state_alone():
+    topic = Topic("mail", 3, TopicSettings(), created_ms=5)
+    assert topic.in_state(TopicState.DELETING) == Topic("mail", 3, TopicSettings(), TopicState.DELETING, 5)
