@@ -34,6 +34,7 @@ from dejaq.timekeeper.clock import SystemClock
 from tests.fuzz.corpus import NOW, SESSION, damaged, store_records
 from tests.fuzz.executions import executions
 
+pytestmark = pytest.mark.chaos
 SESSION_ID = generated_ids(ProducerSession.unpack(SESSION).prefix(1), 3, 1)[0]
 SEEDS = st.integers(min_value=0, max_value=2**32)
 ANYTHING = st.one_of(
@@ -143,7 +144,7 @@ async def _read_with(storage: RocksStorage, records: list[tuple[bytes, bytes]]) 
         del storage._database._db[key]
 
 
-@executions(20)
+@executions(8)
 @given(record=RECORDS)
 def test_r15_a_store_with_a_damaged_record_opens_or_says_so(
     tmp_path_factory: pytest.TempPathFactory, record: tuple[bytes, bytes, bytes]

@@ -23,6 +23,7 @@ from dejaq.timekeeper.clock import SystemClock
 from tests.fuzz.corpus import consumer_frames, damaged, opening_frames, producer_frames
 from tests.fuzz.executions import executions
 
+pytestmark = pytest.mark.chaos
 LAST = 2**63
 ANSWERS = frozenset({"error", "outcomes", "welcome", "pong"})
 HELLO, AS_PRODUCER, AS_CONSUMER = opening_frames()

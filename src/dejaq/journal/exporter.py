@@ -170,10 +170,12 @@ class Exporter:
             await self._export(self._ledger or await self._open())
 
     async def _gather(self) -> bool:
-        """Read ahead up to the size of a segment; False: nothing is there."""
+        """Read what there is now, up to the size of a segment; False: nothing is there."""
         if self._ledger is None:
             await self._open()
-        while self._read_bytes < SEGMENT_BYTES:
+        # Not what comes meanwhile: under load there is always more.
+        target = self._lag.sequence()
+        while self._read_bytes < SEGMENT_BYTES and self._position < target:
             found = await self._storage.journal(self._position, STEP_BYTES)
             if not found:
                 break
@@ -231,6 +233,10 @@ class _Lag:
         self._stats: Callable[[], dict[str, float]] | None = getattr(storage, "stats", None)
         self._opened = 0
         self._bytes = 0
+
+    def sequence(self) -> int:
+        """The last record that the store has written."""
+        return self._read().get("journal_sequence", 2**63)
 
     def exported(self, first: int, size: int) -> None:
         """Records from `first` on, of so many bytes, are in a segment."""

@@ -72,15 +72,16 @@ async def test_a_window_gathers_what_is_spread_over_time_into_few_leases(
 async def test_the_window_grows_before_a_spike_and_shrinks_behind_it(
     connect: Connect, clock: VirtualClock, storage: CountingStorage
 ) -> None:
-    consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=500, rows=20_000)
+    consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=500, rows=30_000)
     producer = await (await connect()).produce()
     start = clock.now_ms() + 4_000
     batches = Batches()
-    for part, due in enumerate([start] * 5 + [start + 900] * 5):
-        await producer.ask(create=batches.natural([f"m{part}-{n}" for n in range(1_000)], due))
-    await clock.advance(3_700)
-    # Leases came back full, so what is due 900 ms later is fetched too, though the window is 500 ms.
-    await until(lambda: len(consumer.received()) == 10_000)
+    for part in range(20):
+        ids = [f"m{part}-{n}" for n in range(1_000)]
+        await producer.ask(create=batches.natural(ids, [start + n for n in range(1_000)]))
+    await clock.advance(3_650)
+    # Leases come back full, so what is due up to 1,350 ms ahead is fetched, though the window is 500 ms.
+    await until(lambda: len(consumer.received()) == 20_000)
     storage.leases.clear()
     await clock.advance(3_000)
     assert storage.leases[-1].until <= clock.now_ms() + 500

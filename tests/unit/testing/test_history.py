@@ -10,8 +10,8 @@ from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
 from dejaq.storage.base import Edits
 from dejaq.storage.memory import MemoryStorage
-from dejaq.testing.history import History, Violation, check
-from dejaq.testing.ledger import Outcome
+from dejaq.testing.history import History, Violation, check, check_ledger
+from dejaq.testing.ledger import Delivery, Kind, Ledger, Outcome, Settle
 from dejaq.testing.linearization import Event, Op
 
 OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
@@ -240,6 +240,45 @@ def test_messages_are_judged_apart():
     assert [(finding.id, finding.violation) for finding in findings if finding.id == "m"] == []
     assert Violation.LOST in {finding.violation for finding in findings if finding.id == "other"}
     assert "other" in str(findings[0])
+
+
+def ledger_of(*deliveries: Delivery) -> Ledger:
+    ledger = Ledger()
+    ledger.sent("m", 10).outcome = OK
+    for delivery in deliveries:
+        ledger.handed(delivery)
+    return ledger
+
+
+def handed(version: int, at_ms: int, expires_ms: int, *settles: Settle) -> Delivery:
+    return Delivery("m", f"c{version}", version, at_ms * 1_000, expires_ms, list(settles))
+
+
+def settle(kind: Kind, began_ms: int, ended_ms: int, outcome: Outcome = OK, until_ms: int = 0) -> Settle:
+    return Settle(kind, began_ms * 1_000, until_ms, ended_ms * 1_000, outcome)
+
+
+def test_the_notes_of_a_sound_workload_pass():
+    ledger = ledger_of(
+        handed(1, 10, 50, settle(Kind.EXTEND, 20, 22, until_ms=70), settle(Kind.DELETE, 80, 82, REFUSED)),
+        handed(2, 75, 90, settle(Kind.RELEASE, 80, 85, until_ms=100)),
+        handed(3, 101, 150, settle(Kind.DELETE, 120, 125)),
+    )
+    assert [str(finding) for finding in check_ledger(ledger)] == []
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "violation"),
+    [
+        ([], Violation.LOST),
+        ([handed(1, 9, 50, settle(Kind.DELETE, 20, 21))], Violation.EARLY),
+        ([handed(1, 10, 50), handed(2, 49, 90, settle(Kind.DELETE, 60, 61))], Violation.OVERLAP),
+        ([handed(1, 10, 50, settle(Kind.DELETE, 51, 52))], Violation.UNORDERED),
+        ([handed(1, 10, 50, settle(Kind.DELETE, 20, 21)), handed(2, 60, 90)], Violation.UNEXPLAINED),
+    ],
+)
+def test_the_notes_of_a_broken_one_do_not(deliveries, violation):
+    assert violation in {finding.violation for finding in check_ledger(ledger_of(*deliveries))}
 
 
 @pytest.mark.parametrize("seed", range(30))

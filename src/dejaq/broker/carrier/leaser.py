@@ -53,6 +53,7 @@ class _Call:
     rows: int
     size: int
     until: int
+    window_ms: int
     nudges: int
     pushing: bool = False
 
@@ -204,7 +205,9 @@ class Leaser:
             bytes_max=size,
         )
         task = asyncio.get_running_loop().create_task(self._storage.lease(self._topic, request, now))
-        call = _Call(task=task, rows=rows, size=size, until=until, nudges=self._nudges)
+        call = _Call(
+            task=task, rows=rows, size=size, until=until, window_ms=self._window_ms, nudges=self._nudges
+        )
         self._calls.append(call)
         self._called.set()
         # Lets the synchronous part run: when nothing is due the answer is there at once.
@@ -215,15 +218,21 @@ class Leaser:
                 # An empty call must not hold a place behind one that is being committed.
                 self._calls.pop()
 
-    def _adapt(self, asked: int, got: int) -> None:
-        """Look further ahead while leases come back full, so that a spike is on the consumer before it is due."""
-        if got >= asked:
-            self._window_ms = min(2 * self._window_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
-        else:
-            self._window_ms = self._flow.prefetch_ms
+    def _adapt(self, call: _Call, got: int) -> None:
+        """Look further ahead while leases come back full, so that a spike is on the consumer before it is due.
+
+        Calls overlap: only one that looked as far as the window now reaches tells that less would do.
+        """
+        if got >= call.rows:
+            wider = min(2 * call.window_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
+            if wider > self._window_ms:
+                self._window_ms = wider
+                self._nudged()
+        elif call.window_ms >= self._window_ms:
+            self._window_ms = max(self._window_ms // 2, self._flow.prefetch_ms)
 
     def _ran_dry(self, call: _Call) -> None:
-        self._window_ms = self._flow.prefetch_ms
+        self._adapt(call, 0)
         if call.nudges == self._nudges:
             self._dry = True
             self._dry_until = call.until
@@ -238,7 +247,7 @@ class Leaser:
             await asyncio.wait((call.task,))
             lease = call.task.result()
             if lease is not None:
-                self._adapt(call.rows, len(lease))
+                self._adapt(call, len(lease))
                 call.rows = call.size = 0
                 call.pushing = True
                 self._inflight.add(lease)

@@ -1,0 +1,78 @@
+"""A commit: which records are in the lake, and which directories make up each table. The lake is its newest commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from dejaq.errors import PipelineError
+from dejaq.pipeline.ranges import Ranges
+
+FORMAT = 1
+# A partition (`day=2026-01-31`) and the directories its rows are in, below the table's own.
+Partitions = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One state of the lake."""
+
+    version: int = 0
+    written_ms: int = 0
+    events: int = 0
+    # The time of the newest event, by origin.
+    newest_ms: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[str, Ranges] = field(default_factory=dict)
+    tables: Mapping[str, Partitions] = field(default_factory=dict)
+
+    def directories(self, table: str) -> list[str]:
+        """Where a table's rows are."""
+        return [directory for found in self.tables.get(table, {}).values() for directory in found]
+
+    def partitions(self, table: str) -> Partitions:
+        """The partitions of a table."""
+        return self.tables.get(table, {})
+
+    def with_table(self, table: str, *, replaced: Iterable[str], added: Iterable[str]) -> Commit:
+        """The state in which partitions have lost what they held, and directories were added to theirs."""
+        gone = set(replaced)
+        partitions = {name: found for name, found in self.partitions(table).items() if name not in gone}
+        for directory in added:
+            name = directory.partition("/")[2]
+            partitions[name] = (*partitions.get(name, ()), directory)
+        return replace(self, tables={**self.tables, table: dict(sorted(partitions.items()))})
+
+    def to_json(self) -> bytes:
+        """As it stands in its file."""
+        values = {
+            "format": FORMAT,
+            "version": self.version,
+            "written_ms": self.written_ms,
+            "events": self.events,
+            "newest_ms": dict(self.newest_ms),
+            "records": {origin: ranges.pairs for origin, ranges in self.records.items()},
+            "tables": {name: dict(partitions) for name, partitions in self.tables.items()},
+        }
+        return json.dumps(values, indent=1, sort_keys=True).encode("utf-8") + b"\n"
+
+    @classmethod
+    def from_json(cls, content: bytes, name: str) -> Commit:
+        """What a file says; raises PipelineError when it is not a commit that this release can read."""
+        try:
+            values = json.loads(content)
+            if values["format"] != FORMAT:
+                raise PipelineError(f"{name} has format {values['format']}; this release reads {FORMAT}")
+            return cls(
+                version=int(values["version"]),
+                written_ms=int(values["written_ms"]),
+                events=int(values["events"]),
+                newest_ms=values["newest_ms"],
+                records={origin: Ranges.of(pairs) for origin, pairs in values["records"].items()},
+                tables={
+                    table: {part: tuple(found) for part, found in partitions.items()}
+                    for table, partitions in values["tables"].items()
+                },
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise PipelineError(f"{name} is damaged: it is not a commit of a lake") from None

@@ -1,0 +1,42 @@
+"""Hand-overs: each time user code got a message. One ends in a delete or in a release.
+
+The delete is the message's end and stands in its row; each release has a row of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dejaq.pipeline.events import day_of, handed_ms
+from dejaq.pipeline.messages import lives
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HAND_OVER = ("topic", "id", "handed_us", "lateness_ms")
+
+
+def given_back(rows: DataFrame) -> DataFrame:
+    """The releases among rows of `messages.from_events`, with how late each hand-over was."""
+    released = lives(rows).where((F.col("kind") == "released") & F.col("handed_us").isNotNull())
+    return released.select(
+        "origin",
+        "topic",
+        "id",
+        F.col("life").alias("born"),
+        F.col("actor").alias("consumer"),
+        F.col("event_lease").alias("lease"),
+        F.when(F.col("lateness_ms").isNotNull(), F.col("held_due_ms")).alias("due_ms"),
+        "handed_us",
+        "lateness_ms",
+        F.col("last_ms").alias("released_ms"),
+        day_of(handed_ms()).alias("day"),
+    )
+
+
+def hand_overs(messages: DataFrame, releases: DataFrame) -> DataFrame:
+    """Every hand-over of the lake: topic, id, handed_us, lateness_ms."""
+    deleted = messages.where((F.col("outcome") == "deleted") & F.col("handed_us").isNotNull())
+    return deleted.select(*HAND_OVER).unionByName(releases.select(*HAND_OVER))

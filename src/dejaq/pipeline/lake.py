@@ -1,0 +1,140 @@
+"""The lake as a whole: its tables at a commit, and the one step by which a batch becomes part of it.
+
+A batch writes its rows into directories of its own name, which nobody reads. Then one small file, the commit, is put in
+place, and names the directories of which each table consists from then on together with the records that are in them.
+A pipeline that is killed before has changed nothing; what it left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dejaq.crashpoints import crash_at
+from dejaq.errors import PipelineError
+from dejaq.pipeline.commit import Commit
+from dejaq.pipeline.files import Files
+from dejaq.pipeline.tables import TABLES, TEXT, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMITS = "_commits"
+LOCK = "_writer.lock"
+# Readers that began with an earlier commit find its files until this many have followed.
+COMMITS_KEPT = 5
+_DIGITS = 12
+
+
+class Lake:
+    """A directory of tables."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.files = Files(spark, root)
+        self.head = self._newest()
+
+    @classmethod
+    def existing(cls, spark: SparkSession, root: str) -> Lake:
+        """A lake to be read; raises PipelineError when there is none."""
+        lake = cls(spark, root)
+        if not lake.head.version:
+            raise PipelineError(f"there is no lake at {root}; fill one with `dejaq pipeline run --lake {root}`")
+        return lake
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the lake's only writer; clears away what an earlier one left unfinished."""
+        self.files.make(COMMITS)
+        with self.files.locked(LOCK):
+            self.head = self._newest()
+            self.clear_away()
+            yield
+
+    # Reading
+
+    def read(self, table: str, partitions: Iterable[str] | None = None) -> DataFrame:
+        """A table, or some of its partitions, at the present commit."""
+        found = self.head.partitions(table)
+        chosen = found if partitions is None else [name for name in partitions if name in found]
+        return self.read_directories(table, [directory for name in chosen for directory in found[name]])
+
+    def read_directories(self, table: str, directories: list[str]) -> DataFrame:
+        """The rows of a table that are in these directories."""
+        kind = TABLES[table]
+        schema = kind.schema
+        for column in kind.partitioned_by:
+            schema = type(schema)(list(schema)).add(column, TEXT)
+        if not directories:
+            return self.spark.range(0).select(*(F.lit(None).cast(c.dataType).alias(c.name) for c in schema))
+        reader = self.spark.read.schema(schema).option("basePath", self.files.path(table))
+        return reader.parquet(*(self.files.path(f"{table}/{directory}") for directory in directories)).drop("batch")
+
+    # Writing
+
+    def new_batch(self) -> str:
+        """The name of the directories that a batch writes, never used before."""
+        return f"batch={self.head.version + 1:0{_DIGITS}d}-{secrets.token_hex(4)}"
+
+    def write(self, table: str, rows: DataFrame, batch: str) -> list[str]:
+        """Write the rows of a batch and make them durable; the directories they are in."""
+        kind = TABLES[table]
+        where = f"{table}/{batch}"
+        rows.select(*kind.columns, *kind.partitioned_by).write.partitionBy(*kind.partitioned_by).mode(
+            "overwrite"
+        ).parquet(self.files.path(where))
+        crash_at(f"pipeline.{table}_written")
+        self.files.sync(where)
+        return [f"{batch}/{directory}" for directory in self._leaves(where, kind)]
+
+    def commit(self, after: Commit) -> None:
+        """Make `after` what the lake is, if nobody else has changed it meanwhile."""
+        after = replace(after, version=self.head.version + 1, written_ms=int(time.time() * 1000))
+        crash_at("pipeline.before_commit")
+        self.files.write_new(f"{COMMITS}/{after.version:0{_DIGITS}d}.json", after.to_json())
+        crash_at("pipeline.committed")
+        self.head = after
+        self.clear_away()
+
+    def clear_away(self) -> None:
+        """Remove what none of the newest commits needs: old commits, replaced directories, unfinished batches."""
+        names = self._commit_names()
+        for name in names[:-COMMITS_KEPT]:
+            self.files.remove(f"{COMMITS}/{name}")
+        kept = [self._load(name) for name in names[-COMMITS_KEPT:]]
+        for table in TABLES.values():
+            needed = {directory for commit in kept for directory in commit.directories(table.name)}
+            batches = {directory.partition("/")[0] for directory in needed}
+            for batch in self.files.list(table.name):
+                if batch not in batches:
+                    self.files.remove(f"{table.name}/{batch}")
+
+    def _leaves(self, where: str, table: Table) -> list[str]:
+        """The partition directories below a batch."""
+        leaves = [""]
+        for _ in table.partitioned_by:
+            leaves = [
+                f"{leaf}/{name}".lstrip("/")
+                for leaf in leaves
+                for name in self.files.list(f"{where}/{leaf}".rstrip("/"))
+                if "=" in name
+            ]
+        return leaves
+
+    # Commits
+
+    def _commit_names(self) -> list[str]:
+        return [name for name in self.files.list(COMMITS) if name.endswith(".json")]
+
+    def _newest(self) -> Commit:
+        names = self._commit_names()
+        return self._load(names[-1]) if names else Commit()
+
+    def _load(self, name: str) -> Commit:
+        return Commit.from_json(self.files.read(f"{COMMITS}/{name}"), self.files.path(f"{COMMITS}/{name}"))

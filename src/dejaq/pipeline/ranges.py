@@ -1,0 +1,48 @@
+"""A set of whole numbers as the ranges it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges from first to last, both included, in order, with gaps between."""
+
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, pairs: Iterable[Iterable[int]]) -> Ranges:
+        """The set that these ranges make, in whatever order."""
+        merged = cls()
+        for first, last in sorted(map(tuple, pairs)):
+            merged = merged.with_range(first, last)
+        return merged
+
+    @property
+    def end(self) -> int:
+        """The largest number, or 0."""
+        return self.pairs[-1][1] if self.pairs else 0
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """What is missing between the first and the last."""
+        ends = zip(self.pairs, self.pairs[1:], strict=False)
+        return tuple((before[1] + 1, after[0] - 1) for before, after in ends)
+
+    def holds(self, first: int, last: int) -> bool:
+        """Whether every number from first to last is in the set."""
+        return any(start <= first and last <= end for start, end in self.pairs)
+
+    def meets(self, first: int, last: int) -> bool:
+        """Whether any number from first to last is in the set."""
+        return any(start <= last and first <= end for start, end in self.pairs)
+
+    def with_range(self, first: int, last: int) -> Ranges:
+        """The set with one more range."""
+        apart = [pair for pair in self.pairs if pair[1] < first - 1 or pair[0] > last + 1]
+        joined = [pair for pair in self.pairs if pair not in apart]
+        start = min([first, *(pair[0] for pair in joined)])
+        end = max([last, *(pair[1] for pair in joined)])
+        return Ranges(tuple(sorted([*apart, (start, end)])))

@@ -1,0 +1,149 @@
+"""The journal as the lake reads it: which segments are new, and whether each is what its manifest says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dejaq.errors import PipelineError
+from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
+from dejaq.journal.schema import SCHEMA
+from dejaq.journal.segment import file_hash
+from dejaq.pipeline.ranges import Ranges
+
+# An event's place in its origin's history is one number: its record, then its row in these many bits.
+ROW_BITS = 22
+SEQUENCE_MAX = 2 ** (63 - ROW_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The events of the records `first` to `last` of one origin."""
+
+    name: SegmentName
+    path: Path
+    events: int
+    sha256: str
+
+    @property
+    def origin(self) -> str:
+        """Whose records these are."""
+        return self.name.origin
+
+
+def journal_directory(text: str) -> Path:
+    """The directory a path or a file: address names."""
+    address = urlparse(text)
+    if address.scheme not in ("", "file"):
+        raise PipelineError(f"the journal {text} is not a directory of this machine; mount it, or copy it here")
+    return Path(unquote(address.path) if address.scheme else text)
+
+
+def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:
+    """The segments that count and are not in the lake, in the order of their records."""
+    try:
+        names = sorted(named_files(directory, MANIFEST_SUFFIX))
+    except OSError as error:
+        raise PipelineError(f"the journal {directory} cannot be read: {error.strerror}") from None
+    fresh = [name for name in names if not known.get(name.origin, Ranges()).holds(name.first, name.last)]
+    for name in fresh:
+        if known.get(name.origin, Ranges()).meets(name.first, name.last):
+            raise PipelineError(
+                f"{name.segment} repeats records that are in the lake already under another cut; "
+                "the journal is not the one this lake was built from"
+            )
+    for earlier, later in pairwise(fresh):
+        if earlier.origin == later.origin and later.first <= earlier.last:
+            raise PipelineError(f"{earlier.segment} and {later.segment} both have record {later.first}")
+    return [_described(directory, name) for name in fresh]
+
+
+def _described(directory: Path, name: SegmentName) -> Segment:
+    path = directory / name.manifest
+    try:
+        manifest = json.loads(path.read_bytes())
+        return Segment(name, directory / name.segment, int(manifest["events"]), str(manifest["sha256"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise PipelineError(f"{path} is not a manifest; run `dejaq audit verify {directory}`") from None
+
+
+def check(segment: Segment) -> None:
+    """Raise PipelineError unless the file is the one that the manifest vouches for, with the columns of a segment."""
+    path = segment.path
+    if not path.exists():
+        raise PipelineError(f"{path} is missing although its manifest is there; run `dejaq audit verify {path.parent}`")
+    try:
+        found = file_hash(path)
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be read: {error.strerror}") from None
+    if found != segment.sha256:
+        raise PipelineError(
+            f"{path} is damaged: it is not what its manifest says; run `dejaq audit verify {path.parent}`"
+        )
+    try:
+        meta = pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        raise PipelineError(f"{path} is not a Parquet file") from None
+    fault = "; ".join(_faults(meta, segment))
+    if fault:
+        raise PipelineError(f"{path} is not a segment of a journal: {fault}")
+
+
+def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
+    schema = meta.schema.to_arrow_schema()
+    missing = [name for name in SCHEMA.names if name not in schema.names]
+    if missing:
+        yield f"it lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+    for field in SCHEMA:
+        if field.name in schema.names and schema.field(field.name).type != field.type:
+            yield f"its {field.name} is {schema.field(field.name).type} and not {field.type}"
+    if meta.num_rows != segment.events:
+        yield f"it has {meta.num_rows} events and its manifest says {segment.events}"
+    if segment.name.last > SEQUENCE_MAX:
+        yield f"its sequences are beyond {SEQUENCE_MAX}"
+
+
+def batches(segments: Sequence[Segment], known: dict[str, Ranges], events_max: int) -> Iterator[Batch]:
+    """The segments in portions of about `events_max` events; those that come late, behind later ones, first and alone."""
+    late = [segment for segment in segments if _is_late(segment, known)]
+    for group, is_late in ((late, True), ([s for s in segments if s not in late], False)):
+        taken: list[Segment] = []
+        for segment in group:
+            if taken and sum(s.events for s in taken) + segment.events > events_max:
+                yield Batch(tuple(taken), late=is_late)
+                taken = []
+            taken.append(segment)
+        if taken:
+            yield Batch(tuple(taken), late=is_late)
+
+
+def _is_late(segment: Segment, known: dict[str, Ranges]) -> bool:
+    return segment.name.first < known.get(segment.origin, Ranges()).end
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Segments that enter the lake together."""
+
+    segments: tuple[Segment, ...]
+    late: bool
+
+    @property
+    def events(self) -> int:
+        """How many events they hold."""
+        return sum(segment.events for segment in self.segments)
+
+
+def add_all(known: dict[str, Ranges], segments: Iterable[Segment]) -> dict[str, Ranges]:
+    """What is known once the segments are in."""
+    after = dict(known)
+    for segment in segments:
+        after[segment.origin] = after.get(segment.origin, Ranges()).with_range(segment.name.first, segment.name.last)
+    return after
