@@ -44,6 +44,7 @@ def topic() -> None:
 @click.option("--max-lease", type=SECONDS, help="The longest lease a consumer may ask for.")
 @click.option("--max-body", type=int, metavar="BYTES", help="The largest body that is accepted.")
 @click.option("--durability", type=click.Choice(["fsync", "relaxed"]), help="When a change is acknowledged.")
+@click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @pass_invocation
 def create(
     invocation: Invocation,
@@ -53,6 +54,7 @@ def create(
     max_lease: float | None,
     max_body: int | None,
     durability: str | None,
+    journal: bool | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
     chosen: dict[str, Any] = {
@@ -61,6 +63,7 @@ def create(
         "max_lease_ms": None if max_lease is None else round(max_lease * 1000),
         "max_body_bytes": max_body,
         "durability": durability,
+        "journal": journal,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}
 

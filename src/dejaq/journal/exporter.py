@@ -165,16 +165,14 @@ class Exporter:
     # Exporting
 
     async def _export_all(self) -> None:
-        """Export until the outbox is empty."""
-        while await self._gather():
-            await self._export(self._ledger or await self._open())
-
-    async def _gather(self) -> bool:
-        """Read what there is now, up to the size of a segment; False: nothing is there."""
-        if self._ledger is None:
-            await self._open()
-        # Not what comes meanwhile: under load there is always more.
+        """Export what is in the outbox now; what comes meanwhile has its own turn, for under load it never ends."""
+        ledger = self._ledger or await self._open()
         target = self._lag.sequence()
+        while await self._gather(target):
+            await self._export(ledger)
+
+    async def _gather(self, target: int) -> bool:
+        """Read records up to `target`, about as many as a segment takes; False: nothing is there."""
         while self._read_bytes < SEGMENT_BYTES and self._position < target:
             found = await self._storage.journal(self._position, STEP_BYTES)
             if not found:

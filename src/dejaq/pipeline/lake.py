@@ -59,14 +59,13 @@ class Lake:
 
     # Reading
 
-    def read(self, table: str, partitions: Iterable[str] | None = None) -> DataFrame:
-        """A table, or some of its partitions, at the present commit."""
-        found = self.head.partitions(table)
+    def read(self, table: str, partitions: Iterable[str] | None = None, *, commit: Commit | None = None) -> DataFrame:
+        """A table, or some of its partitions, at the present commit or at another."""
+        found = (commit or self.head).partitions(table)
         chosen = found if partitions is None else [name for name in partitions if name in found]
-        return self.read_directories(table, [directory for name in chosen for directory in found[name]])
+        return self._read_directories(table, [directory for name in chosen for directory in found[name]])
 
-    def read_directories(self, table: str, directories: list[str]) -> DataFrame:
-        """The rows of a table that are in these directories."""
+    def _read_directories(self, table: str, directories: list[str]) -> DataFrame:
         kind = TABLES[table]
         schema = kind.schema
         for column in kind.partitioned_by:

@@ -1,0 +1,253 @@
+"""The exporter on a real store: when it writes, what it says of itself, and how it gets over faults."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dejaq.journal.exporter import Exporter
+from dejaq.journal.names import SEGMENT_SUFFIX, named_files
+from dejaq.journal.retention import RetentionPolicy
+from dejaq.journal.verification import Fault, verify
+from dejaq.storage.base import Storage
+from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.testing.replay import Replay, read_journal
+from dejaq.testing.waiting import eventually
+from dejaq.timekeeper.clock import VirtualClock
+from tests.integration.journal.store import NOW, Work, events_in, exported, open_topic
+
+WITHIN = 10.0
+
+
+class Stage:
+    """A store, work to do on it, and an exporter with a clock of its own."""
+
+    def __init__(self, path: Path, storage: Storage) -> None:
+        self.home = path
+        self.directory = path / "journal"
+        self.storage = storage
+        self.clock = VirtualClock(NOW)
+        self.problems: list[str | None] = []
+        self.events = 0
+
+    async def open(self, seed: int = 1) -> None:
+        await self.storage.open(NOW)
+        self.work = Work(self.storage, await open_topic(self.storage), seed)
+        self.exporter = self.new_exporter()
+
+    def new_exporter(self, policy: RetentionPolicy | None = None) -> Exporter:
+        return Exporter(
+            storage=self.storage,
+            clock=self.clock,
+            directory=self.directory,
+            home=self.home,
+            policy=policy,
+            on_problem=self.problems.append,
+            on_exported=self._count,
+        )
+
+    async def start(self) -> None:
+        """Start the exporter, and wait until it has looked for the first time."""
+        seen = len(self.problems)
+        await self.exporter.start()
+        await eventually(lambda: len(self.problems) > seen, within=WITHIN, what="the first look")
+
+    def _count(self, events: int) -> None:
+        self.events += events
+
+    async def caught_up(self) -> None:
+        """Let a second pass, and wait until everything is in segments."""
+        await self.clock.advance(1_000)
+        await eventually(lambda: self.exporter.lag()[0] == 0, within=WITHIN, what="the journal is exported")
+
+    def check_story(self) -> None:
+        """The segments are whole and tell one story, from its beginning, without a gap."""
+        report = verify(self.directory)
+        assert report.whole, report.findings
+        rows = exported(self.directory)
+        assert sorted({row["sequence"] for row in rows}) == list(range(1, rows[-1]["sequence"] + 1))
+        Replay().follow(events_in(rows))
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(tmp_path, RocksStorage(tmp_path / "store", journal=True))
+    await stage.open()
+    yield stage
+    await stage.exporter.stop()
+    await stage.storage.close()
+
+
+def segments(stage: Stage) -> int:
+    return len(list(named_files(stage.directory, SEGMENT_SUFFIX)))
+
+
+async def test_what_happens_is_in_a_segment_a_second_later_and_gone_from_the_store(stage: Stage):
+    await stage.start()
+    for _ in range(5):
+        await stage.work.step()
+    assert stage.exporter.lag()[0] >= 5
+    assert stage.exporter.lag()[1] > 0
+    await stage.caught_up()
+    assert segments(stage) == 1
+    await stage.work.step()
+    await stage.caught_up()
+    assert segments(stage) == 2
+    await eventually(lambda: stage.exporter.lag() == (0, 0), within=WITHIN)
+    assert await stage.storage.journal(0, 1) == []
+    stage.check_story()
+    assert stage.events == len(exported(stage.directory))
+    assert stage.exporter.figures.segments == 2
+    assert stage.exporter.figures.segment_bytes == verify(stage.directory).bytes
+    assert stage.problems[-1] is None
+
+
+async def test_what_was_there_at_the_start_is_exported(stage: Stage):
+    for _ in range(3):
+        await stage.work.step()
+    await stage.start()
+    await eventually(lambda: stage.exporter.lag()[0] == 0, within=WITHIN)
+    stage.check_story()
+
+
+async def test_stopping_exports_the_rest(stage: Stage):
+    await stage.start()
+    await stage.caught_up()
+    for _ in range(3):
+        await stage.work.step()
+    await stage.exporter.stop()
+    assert await stage.storage.journal(0, 1) == []
+    stage.check_story()
+    stage.exporter = stage.new_exporter()
+
+
+async def test_an_exporter_goes_on_where_another_stopped(stage: Stage):
+    for _ in range(3):
+        await stage.start()
+        await stage.work.step()
+        await stage.exporter.stop()
+        stage.exporter = stage.new_exporter()
+    assert segments(stage) == 3
+    stage.check_story()
+
+
+async def test_more_than_a_segment_takes_becomes_several(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dejaq.journal.exporter.SEGMENT_BYTES", 2_000)
+    monkeypatch.setattr("dejaq.journal.exporter.STEP_BYTES", 500)
+    for _ in range(30):
+        await stage.work.step()
+    await stage.start()
+    await eventually(lambda: stage.exporter.lag()[0] == 0, within=WITHIN)
+    assert segments(stage) > 3
+    stage.check_story()
+
+
+async def test_a_directory_that_cannot_be_written_is_told_and_loses_nothing(stage: Stage):
+    await stage.start()
+    await stage.work.step()
+    await stage.caught_up()
+    aside = stage.home / "aside"
+    stage.directory.rename(aside)
+    stage.directory.write_text("in the way")
+    await stage.work.step()
+    await stage.clock.advance(1_000)
+    await eventually(lambda: stage.problems[-1] is not None, within=WITHIN)
+    assert "waits in the store" in str(stage.problems[-1])
+    assert await read_journal(stage.storage) != []
+    stage.directory.unlink()
+    aside.rename(stage.directory)
+    await stage.clock.advance(30_000)
+    await eventually(lambda: stage.problems[-1] is None, within=WITHIN)
+    assert await stage.storage.journal(0, 1) == []
+    stage.check_story()
+
+
+async def test_an_exporter_that_cannot_begin_says_so(stage: Stage):
+    stage.directory.write_text("in the way")
+    with pytest.raises(FileExistsError):
+        await stage.exporter.start()
+
+
+async def test_a_store_that_comes_back_after_a_failure_is_exported_on(stage: Stage):
+    await stage.start()
+    await stage.work.step()
+    await stage.storage.close()
+    await stage.clock.advance(1_000)
+    await eventually(lambda: stage.problems and stage.problems[-1] is not None, within=WITHIN)
+    await stage.storage.open(NOW)
+    await stage.work.step()
+    await stage.clock.advance(5_000)
+    await eventually(lambda: stage.problems[-1] is None, within=WITHIN)
+    await stage.caught_up()
+    stage.check_story()
+
+
+async def test_a_store_restored_from_a_backup_begins_a_new_origin(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    store = tmp_path / "store"
+    stage = Stage(tmp_path, RocksStorage(store, journal=True))
+    await stage.open()
+    await stage.start()
+    await stage.work.step()
+    await stage.exporter.stop()
+    await stage.storage.close()
+    shutil.copytree(store, tmp_path / "backup")
+    for seed in (2, 3):
+        stage = Stage(tmp_path, RocksStorage(store, journal=True))
+        await stage.open(seed)
+        await stage.start()
+        await stage.work.create(2)
+        await stage.work.create(seed)
+        await stage.exporter.stop()
+        await stage.storage.close()
+        if seed == 2:
+            shutil.rmtree(store)
+            (tmp_path / "backup").rename(store)
+    report = verify(stage.directory)
+    assert report.whole, report.findings
+    assert len(report.origins) == 2
+    rows = exported(stage.directory)
+    assert len({(row["origin"], row["sequence"], row["row"]) for row in rows}) == len(rows)
+    assert set(stage.work.created) <= {row["id"] for row in rows}
+    assert "as after restoring a backup" in caplog.text
+
+
+async def test_records_that_are_gone_from_the_store_are_told(stage: Stage, caplog: pytest.LogCaptureFixture):
+    await stage.start()
+    await stage.work.create(1)
+    await stage.caught_up()
+    await stage.work.create(1)
+    await stage.storage.trim_journal(2)
+    await stage.work.create(1)
+    with caplog.at_level(logging.ERROR):
+        await stage.caught_up()
+    assert "records 2 to 2 of the journal are gone" in caplog.text
+    assert [finding.fault for finding in verify(stage.directory).findings] == [Fault.MISSING]
+
+
+async def test_old_segments_are_dropped_as_time_passes(stage: Stage):
+    stage.exporter = stage.new_exporter(RetentionPolicy(age_ms_max=5_000))
+    await stage.start()
+    for _ in range(3):
+        await stage.work.create(2)
+        await stage.caught_up()
+    assert segments(stage) == 3
+    await stage.clock.advance(5_000)
+    await eventually(lambda: segments(stage) == 1, within=WITHIN)
+    report = verify(stage.directory)
+    assert report.whole, report.findings
+    assert report.origins.popitem()[1] == (3, 3)
+
+
+async def test_the_memory_store_can_be_exported_too(tmp_path: Path):
+    stage = Stage(tmp_path, MemoryStorage(journal=True))
+    await stage.open()
+    await stage.start()
+    for _ in range(20):
+        await stage.work.step()
+    await stage.exporter.stop()
+    stage.check_story()
