@@ -89,18 +89,22 @@ def _lateness(bench: str, records: Sequence[Record], path: Path) -> bool:
     """p50 to p99.9 by system, one panel a rate, the bare sleeper's p99 as a tick beside each."""
     found = [record for record in records if record["bench"] == bench and record.get("lateness_p50_ms") is not None]
     rates = sorted({record["shape"]["due_per_s"] for record in found})
+    # One line a system in every panel, also where it has no record.
+    names = list(dict.fromkeys(record["system"] for record in found))[::-1]
     if not found:
         return False
     figure, panels = plt.subplots(1, len(rates), figsize=(4.6 * len(rates), 4.2), squeeze=False, sharey=True)
     for axes, rate in zip(panels[0], rates, strict=True):
-        shown = [record for record in found if record["shape"]["due_per_s"] == rate][::-1]
-        for place, record in enumerate(shown):
+        for record in found:
+            if record["shape"]["due_per_s"] != rate:
+                continue
+            place = names.index(record["system"])
             p50, p99, p999 = (max(0.05, record[f"lateness_{label}_ms"]) for label in ("p50", "p99", "p999"))
             axes.plot([p50, p999], [place, place], color=_colour(record), linewidth=3, solid_capstyle="round")
             axes.plot([p50], [place], "|", color=_colour(record), markersize=12)
             axes.plot([p99], [place], "o", color=_colour(record))
             axes.plot([record["floor_p99_ms"]], [place], "x", color=FLOOR, markersize=6)
-        axes.set_yticks(range(len(shown)), [record["system"] for record in shown])
+        axes.set_yticks(range(len(names)), names)
         axes.set_xscale("log")
         axes.set_xlabel("ms late: p50 to p99.9, dot p99, x floor p99")
         axes.set_title(f"{rate / 1_000:g} k due a second", fontsize=10)

@@ -55,7 +55,9 @@ class Tally:
 
 def run(report: Path, *, full: bool) -> None:
     """Run the tests one after the other, so that they do not disturb each other's clocks."""
-    command = [sys.executable, "-m", "pytest", "-q", "-o", f"timeout={36_000 if full else 300}"]
+    # The newer form of the report has no place for the figures.
+    options = ["-o", f"timeout={36_000 if full else 300}", "-o", "junit_family=xunit1"]
+    command = [sys.executable, "-m", "pytest", "-q", *options]
     environment = {**os.environ, "DEJAQ_CHAOS": "full" if full else "ci"}
     subprocess.run([*command, f"--junit-xml={report}", *TESTS], cwd=ROOT, env=environment, check=False)
 
@@ -64,11 +66,19 @@ def read(report: Path) -> dict[int, Tally]:
     """The tallies by number."""
     tallies: dict[int, Tally] = defaultdict(Tally)
     for case in ElementTree.parse(report).getroot().iter("testcase"):
-        numbers = [int(number) for number in re.findall(r"(?:^test|_)_?r(\d+)(?=_)", case.get("name", ""))]
-        module = case.get("classname", "")
-        for number in numbers or ([NUMBERS[module]] if module in NUMBERS else []):
+        for number in _numbers(case.get("name", ""), case.get("classname", "")):
             _count(tallies[number], case)
     return tallies
+
+
+def _numbers(name: str, module: str) -> list[int]:
+    """What a test is about: the numbers that its name begins with."""
+    match = re.match(r"test((?:_r\d+)+)_", name)
+    if match is None:
+        return [NUMBERS[module]] if module in NUMBERS else []
+    numbers = [int(number) for number in re.findall(r"\d+", match[1])]
+    # A planted bug's test names the test that must find it.
+    return [19] if 19 in numbers else numbers
 
 
 def _count(tally: Tally, case: ElementTree.Element) -> None:
@@ -93,14 +103,18 @@ def page(tallies: dict[int, Tally], *, full: bool) -> str:
     lines = [
         f"Sizes: {size}. Run on {datetime.now(UTC):%Y-%m-%d} on {where}.",
         "",
-        "| id | what | passed | failed | skipped | seconds |",
+        "| id | what | passed | failed | skipped or known to fail | seconds |",
         "|---|---|---|---|---|---|",
     ]
     for number, tally in sorted(tallies.items()):
         counts = f"{tally.passed} | {tally.failed} | {tally.skipped} | {tally.seconds:.0f}"
         lines.append(f"| R{number} | {SUBJECTS.get(number, '')} | {counts} |")
     figures = [f"- R{number}: {text}" for number, tally in sorted(tallies.items()) for text in tally.figures]
-    reasons = [f"- R{number} skipped: {text}" for number, tally in sorted(tallies.items()) for text in tally.reasons]
+    reasons = [
+        f"- R{number}, skipped or known to fail: {text}"
+        for number, tally in sorted(tallies.items())
+        for text in tally.reasons
+    ]
     return "\n".join([*lines, "", *figures, *reasons])
 
 

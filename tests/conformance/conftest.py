@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("dejaq.testing.conformance", "dejaq.testing.model")
+pytest.register_assert_rewrite("dejaq.testing.conformance", "dejaq.testing.model", "dejaq.testing.pair")

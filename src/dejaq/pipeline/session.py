@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     "spark.sql.parquet.compression.codec": "zstd",
     # Days and states are names, not numbers or dates to be guessed.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # A table is read from the directories its commit names; there are few, and no job is needed to list them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Segments are small: several go to one task.
@@ -55,8 +56,12 @@ def start(
     settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = (),
     cache: Path | None = None,
+    log: Path | None = None,
 ) -> SparkSession:
-    """The running session, or a new one; raises PipelineError when Spark cannot start."""
+    """The running session, or a new one; raises PipelineError when Spark cannot start.
+
+    What the JVM writes beside the results goes to `log`, or where the driver's own stderr goes.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -83,12 +88,31 @@ def start(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with _stderr_to(log):
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
     except Exception as error:
         # Py4J passes on whatever the JVM threw.
         raise PipelineError(f"Spark does not start on {master}: {_first_line(error)}") from error
     return session
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """Let the processes that are started here write to a file what they would write to stderr."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _first_line(error: Exception) -> str:

@@ -344,13 +344,12 @@ class Pair:
         filters += [Filter(consumer=consumer, end=start) for consumer in _CONSUMERS]
         filters += [Filter(owner=_OWNERS[0], status=Status.AVAILABLE, consumer=_CONSUMERS[0])]
         for where in filters:
-            for storage in (self._real,):
-                count = await storage.count(self._topic, where, self.now)
-                assert count == await self._model.count(self._topic, where, self.now), where
-                drawn = await storage.histogram(self._topic, where, step, self.now)
-                assert drawn == await self._model.histogram(self._topic, where, step, self.now), where
-                found = await self._browse(storage, where, limit=3)
-                assert _plain(found) == _plain(await self._browse(self._model, where, limit=1_000)), where
+            count = await self._real.count(self._topic, where, self.now)
+            assert count == await self._model.count(self._topic, where, self.now), where
+            drawn = await self._real.histogram(self._topic, where, step, self.now)
+            assert drawn == await self._model.histogram(self._topic, where, step, self.now), where
+            found = await self._browse(self._real, where, limit=3)
+            assert _plain(found) == _plain(await self._browse(self._model, where, limit=1_000)), where
 
     async def _browse(self, storage: Storage, where: Filter, *, limit: int) -> list[Message]:
         messages: list[Message] = []

@@ -233,7 +233,7 @@ async def edits_of_a_part_leave_the_rest(scene: Scene) -> None:
     assert await scene.edit(Edits(chosen, priorities=[5] * len(chosen))) == [Code.OK] * len(chosen)
     assert await scene.cancel(*ids[1::3]) == [Code.OK] * len(ids[1::3])
     found = await scene.storage.get(scene.topic, ids, scene.now)
-    expected = [(5, 0, None)[2 * (row % 3 == 1) + (row % 3 == 2)] for row in range(len(ids))]
+    expected = [{0: 5, 1: None, 2: 0}[row % 3] for row in range(len(ids))]
     assert [message.priority if message else None for message in found] == expected
     scene.advance(9_000)
     assert (await scene.lease()).ids() == [one for row, one in enumerate(ids) if row % 3 != 1]

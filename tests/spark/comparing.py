@@ -1,0 +1,49 @@
+"""The lake beside the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dejaq.pipeline.lake import Lake
+from tests.spark import oracle
+from tests.spark.history import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def collected(rows: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in rows.collect()]
+
+
+def _sorted(rows: Iterable[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: tuple((row[name] is not None, row[name]) for name in by))
+
+
+def assert_lake_equals_oracle(lake: Lake, events: Sequence[Event]) -> None:
+    """Every table has exactly the rows that the events make."""
+    by_event = ("origin", "sequence", "row")
+    found = [{name: row[name] for name in events[0]} for row in collected(lake.read("events"))]
+    assert _sorted(found, *by_event) == _sorted(events, *by_event)
+    messages, releases = oracle.tell(events)
+    by_life = ("origin", "topic", "id", "born")
+    held = [{name: row[name] for name in messages[0]} for row in collected(lake.read("messages"))]
+    assert _sorted(held, *by_life) == _sorted(messages, *by_life)
+    by_release = ("topic", "id", "handed_us", "lease")
+    names = list(releases[0]) if releases else []
+    back = [{name: row[name] for name in names} for row in collected(lake.read("releases"))]
+    assert _sorted(back, *by_release) == _sorted(releases, *by_release)
+    assert_facts_equal(lake, events)
+
+
+def assert_facts_equal(lake: Lake, events: Sequence[Event]) -> None:
+    expected = oracle.facts(events)
+    rows = collected(lake.read("facts"))
+    assert len(rows) == len({(row["topic"], row["minute_ms"]) for row in rows})
+    found = {(row["topic"], row["minute_ms"]): row for row in rows}
+    assert found.keys() == expected.keys()
+    for key, row in found.items():
+        shown = {name: value for name, value in row.items() if name not in ("topic", "minute_ms", "day")}
+        wanted = {name: expected[key][name] for name in shown}
+        assert shown == wanted, key

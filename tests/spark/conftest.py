@@ -1,0 +1,45 @@
+"""One Spark for all tests of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the pipeline is not installed")
+
+from dejaq.pipeline.lake import Lake
+from dejaq.pipeline.session import start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # The first test waits for Spark to start, on a machine that may be busy.
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    # One compiler stage: the tests are over before the second would pay.
+    session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2"}, java_options=["-XX:TieredStopAtLevel=1"])
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal"

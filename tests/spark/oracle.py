@@ -1,0 +1,156 @@
+"""What the lake must hold for given events, worked out in plain Python, event by event."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.spark.history import Event
+
+Row = dict[str, Any]
+ENDINGS = ("deleted", "cancelled", "dead_lettered")
+COUNTS = {
+    "moved": "moves",
+    "edited": "edits",
+    "extended": "extensions",
+    "expired": "expiries",
+    "released": "releases",
+    "recalled": "recalls",
+}
+LATE_MS = 1_000
+
+
+def _blank(event: Event, born: int | None) -> Row:
+    return {
+        "origin": event["origin"],
+        "topic": event["topic"],
+        "id": event["id"],
+        "born": born,
+        "owner": event["actor"] if event["kind"] == "created" else None,
+        "priority": None,
+        "created_ms": None,
+        "scheduled_ms": None,
+        "first_lease_ms": None,
+        "attempts": 0,
+        "outcome": "pending",
+        "finished_ms": None,
+        "handed_us": None,
+        "lateness_ms": None,
+        "body_bytes": None,
+        "body_crc": None,
+        **dict.fromkeys(COUNTS.values(), 0),
+        "lease_until_ms": None,
+        "last_ms": None,
+    }
+
+
+class Life:
+    def __init__(self, event: Event, born: int | None) -> None:
+        self.row = _blank(event, born)
+        self.lease: int | None = None
+        self.due: int | None = None
+
+    def take(self, event: Event) -> Row | None:
+        """Add an event; the release it is, if user code gave the message back."""
+        kind, row = event["kind"], self.row
+        row["last_ms"] = max(row["last_ms"] or 0, event["at_ms"])
+        if kind == "created":
+            row["created_ms"] = event["at_ms"]
+        if kind in ("created", "moved", "edited", "released") and event["ts_ms"] is not None:
+            row["scheduled_ms"] = event["ts_ms"]
+        if kind in ("created", "edited"):
+            for name in ("priority", "body_bytes", "body_crc"):
+                row[name] = row[name] if event[name] is None else event[name]
+        if kind in COUNTS:
+            row[COUNTS[kind]] += 1
+        if kind == "leased":
+            self.lease, self.due = event["lease"], event["ts_ms"]
+            row["attempts"] += 1
+            row["first_lease_ms"] = row["first_lease_ms"] or event["at_ms"]
+        if kind == "recalled":
+            row["attempts"] -= 1
+        if kind in ("leased", "extended", "expired"):
+            row["lease_until_ms"] = event["expires_ms"]
+        elif kind in ("released", "recalled", "moved", "edited"):
+            row["lease_until_ms"] = None
+        if kind in ENDINGS:
+            row["outcome"], row["finished_ms"] = kind, event["at_ms"]
+        if not event["handed_us"]:
+            return None
+        matched = self.lease == event["lease"]
+        assert self.due is not None or not matched
+        row["handed_us"] = event["handed_us"]
+        row["lateness_ms"] = (event["handed_us"] - (self.due or 0) * 1000) / 1000 if matched else None
+        if kind != "released":
+            return None
+        return {
+            "topic": row["topic"],
+            "id": row["id"],
+            "born": row["born"],
+            "consumer": event["actor"],
+            "lease": event["lease"],
+            "due_ms": self.due if matched else None,
+            "handed_us": event["handed_us"],
+            "lateness_ms": row["lateness_ms"],
+            "released_ms": event["at_ms"],
+        }
+
+
+def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
+    """The messages and the releases."""
+    current: dict[tuple[str, str, str], Life] = {}
+    strays: dict[tuple[str, str, str], Life] = {}
+    lives: list[Life] = []
+    releases = []
+    for event in sorted(events, key=lambda e: (e["origin"], e["sequence"], e["row"])):
+        key = (event["origin"], event["topic"], event["id"])
+        life = current.get(key)
+        if event["kind"] == "created":
+            life = current[key] = Life(event, event["sequence"])
+            lives.append(life)
+        elif life is None or life.row["outcome"] != "pending":
+            life = strays.get(key)
+            if life is None:
+                life = strays[key] = Life(event, None)
+                lives.append(life)
+        given_back = life.take(event)
+        if given_back is not None:
+            releases.append(given_back)
+    return [life.row for life in lives], releases
+
+
+def hand_overs(messages: Iterable[Row], releases: Iterable[Row]) -> list[Row]:
+    """Every time user code got a message."""
+    deleted = [row for row in messages if row["outcome"] == "deleted" and row["handed_us"]]
+    return [*deleted, *releases]
+
+
+def facts(events: Sequence[Event]) -> dict[tuple[str, int], Row]:
+    """What happened in each topic and minute."""
+    found: dict[tuple[str, int], Row] = defaultdict(lambda: defaultdict(int))
+    late: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in events:
+        row = found[event["topic"], event["at_ms"] // 60_000 * 60_000]
+        row[event["kind"]] += 1
+        if event["kind"] == "created":
+            row["created_bytes"] += event["body_bytes"]
+    for hand_over in hand_overs(*tell(events)):
+        key = (hand_over["topic"], hand_over["handed_us"] // 60_000_000 * 60_000)
+        found[key]["delivered"] += 1
+        if hand_over["lateness_ms"] is not None:
+            late[key].append(hand_over["lateness_ms"])
+    for key, row in found.items():
+        values = sorted(late[key])
+        row["late"] = sum(value >= LATE_MS for value in values)
+        row["early"] = sum(value < 0 for value in values)
+        row["lateness_max_ms"] = values[-1] if values else None
+        row["lateness_p50_ms"] = percentile(values, 0.5)
+        row["lateness_p99_ms"] = percentile(values, 0.99)
+    return found
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value with at least this share of the values at or below it."""
+    return values[max(0, math.ceil(share * len(values)) - 1)] if values else None

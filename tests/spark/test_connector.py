@@ -1,0 +1,273 @@
+"""Format `dejaq` on a real Spark and a real broker in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dejaq.sync
+from dejaq.testing.process import BrokerProcess
+from dejaq.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOUR_MS = 3_600_000
+BASE_MS = 1_900_000_000_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker") / "data")
+    process.start()
+    asyncio.run(process.ready())
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+    name = request.node.name[:100].replace("[", ".").replace("]", "")
+    with dejaq.sync.connect(broker.url) as client:
+        client.create_topic(name, buckets=16)
+    return name
+
+
+def _rows(spark: SparkSession, count: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    number = F.col("id")
+    return spark.range(count).select(
+        F.concat(F.lit("m-"), number).alias("id"),
+        (F.lit(BASE_MS) + number * 1_000).alias("ts"),
+        F.concat(F.lit("body "), number).cast("binary").alias("body"),
+        (number % 3).cast("int").alias("priority"),
+    )
+
+
+def _write(rows: DataFrame, broker: BrokerProcess, topic: str, **options: str) -> None:
+    writer = rows.write.format("dejaq").option("dejaq.url", broker.url).option("topic", topic)
+    writer.options(**options).mode("append").save()
+
+
+def _read(spark: SparkSession, broker: BrokerProcess, topic: str, **options: str) -> DataFrame:
+    reader = spark.read.format("dejaq").option("dejaq.url", broker.url).option("subscribe", topic)
+    return reader.options(**options).load()
+
+
+def test_what_is_written_is_read_back(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    rows = _rows(spark, 5_000)
+    _write(rows, broker, topic, group="campaign")
+    found = _read(spark, broker, topic)
+    assert found.count() == 5_000
+    assert found.select("id", "ts", "body", "priority").exceptAll(rows).count() == 0
+    one = found.where("id = 'm-7'").first()
+    assert one is not None
+    assert (one.topic, one.status, one.attempts, one.owner, one.headers) == (topic, "waiting", 0, "campaign", {})
+    assert one.due.timestamp() * 1_000 == BASE_MS + 7_000
+
+
+def test_a_second_write_of_the_same_rows_adds_nothing(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    """G5: create is idempotent by id."""
+    rows = _rows(spark, 1_000)
+    _write(rows, broker, topic)
+    _write(rows, broker, topic)
+    assert _read(spark, broker, topic).count() == 1_000
+
+
+def test_generated_ids_headers_and_leases_are_read(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    with dejaq.sync.connect(broker.url) as client:
+        with client.producer(topic, group="g") as producer:
+            ids = list(producer.send_batch([b"x"] * 300, at=[BASE_MS + n for n in range(300)]).ids)
+            producer.send(b"due", id="due", delay=0, headers={"a": "b"})
+        with client.consumer(topic, name="w", lease=30.0) as consumer:
+            lease = next(iter(consumer))
+            found = {row.id: row for row in _read(spark, broker, topic).collect()}
+            lease.delete()
+    assert set(found) == {*ids, "due"}
+    assert (found["due"].status, found["due"].attempts, found["due"].headers) == ("processing", 1, {"a": "b"})
+
+
+def test_options_select(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    _write(_rows(spark, 100), broker, topic)
+    window = {"startingTimestamp": str(BASE_MS + 10_000), "endingTimestamp": str(BASE_MS + 20_000)}
+    assert _read(spark, broker, topic, **window).count() == 10
+    assert _read(spark, broker, topic, statuses="available").count() == 0
+    assert _read(spark, broker, topic, ids="m-1, m-99, none").count() == 2
+    assert _read(spark, broker, topic, includeBody="false").where("body IS NOT NULL").count() == 0
+    assert _read(spark, broker, topic, minPartitions="3").rdd.getNumPartitions() == 3
+
+
+def test_filters_are_pushed_down_where_spark_allows_it(
+    spark: SparkSession, broker: BrokerProcess, topic: str
+) -> None:
+    _write(_rows(spark, 100), broker, topic)
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        where = f"ts >= {BASE_MS + 10_000} AND ts < {BASE_MS + 20_000} AND status = 'waiting'"
+        assert _read(spark, broker, topic).where(where).count() == 10
+        assert _read(spark, broker, topic).where("id = 'm-5'").count() == 1
+        assert _read(spark, broker, topic).where("id IN ('m-5', 'm-6') AND priority > 100").count() == 0
+        assert _read(spark, broker, topic).count() == 100
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_a_temp_view_serves_sql(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    _write(_rows(spark, 90), broker, topic)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW pending USING dejaq OPTIONS (`dejaq.url` '{broker.url}', subscribe '{topic}')"
+    )
+    counts = {row.priority: row.n for row in spark.sql("SELECT priority, count(*) n FROM pending GROUP BY 1").collect()}
+    assert counts == {0: 30, 1: 30, 2: 30}
+
+
+def test_move_and_cancel_by_id(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    """Each row that cannot be done is told with its reason; the rest is done."""
+    _write(_rows(spark, 10), broker, topic, group="g")
+    moves = spark.createDataFrame([("m-1", BASE_MS + HOUR_MS), ("gone", BASE_MS)], "id string, ts long")
+    _write(moves, broker, topic, group="g", operation="move", mode="collect", badRowsPath=str(tmp_path / "bad"))
+    bad = [json.loads(line) for file in (tmp_path / "bad").iterdir() for line in file.read_text().splitlines()]
+    assert [(row["id"], row["reason"].split(":")[0]) for row in bad] == [("gone", "NOT_FOUND")]
+    _write(moves.where("id = 'm-1'").select("id"), broker, topic, group="g", operation="cancel")
+    assert {row.id for row in _read(spark, broker, topic).collect()} == {f"m-{n}" for n in range(10) if n != 1}
+
+
+def test_bad_rows_are_told_and_the_rest_is_written(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame(
+        [("good", BASE_MS, "x"), (None, BASE_MS, "x"), ("bad id", BASE_MS, "x"), ("late", None, "x"), ("empty", 1, None)],
+        "id string, ts long, body string",
+    )
+    with pytest.raises(Exception, match="rows were refused; the first is"):
+        _write(rows, broker, topic)
+    _write(rows, broker, topic, mode="collect", badRowsPath=str(tmp_path / "bad"))
+    bad = [json.loads(line) for file in (tmp_path / "bad").iterdir() for line in file.read_text().splitlines()]
+    assert sorted(row["id"] for row in bad) == ["None", "bad id", "empty", "late"]
+    assert [row.id for row in _read(spark, broker, topic).collect()] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"subscribe": "no-such-topic"}, "no-such-topic"),
+        ({}, "needs .option\\('subscribe'"),
+        ({"subscribe": "t", "statuses": "sleeping"}, "statuses='sleeping' is not one of"),
+        ({"subscribe": "t", "colour": "red"}, "option 'colour' is unknown"),
+        ({"subscribe": "t", "startingTimestamp": "soon"}, "neither epoch milliseconds nor an ISO 8601 time"),
+        ({"subscribe": "t", "dejaq.url": "dejaq://127.0.0.1:1", "timeout": "1"}, "NO_BROKER|UNAVAILABLE"),
+    ],
+)
+def test_a_bad_read_is_one_sentence(
+    spark: SparkSession, broker: BrokerProcess, options: dict[str, str], sentence: str
+) -> None:
+    reader = spark.read.format("dejaq").option("dejaq.url", broker.url)
+    with pytest.raises(Exception, match=sentence):
+        reader.options(**options).load().count()
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ("id string, ts long", "needs a column 'body'"),
+        ("id string, body string", "needs a column 'ts'"),
+        ("id int, ts long, body string", "column 'id' is int; it must be string"),
+        ("id string, ts long, body string, colour string", "column 'colour' is unknown"),
+    ],
+)
+def test_a_bad_write_is_one_sentence(
+    spark: SparkSession, broker: BrokerProcess, topic: str, columns: str, sentence: str
+) -> None:
+    with pytest.raises(Exception, match=sentence):
+        _write(spark.createDataFrame([], columns), broker, topic)
+
+
+def test_a_stream_is_written_once_though_its_batches_are_replayed(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """R18: the same micro-batch twice, its messages consumed in between, adds nothing."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    _rows(spark, 500).select("id", "ts", "body").write.parquet(str(source))
+
+    def run() -> None:
+        stream = spark.readStream.schema("id string, ts long, body binary").parquet(str(source))
+        query = (
+            stream.writeStream.format("dejaq")
+            .option("dejaq.url", broker.url)
+            .option("topic", topic)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    assert _read(spark, broker, topic).count() == 500
+    with dejaq.sync.connect(broker.url) as client, client.producer(topic, group="spark") as producer:
+        assert producer.cancel([f"m-{n}" for n in range(500)]).ok
+    for commit in (checkpoint / "commits").iterdir():
+        commit.unlink()  # as a driver leaves it that is killed before the commit
+    run()
+    assert _read(spark, broker, topic).count() == 0
+
+
+def test_the_journal_is_followed_by_sequence(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    journal = broker.data / "journal"
+    with dejaq.sync.connect(broker.url) as client, client.producer(topic, group="g") as producer:
+        producer.send_batch([b"x"] * 100, at=[BASE_MS] * 100, ids=[f"j-{n}" for n in range(100)])
+        producer.cancel(["j-3"])
+
+    def events() -> list[tuple[str, str]]:
+        stream = spark.readStream.format("dejaq").option("journal", str(journal)).option("subscribe", topic)
+        query = (
+            stream.option("maxOffsetsPerTrigger", "50")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "events"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return [(row.kind, row.id) for row in spark.read.parquet(str(tmp_path / "events")).collect()]
+
+    expected = sorted([("created", f"j-{n}") for n in range(100)] + [("cancelled", "j-3")])
+    wait_until(lambda: list(journal.glob("*.json")), within=20, what="a segment")
+    deadline = time.monotonic() + 30
+    found: list[tuple[str, str]] = []
+    while sorted(found) != expected and time.monotonic() < deadline:
+        found = events()
+    assert sorted(found) == expected
+
+
+def test_a_write_rides_through_a_kill_of_the_broker(spark: SparkSession, tmp_path: Path) -> None:
+    """G1, G5: kill -9 in the middle of a write; every row is there once."""
+    process = BrokerProcess(tmp_path / "data")
+    process.start()
+    asyncio.run(process.ready())
+    try:
+        with dejaq.sync.connect(process.url) as client:
+            client.create_topic("t")
+        with dejaq.sync.connect(process.url, deadline=30) as client:
+            import threading
+
+            writing = threading.Thread(target=_write, args=(_rows(spark, 60_000), process, "t"))
+            writing.start()
+            wait_until(lambda: client.count("t") > 5_000, within=60, what="the write to be under way")
+            process.kill()
+            asyncio.run(process.restart())
+            writing.join(timeout=120)
+            assert not writing.is_alive()
+            assert client.count("t") == 60_000
+    finally:
+        process.close()

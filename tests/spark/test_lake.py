@@ -1,0 +1,135 @@
+"""The lake equals the oracle, however the journal was cut, in whatever order it came."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dejaq.pipeline.compaction import compact
+from dejaq.pipeline.ingest import run
+from dejaq.pipeline.lake import Lake
+from tests.spark.comparing import assert_lake_equals_oracle, collected
+from tests.spark.history import random_store, write_segments
+
+
+def test_one_batch_equals_the_oracle(lake: Lake, journal: Path) -> None:
+    store = random_store(1, steps=150)
+    write_segments(journal, store.events, cuts=(20, 50))
+    (told,) = run(lake, journal)
+    assert told.events == len(store.events)
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
+    store = random_store(2, steps=160)
+    paths = write_segments(journal / "all", store.events, cuts=(10, 30, 31, 60, 90))
+    for path in paths:
+        for file in (path, path.with_suffix(".json")):
+            shutil.copy(file, journal / file.name)
+        (told,) = run(lake, journal)
+        assert not told.late
+    assert list(run(lake, journal)) == []
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal: Path) -> None:
+    one, two = random_store(3, steps=120), random_store(4, steps=60, origin="store-2")
+    paths = write_segments(journal / "all", one.events, cuts=(15, 30, 45, 60))
+    paths += write_segments(journal / "all", two.events, cuts=(20,))
+    random.Random(0).shuffle(paths)
+    late = []
+    for path in paths:
+        for file in (path, path.with_suffix(".json")):
+            shutil.copy(file, journal / file.name)
+        late += [told.late for told in run(lake, journal)]
+    assert True in late
+    assert False in late
+    assert_lake_equals_oracle(lake, one.events + two.events)
+
+
+def test_a_batch_is_cut_by_its_number_of_events(lake: Lake, journal: Path) -> None:
+    store = random_store(5, steps=60)
+    write_segments(journal, store.events, cuts=(10, 20, 30))
+    told = list(run(lake, journal, events_max=1))
+    assert [batch.segments for batch in told] == [1, 1, 1, 1]
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_compaction_keeps_every_row_and_leaves_one_directory_a_partition(lake: Lake, journal: Path) -> None:
+    store = random_store(6, steps=80)
+    write_segments(journal, store.events, cuts=range(10, 60, 10))
+    list(run(lake, journal, events_max=1))
+    crowded = [len(found) for found in lake.head.partitions("events").values()]
+    with lake.writing():
+        done = compact(lake)
+    assert max(crowded) > 1
+    assert {"events", "messages"} <= {one.table for one in done}
+    assert {len(found) for table in lake.head.tables.values() for found in table.values()} == {1}
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_a_batch_leaves_pending_messages_of_other_days_alone(lake: Lake, journal: Path) -> None:
+    store = random_store(7, steps=60)
+    cut = store.sequence
+    far = [name for name in _placed(store.pending.values()) if name > 40]
+    assert far
+    for _ in range(30):
+        store.now += 100
+        store.lease()
+        store.settle()
+    paths = write_segments(journal / "all", store.events, cuts=(cut,))
+    before = {}
+    for path in paths:
+        for file in (path, path.with_suffix(".json")):
+            shutil.copy(file, journal / file.name)
+        list(run(lake, journal))
+        before = before or dict(lake.head.partitions("messages"))
+    after = lake.head.partitions("messages")
+    same = [name for name in before if name.startswith("state=open/") and after.get(name) == before[name]]
+    assert same
+    done = [name for name in before if name.startswith("state=done/")]
+    assert all(set(before[name]) <= set(after[name]) for name in done)
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def _placed(messages: object) -> list[int]:
+    return [(m.ts - 1_790_000_000_000) // 86_400_000 for m in messages]  # type: ignore[attr-defined]
+
+
+def test_nothing_is_left_of_replaced_files_but_what_the_newest_commits_need(lake: Lake, journal: Path) -> None:
+    store = random_store(8, steps=60)
+    write_segments(journal, store.events, cuts=range(5, 50, 5))
+    list(run(lake, journal, events_max=1))
+    with lake.writing():
+        compact(lake)
+        needed = {name for name in lake.files.list("_commits")}
+    assert len(needed) == 5
+    stale = Path(lake.files.local or "") / "messages" / "batch=999-orphan"
+    stale.mkdir()
+    with lake.writing():
+        pass
+    assert not stale.exists()
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_a_second_writer_is_refused(lake: Lake, journal: Path) -> None:
+    from dejaq.errors import PipelineError
+
+    other = Lake(lake.spark, lake.files.address)
+    with lake.writing(), pytest.raises(PipelineError, match="another pipeline writes"), other.writing():
+        pass
+
+
+def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) -> None:
+    from dejaq.errors import PipelineError
+
+    store = random_store(9, steps=20)
+    write_segments(journal, store.events, cuts=())
+    other = Lake(lake.spark, lake.files.address)
+    list(run(lake, journal))
+    with pytest.raises(PipelineError, match="is there already"):
+        other.commit(other.head)
+    assert len(collected(Lake(lake.spark, lake.files.address).read("events"))) == len(store.events)
