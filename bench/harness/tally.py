@@ -19,7 +19,8 @@ class Tally:
     target: int
     deadline_ns: int
     timed: bool
-    late_us: array[int] = field(default_factory=lambda: array("q"))
+    # Read only at the end, so that measuring costs next to nothing while messages arrive.
+    seen: list[tuple[int, Sequence[bytes]]] = field(default_factory=list)
     count: int = 0
     first_ns: int = 0
     last_ns: int = 0
@@ -30,7 +31,7 @@ class Tally:
         if not self.first_ns:
             self.first_ns = now_ns
         if self.timed:
-            self.late_us.extend(lateness_us(bodies, now_ns // 1_000))
+            self.seen.append((now_ns, bodies))
 
     def deleted(self, count: int) -> None:
         """So many are settled for good."""
@@ -38,6 +39,13 @@ class Tally:
         self.count += count
         with self.delivered.get_lock():
             self.delivered.value += count
+
+    def late_us(self) -> array[int]:
+        """How late each message was when user code had it."""
+        late = array("q")
+        for now_ns, bodies in self.seen:
+            late.extend(lateness_us(bodies, now_ns // 1_000))
+        return late
 
     def done(self) -> bool:
         """Whether everything is delivered, or it is time to give up."""

@@ -91,7 +91,7 @@ async def _consume(client: Client, order: Consume, pipe: Connection, delivered: 
         start_ns=start_ns,
         end_ns=tally.last_ns or start_ns,
         first_ns=tally.first_ns,
-        late_us=tally.late_us.tobytes(),
+        late_us=tally.late_us().tobytes(),
     )
 
 

@@ -33,7 +33,10 @@ KNOWN = frozenset(
         "startingoffsets",
         "maxoffsetspertrigger",
         "failondataloss",
+        # Spark's own, which come along.
         "path",
+        "checkpointlocation",
+        "queryname",
     }
 )
 

@@ -54,8 +54,11 @@ def decide_create(*, exists: bool, same_content: bool) -> Code:
 
 
 def decide_lease(standing: Standing, *, until: int, expires: int, now: int) -> Code:
-    """A lease is allowed on what is available, or free and due within the prefetch window."""
-    if expires <= now or until > now + limits.PREFETCH_MS_MAX:
+    """A lease is allowed on what is available, or free and due within the prefetch window.
+
+    It must end behind `until`: rows that are not due yet would otherwise be lost, and so available, before their time.
+    """
+    if expires <= max(now, until) or until > now + limits.PREFETCH_MS_MAX:
         return Code.INVALID_LEASE
     if standing.lock_consumer and standing.ts > now:
         return Code.LEASED

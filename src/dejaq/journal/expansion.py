@@ -1,7 +1,8 @@
 """Journal records, which name what happened to many messages at once, expanded to one row an event.
 
-Nothing here is done row by row: what a group of events shares is noted once and repeated by numpy, and columns
-are copied as a whole.
+Nothing here is done row by row: what a group of events shares is written as a slice of a column, and columns are copied
+as a whole. The memory of the columns is used again for the next batch, since touching new memory would cost more than
+all of this.
 """
 
 from __future__ import annotations
@@ -13,140 +14,176 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dejaq.journal.identifiers import Identifiers, counting
+from dejaq.journal.identifiers import Identifiers
 from dejaq.journal.schema import KINDS, SCHEMA
 from dejaq.protocol.v1 import journal_pb2 as journal
 
 _CREATED, _LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
-Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+# Where each column of a group of events goes.
+_LISTED = {
+    "ts_ms": "ts",
+    "priority": "priorities",
+    "attempts": "attempts",
+    "body_bytes": "body_bytes",
+    "body_crc": "body_crcs",
+    "handed_us": "handed_us",
+}
 
 
 class Expansion:
-    """Gathers records; `take` gives their events as a batch of columns."""
+    """Gathers records; `take` gives their events as a batch of columns, which holds until the next record is added."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, *, rows: int) -> None:
         self._origin = origin
-        self._clear()
-
-    def _clear(self) -> None:
-        self.rows = 0
-        self._ids = Identifiers()
-        self._counts: list[int] = []
-        self._firsts: list[int] = []
-        self._shared: dict[str, list[int]] = {name: [] for name in ("sequence", "at_ms", "lease", "expires_ms")}
-        self._names: dict[str, _Names] = {name: _Names() for name in ("kind", "topic", "actor")}
-        self._columns: dict[str, _Column] = {
-            name: _Column() for name in ("ts_ms", "priority", "attempts", "body_bytes", "body_crc", "handed_us")
+        self._capacity = rows
+        self._ids = Identifiers(rows)
+        self._numbers: dict[str, Numbers] = {
+            name: np.empty(rows, dtype=SCHEMA.field(name).type.to_pandas_dtype())
+            for name in ("sequence", "row", "at_ms", "lease")
         }
+        self._names = {name: _Names(rows) for name in ("kind", "topic", "actor")}
+        self._columns = {name: _Column(rows, SCHEMA.field(name).type) for name in ("expires_ms", *_LISTED)}
+        self._steps = np.arange(rows, dtype=np.int32)
+        self._zeros = np.zeros(rows, dtype=np.int32)
+        self.rows = 0
 
     def add(self, record: bytes) -> int:
         """Take in one serialized record; its sequence."""
         parsed = journal.JournalRecord.FromString(record)
-        first = 0
+        sequence, at_ms, first = parsed.sequence, parsed.at_ms, 0
         for events in parsed.events:
-            first += self._add(parsed.sequence, parsed.at_ms, first, events)
-        return int(parsed.sequence)
+            first += self._add(sequence, at_ms, first, events)
+        return int(sequence)
 
     def _add(self, sequence: int, at_ms: int, first: int, events: journal.Events) -> int:
         count = self._add_ids(events)
-        kind = events.kind
-        self._counts.append(count)
-        self._firsts.append(first)
-        shared = self._shared
-        shared["sequence"].append(sequence)
-        shared["at_ms"].append(at_ms)
-        shared["lease"].append(events.lease)
-        shared["expires_ms"].append(events.expires)
-        names = self._names
-        names["kind"].add(KINDS[kind])
-        names["topic"].add(events.topic)
-        names["actor"].add(events.actor)
-        columns, place = self._columns, (self.rows, count)
-        columns["ts_ms"].add(events.ts, place)
-        columns["priority"].add(events.priorities, place, default=0 if kind == _CREATED else None)
-        columns["attempts"].add(events.attempts, place, default=1 if kind == _LEASED else None)
-        columns["body_bytes"].add(events.body_bytes, place)
-        columns["body_crc"].add(events.body_crcs, place)
-        columns["handed_us"].add(events.handed_us, place)
-        self.rows += count
+        start, end = self.rows, self.rows + count
+        if max(end, first + count) > self._capacity:
+            self._grow(max(end, first + count))
+        place, numbers, columns = slice(start, end), self._numbers, self._columns
+        numbers["sequence"][place] = sequence
+        numbers["row"][place] = self._steps[first : first + count]
+        numbers["at_ms"][place] = at_ms
+        numbers["lease"][place] = events.lease
+        self._names["kind"].put(place, KINDS[events.kind])
+        self._names["topic"].put(place, events.topic)
+        self._names["actor"].put(place, events.actor)
+        if events.expires:
+            columns["expires_ms"].put(place, (events.expires,))
+        for name, field in _LISTED.items():
+            values = getattr(events, field)
+            if values:
+                columns[name].put(place, values)
+        if events.kind == _CREATED and not events.priorities:
+            columns["priority"].put(place, (0,))
+        elif events.kind == _LEASED and not events.attempts:
+            columns["attempts"].put(place, (1,))
+        self.rows = end
         return count
 
     def _add_ids(self, events: journal.Events) -> int:
         total = listed = 0
         for span in events.spans:
+            count = span.count
             if span.prefix:
-                self._ids.add_generated(span.prefix, span.first, span.count)
+                self._ids.add_generated(span.prefix, span.first, count)
             else:
-                self._ids.add_listed(events.ids[listed : listed + span.count])
-                listed += span.count
-            total += span.count
+                self._ids.add_listed(events.ids[listed : listed + count])
+                listed += count
+            total += count
         if listed != len(events.ids):
             raise ValueError(f"{len(events.ids)} ids for spans of {listed}")
         return total
 
+    def _grow(self, rows: int) -> None:
+        self._capacity = 2 * rows
+        self._numbers = {name: _larger(values, 2 * rows) for name, values in self._numbers.items()}
+        self._steps = np.arange(2 * rows, dtype=np.int32)
+        self._zeros = np.zeros(2 * rows, dtype=np.int32)
+        for names in self._names.values():
+            names.grow(2 * rows)
+        for column in self._columns.values():
+            column.grow(2 * rows)
+
     def take(self) -> pa.RecordBatch:
         """The events gathered so far, in order; gathering begins anew."""
-        counts = np.array(self._counts, dtype=np.int64)
-        shared = {name: np.array(values, dtype=np.int64) for name, values in self._shared.items()}
-        ended = np.repeat(shared["expires_ms"] == 0, counts)
-        arrays: dict[str, pa.Array] = {
-            "origin": _spelled(np.zeros(self.rows, dtype=np.int32), [self._origin]),
-            "row": pa.array(counting(counts, np.array(self._firsts, dtype=np.int64)).astype(np.int32)),
-            "id": self._ids.array(),
-            "expires_ms": pa.array(np.repeat(shared.pop("expires_ms"), counts), mask=ended),
-        }
-        for name, values in shared.items():
-            arrays[name] = pa.array(np.repeat(values, counts))
-        for name, spelling in self._names.items():
-            arrays[name] = spelling.array(counts)
-        for name, column in self._columns.items():
-            arrays[name] = column.array(counts, SCHEMA.field(name).type, zero_is_null=name == "handed_us")
-        self._clear()
+        rows, self.rows = self.rows, 0
+        arrays: dict[str, pa.Array] = {name: _column_of(values[:rows]) for name, values in self._numbers.items()}
+        arrays["origin"] = pa.DictionaryArray.from_arrays(_column_of(self._zeros[:rows]), [self._origin])
+        arrays["id"] = self._ids.array()
+        self._ids.clear()
+        arrays |= {name: names.take(rows) for name, names in self._names.items()}
+        columns = self._columns
+        columns["handed_us"].forget_zeros(rows)
+        arrays |= {name: column.take(rows) for name, column in columns.items()}
         return pa.record_batch([arrays[name] for name in SCHEMA.names], names=SCHEMA.names)
 
 
 class _Names:
-    """A column of few different strings, one for each group of events."""
+    """A column of few different strings."""
 
-    def __init__(self) -> None:
-        self._codes: list[int] = []
+    def __init__(self, rows: int) -> None:
+        self._codes: Numbers = np.empty(rows, dtype=np.int32)
         self._known: dict[str, int] = {}
 
-    def add(self, name: str) -> None:
-        self._codes.append(self._known.setdefault(name, len(self._known)))
+    def put(self, place: slice, name: str) -> None:
+        """Set rows to a name."""
+        self._codes[place] = self._known.setdefault(name, len(self._known))
 
-    def array(self, counts: Ints) -> pa.DictionaryArray:
-        return _spelled(np.repeat(np.array(self._codes, dtype=np.int32), counts), list(self._known))
+    def grow(self, rows: int) -> None:
+        """Make room."""
+        self._codes = _larger(self._codes, rows)
+
+    def take(self, rows: int) -> pa.DictionaryArray:
+        """The column so far; it begins anew."""
+        known, self._known = list(self._known), {}
+        return pa.DictionaryArray.from_arrays(_column_of(self._codes[:rows]), pa.array(known, pa.string()))
 
 
 class _Column:
-    """A column of numbers of which a group of events has none, one for all, or one each."""
+    """A column of numbers that are not all there."""
 
-    def __init__(self) -> None:
-        self._scalars: list[int] = []
-        self._missing: list[bool] = []
-        self._listed: list[tuple[int, int, npt.NDArray[Any]]] = []
+    def __init__(self, rows: int, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._numbers: Numbers = np.zeros(rows, dtype=kind.to_pandas_dtype())
+        self._given: Numbers = np.zeros(rows, dtype=np.bool_)
+        self._used = False
 
-    def add(self, values: Sequence[int], place: tuple[int, int], *, default: int | None = None) -> None:
-        given = len(values)
-        if given > 1:
-            self._listed.append((*place, np.array(values)))
-        scalar = values[0] if given == 1 else default
-        self._scalars.append(scalar or 0)
-        self._missing.append(given == 0 and default is None)
+    def put(self, place: slice, values: Sequence[int]) -> None:
+        """Set rows to one number, or each to its own; numpy refuses a list of any other length."""
+        self._numbers[place] = values[0] if len(values) == 1 else np.array(values)
+        self._given[place] = True
+        self._used = True
 
-    def array(self, counts: Ints, kind: pa.DataType, *, zero_is_null: bool) -> pa.Array:
-        if all(self._missing):
-            return pa.nulls(int(counts.sum()), kind)
-        numbers = np.repeat(np.array(self._scalars, dtype=kind.to_pandas_dtype()), counts)
-        for start, count, values in self._listed:
-            # A column that is neither one nor one a message does not fit, and numpy says so.
-            numbers[start : start + count] = values
-        missing = np.repeat(np.array(self._missing), counts)
-        if zero_is_null:
-            missing |= numbers == 0
-        return pa.array(numbers, mask=missing)
+    def forget_zeros(self, rows: int) -> None:
+        """Take a 0 for a number that is not there."""
+        if self._used:
+            self._given[:rows] &= self._numbers[:rows] != 0
+
+    def grow(self, rows: int) -> None:
+        """Make room."""
+        self._numbers, self._given = _larger(self._numbers, rows), _larger(self._given, rows)
+
+    def take(self, rows: int) -> pa.Array:
+        """The column so far; it begins anew."""
+        if not self._used:
+            # As good as any numbers, for none of them is there.
+            return _column_of(self._numbers[:rows], given=np.zeros((rows + 7) // 8, dtype=np.uint8))
+        self._used = False
+        packed = np.packbits(self._given[:rows], bitorder="little")
+        self._given[:rows] = False
+        return _column_of(self._numbers[:rows], given=packed)
 
 
-def _spelled(codes: npt.NDArray[np.int32], names: list[str]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
+def _larger(values: Numbers, rows: int) -> Numbers:
+    """The same values with room for more; what was not set is 0."""
+    larger = np.zeros(rows, dtype=values.dtype)
+    larger[: len(values)] = values
+    return larger
+
+
+def _column_of(numbers: Numbers, given: npt.NDArray[np.uint8] | None = None) -> pa.Array:
+    """An array over the memory of `numbers`, those whose bit is not in `given` missing."""
+    validity = pa.py_buffer(given) if given is not None else None
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [validity, pa.py_buffer(numbers)])

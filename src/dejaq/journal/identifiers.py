@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 PREFIX_CHARS = 24
@@ -15,12 +14,23 @@ _HEX_WORDS = np.frombuffer("".join(f"{number:04x}" for number in range(65_536)).
 
 
 class Identifiers:
-    """Ids in the order they are added: spans of generated counters, and listed ids."""
+    """Ids in the order they are added: spans of generated counters, and listed ids.
 
-    def __init__(self) -> None:
-        self._prefixes: list[bytes] = []
-        self._firsts: list[int] = []
-        self._counts: list[int] = []
+    The memory for `rows` ids, and more when they come, is used again and again: touching new memory would cost more
+    than making the ids.
+    """
+
+    def __init__(self, rows: int) -> None:
+        # One generated id is a row of 32 characters: a prefix, and a counter that is spelled when all are there.
+        self._chars = np.empty((rows, _ID_CHARS), dtype=np.uint8)
+        self._counters = np.empty(rows, dtype=np.int64)
+        self._steps = np.arange(rows, dtype=np.int64)
+        self._offsets = np.arange(0, (rows + 1) * _ID_CHARS, _ID_CHARS, dtype=np.int32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._generated_count = 0
         self._listed: list[str] = []
         # Stretches of one sort: (listed or not, how many).
         self._stretches: list[tuple[bool, int]] = []
@@ -30,10 +40,20 @@ class Identifiers:
         packed = prefix.encode("ascii")
         if len(packed) != PREFIX_CHARS or first + count > 2**32:
             raise ValueError(f"{prefix!r} and counter {first} make no generated id")
-        self._prefixes.append(packed)
-        self._firsts.append(first)
-        self._counts.append(count)
+        start = self._generated_count
+        end = self._generated_count = start + count
+        if end > len(self._counters):
+            self._grow(end)
+        self._chars[start:end].view("V32")[:] = np.void(packed + bytes(8))
+        np.add(self._steps[:count], first, out=self._counters[start:end])
         self._stretch(False, count)
+
+    def _grow(self, rows: int) -> None:
+        larger = Identifiers(2 * rows)
+        larger._chars[: len(self._chars)] = self._chars
+        larger._counters[: len(self._counters)] = self._counters
+        self._chars, self._counters = larger._chars, larger._counters
+        self._steps, self._offsets = larger._steps, larger._offsets
 
     def add_listed(self, ids: Iterable[str]) -> None:
         """Append ids as they are."""
@@ -42,11 +62,11 @@ class Identifiers:
         self._stretch(True, len(self._listed) - before)
 
     def array(self) -> pa.StringArray:
-        """All ids as one column."""
+        """All ids as one column, which holds until the next is added."""
         generated, listed = self._generated(), pa.array(self._listed, pa.string())
         if not self._listed:
             return generated
-        if not self._counts:
+        if not self._generated_count:
             return listed
         pieces: list[pa.Array] = []
         positions = {False: 0, True: 0}
@@ -62,21 +82,10 @@ class Identifiers:
         self._stretches.append((is_listed, count))
 
     def _generated(self) -> pa.StringArray:
-        counts = np.array(self._counts, dtype=np.int64)
-        total = int(counts.sum())
-        prefixes = np.frombuffer(b"".join(self._prefixes), dtype=np.uint32).reshape(-1, PREFIX_CHARS // 4)
-        words = np.empty((total, _ID_CHARS // 4), dtype=np.uint32)
-        words[:, : PREFIX_CHARS // 4] = np.repeat(prefixes, counts, axis=0)
-        counters = counting(counts, np.array(self._firsts, dtype=np.int64))
-        words[:, -2] = _HEX_WORDS[counters >> 16]
-        words[:, -1] = _HEX_WORDS[counters & 0xFFFF]
-        offsets = np.arange(0, (total + 1) * _ID_CHARS, _ID_CHARS, dtype=np.int32)
-        return pa.StringArray.from_buffers(total, pa.py_buffer(offsets), pa.py_buffer(words))
-
-
-def counting(counts: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """For each (count, first): first, first + 1 and so on, laid end to end."""
-    starts = np.cumsum(counts) - counts
-    numbers: npt.NDArray[np.int64] = np.arange(int(counts.sum()), dtype=np.int64)
-    numbers += np.repeat(firsts - starts, counts)
-    return numbers
+        total = self._generated_count
+        words, counters = self._chars.view(np.uint32), self._counters[:total]
+        words[:total, -2] = _HEX_WORDS[counters >> 16]
+        words[:total, -1] = _HEX_WORDS[counters & 0xFFFF]
+        return pa.StringArray.from_buffers(
+            total, pa.py_buffer(self._offsets[: total + 1]), pa.py_buffer(self._chars[:total])
+        )

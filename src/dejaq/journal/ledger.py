@@ -28,7 +28,7 @@ from dejaq.journal.names import (
     named_files,
 )
 from dejaq.journal.retention import RetentionPolicy
-from dejaq.journal.segment import SEGMENT_ROWS_MAX, Written, file_hash, write_segment
+from dejaq.journal.segment import SEGMENT_ROWS_MAX, Written, expansion_of, file_hash, write_segment
 
 _Statement = TypeVar("_Statement", bound=Statement)
 
@@ -46,6 +46,7 @@ class Ledger:
         self.origin = origin
         self._directory = directory
         self._key = key
+        self._expansion = expansion_of(origin)
         self._kept: list[_Kept] = []
         self._previous_sha256 = ""
         # The last sequence that has been exported.
@@ -120,7 +121,7 @@ class Ledger:
         After a failure the ledger must be opened anew, since the directory alone knows how far it came.
         """
         aside = aside_of(self._path(SEGMENT_SUFFIX))
-        written = write_segment(aside, self.origin, records, rows_max=rows_max)
+        written = write_segment(aside, self._expansion, records, rows_max=rows_max)
         name = SegmentName(self.origin, written.first, written.last)
         manifest = Manifest(
             origin=self.origin,

@@ -1,7 +1,7 @@
 """One segment: the events of consecutive records as a Parquet file.
 
-The encodings were chosen by measurement (docs/journal.md): deltas for what counts up, prefixes for ids, dictionaries
-for names, zstd on top.
+The format and the encodings were chosen by measurement (docs/journal.md): deltas for what counts up, dictionaries for
+names, zstd on top.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 
 from dejaq.journal.expansion import Expansion
 from dejaq.journal.schema import SCHEMA
+from dejaq.limits import BATCH_COUNT_MAX
 
-ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_ROWS = 64 * 1024
 SEGMENT_ROWS_MAX = 1_000_000
 
 _NAMES = ("origin", "kind", "topic", "actor")
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
-_ENCODINGS = {**dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"), "id": "DELTA_BYTE_ARRAY"}
+_ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
+# What a reader may skip row groups by.
+_STATISTICS = ("sequence", "at_ms")
 # Names go in as dictionaries, which saves looking at each of them; in the file they are strings.
 _WRITTEN = pa.schema(
     [
@@ -42,9 +45,15 @@ class Written:
     events: int
 
 
-def write_segment(path: Path, origin: str, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX) -> Written:
+def expansion_of(origin: str) -> Expansion:
+    """What segments of an origin are expanded with: made once, for its memory is used again."""
+    return Expansion(origin, rows=ROW_GROUP_ROWS + BATCH_COUNT_MAX)
+
+
+def write_segment(
+    path: Path, expansion: Expansion, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX
+) -> Written:
     """Write the events of consecutive records until `rows_max` is reached; a record is never cut."""
-    expansion = Expansion(origin)
     taken = first = last = events = 0
     with pq.ParquetWriter(
         path,
@@ -52,6 +61,7 @@ def write_segment(path: Path, origin: str, records: Sequence[bytes], *, rows_max
         compression="zstd",
         use_dictionary=list(_NAMES),
         column_encoding=_ENCODINGS,
+        write_statistics=list(_STATISTICS),
         store_schema=False,
     ) as writer:
         for record in records:

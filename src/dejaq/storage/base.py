@@ -182,7 +182,10 @@ class Storage(Protocol):
         expires: int,
         now: int,
     ) -> Outcomes:
-        """Move the end of a live lease: OK or LEASE_LOST by row number. The lease id stays."""
+        """Move the end of a live lease to `expires`: OK or LEASE_LOST by row number. The lease id stays.
+
+        A lease is never shortened: it ends behind the time its message is due, and must go on doing so.
+        """
 
     async def release(
         self,

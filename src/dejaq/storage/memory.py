@@ -258,11 +258,18 @@ class MemoryStorage:
         expires: int,
         now: int,
     ) -> Outcomes:
-        """Move the end of a live lease; the lease id stays."""
+        """Move the end of a live lease, never to an earlier time; the lease id stays."""
         timeline = self._timeline(topic)
         lease = timeline.leases.get(lease_id)
-        outcomes, settled = _settle(lease, consumer, rows, now, lambda message, _: timeline.hold(message, expires))
-        self._journal.settled(EXTENDED, topic, lease, settled, expires=expires)
+        moved: list[tuple[int, HeldMessage]] = []
+
+        def lengthen(message: HeldMessage, position: int) -> None:
+            if message.ts < expires:
+                timeline.hold(message, expires)
+                moved.append((position, message))
+
+        outcomes, _ = _settle(lease, consumer, rows, now, lengthen)
+        self._journal.settled(EXTENDED, topic, lease, moved, expires=expires)
         self._journal.commit(now)
         return outcomes
 

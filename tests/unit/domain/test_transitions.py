@@ -44,13 +44,14 @@ def test_create_needs_a_free_id():
     ],
 )
 def test_lease_needs_what_is_available_or_nearly_due(message, until, code):
-    assert decide_lease(message, until=until, expires=NOW + 1, now=NOW) is code
+    assert decide_lease(message, until=until, expires=max(until, NOW) + 1, now=NOW) is code
 
 
 def test_a_lease_ends_after_now_and_looks_only_so_far_ahead():
     edge = NOW + limits.PREFETCH_MS_MAX
-    assert decide_lease(standing(), until=edge, expires=NOW + 1, now=NOW) is Code.OK
-    assert decide_lease(standing(), until=edge + 1, expires=NOW + 1, now=NOW) is Code.INVALID_LEASE
+    assert decide_lease(standing(), until=edge, expires=edge + 1, now=NOW) is Code.OK
+    assert decide_lease(standing(), until=edge, expires=edge, now=NOW) is Code.INVALID_LEASE
+    assert decide_lease(standing(), until=edge + 1, expires=edge + 2, now=NOW) is Code.INVALID_LEASE
     assert decide_lease(standing(), until=NOW, expires=NOW, now=NOW) is Code.INVALID_LEASE
 
 

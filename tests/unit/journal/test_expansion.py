@@ -75,7 +75,7 @@ def row_of(event: Event) -> dict[str, Any]:
 @settings(deadline=None)
 @given(st.lists(st.lists(groups(), min_size=1, max_size=3), min_size=1, max_size=4))
 def test_columns_tell_what_the_records_say(records: list[list[journal.Events]]) -> None:
-    expansion = Expansion("here")
+    expansion = Expansion("here", rows=4)
     expected: list[dict[str, Any]] = []
     for number, events in enumerate(records, start=1):
         record = journal.JournalRecord(sequence=number, at_ms=1_700_000_000_000 + number, events=events)
@@ -94,10 +94,9 @@ def test_a_column_of_a_wrong_length_is_refused() -> None:
     events = record.events.add(kind=journal.EVENT_CREATED)
     events.spans.add(count=3, prefix=PREFIX)
     events.ts.extend([1, 2])
-    expansion = Expansion("here")
-    expansion.add(record.SerializeToString())
+    expansion = Expansion("here", rows=4)
     with pytest.raises(ValueError, match="shape"):
-        expansion.take()
+        expansion.add(record.SerializeToString())
 
 
 def test_ids_that_no_span_names_are_refused() -> None:
@@ -105,7 +104,7 @@ def test_ids_that_no_span_names_are_refused() -> None:
     events = record.events.add(kind=journal.EVENT_CREATED, ids=["a", "b"])
     events.spans.add(count=1)
     with pytest.raises(ValueError, match="2 ids for spans of 1"):
-        Expansion("here").add(record.SerializeToString())
+        Expansion("here", rows=4).add(record.SerializeToString())
 
 
 def test_an_unknown_kind_is_refused() -> None:
@@ -113,4 +112,4 @@ def test_an_unknown_kind_is_refused() -> None:
     record.events.add(kind=journal.EVENT_CREATED).spans.add(count=1, prefix=PREFIX)
     packed = record.SerializeToString().replace(b"\x08\x01\x32", b"\x08\x63\x32")
     with pytest.raises(KeyError):
-        Expansion("here").add(packed)
+        Expansion("here", rows=4).add(packed)

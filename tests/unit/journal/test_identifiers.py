@@ -18,7 +18,7 @@ LISTED = st.lists(st.text(alphabet="aZ09.:-_", min_size=1, max_size=64), min_siz
 @settings(deadline=None)
 @given(st.lists(GENERATED | LISTED, max_size=12))
 def test_ids_come_out_as_they_were_named_and_in_order(stretches: list[tuple[str, int, int] | list[str]]) -> None:
-    identifiers, expected = Identifiers(), []
+    identifiers, expected = Identifiers(4), []
     for stretch in stretches:
         if isinstance(stretch, list):
             identifiers.add_listed(stretch)
@@ -32,4 +32,4 @@ def test_ids_come_out_as_they_were_named_and_in_order(stretches: list[tuple[str,
 @pytest.mark.parametrize(("prefix", "first", "count"), [("abc", 0, 1), ("0" * 24, 2**32 - 1, 2)])
 def test_what_is_no_generated_id_is_refused(prefix: str, first: int, count: int) -> None:
     with pytest.raises(ValueError, match="no generated id"):
-        Identifiers().add_generated(prefix, first, count)
+        Identifiers(1).add_generated(prefix, first, count)

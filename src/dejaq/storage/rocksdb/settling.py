@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 from dejaq.domain.batch import Outcomes, RowRange, whole
 from dejaq.domain.transitions import Standing, decide_by_consumer
@@ -93,9 +95,13 @@ def delete(settlement: Settlement, handed_us: Sequence[int], batch: Batch) -> No
 
 
 def extend(settlement: Settlement, expires: int, batch: Batch) -> None:
-    """Give the held rows another end."""
+    """Give the held rows a later end; those that have one already keep it."""
     image, lease = settlement.image, settlement.lease
-    if lease is None or not settlement.held:
+    if lease is None:
+        return
+    sooner = [rows for end, rows in lease.terms.items() if end < expires]
+    settlement.held &= reduce(or_, sooner, 0)
+    if not settlement.held:
         return
     settlement.tell(EXTENDED, expires=expires)
     lease.move(settlement.held, expires)

@@ -33,5 +33,5 @@ def test_a_message_that_comes_early_is_seen_as_early() -> None:
     seen = tally(multiprocessing.get_context("spawn").Value("q", 0), target=1)
     now_us = time.time_ns() // 1_000
     seen.taken([stamped(now_us + 60_000_000), stamped(now_us - 60_000_000)])
-    early, late = seen.late_us
+    early, late = seen.late_us()
     assert early < 0 < late

@@ -1,0 +1,119 @@
+"""The conservation audit: every message that was created is deleted, cancelled, dead-lettered or on the timeline.
+
+The lake says what became of each message; a snapshot of the live timeline says what is there. The system may go on
+meanwhile: what was created, or ended, while the snapshot was taken may be in it or not. Only the rest is judged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dejaq.pipeline.messages import OUTCOMES, PENDING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LOST, DOUBLED, EARLY, UNEXPLAINED = "lost", "doubled", "early", "unexplained"
+_FINDING = ("topic", "id", "finding", "detail")
+
+
+def balance(messages: DataFrame) -> DataFrame:
+    """For each topic: created, and what became of it. `difference` is what the journal does not account for."""
+    outcome = F.col("outcome")
+    ended = [F.count(F.when(outcome == name, 1)).alias(name) for name in (*OUTCOMES, PENDING)]
+    summed = messages.groupBy("topic").agg(F.count(F.when(F.col("born").isNotNull(), 1)).alias("created"), *ended)
+    accounted = sum((F.col(name) for name in (*OUTCOMES, PENDING)), F.lit(0))
+    return summed.withColumn("difference", F.col("created") - accounted).orderBy("topic")
+
+
+def audit(
+    messages: DataFrame,
+    releases: DataFrame,
+    snapshot: DataFrame | None = None,
+    *,
+    begun_ms: int = 0,
+    ended_ms: int = 0,
+) -> DataFrame:
+    """Every message that is lost, doubled, early or unexplained: topic, id, finding, detail.
+
+    `snapshot` has the topic and id of everything on the timeline, read between `begun_ms` and `ended_ms`. Without it
+    the journal is checked against itself alone.
+    """
+    found = _early(messages, releases).unionByName(_contradictions(messages))
+    if snapshot is not None:
+        found = found.unionByName(_against(messages, snapshot, begun_ms, ended_ms))
+    return found.orderBy("finding", "topic", "id")
+
+
+def _finding(rows: DataFrame, finding: str | Column, detail: Column) -> DataFrame:
+    named = F.lit(finding) if isinstance(finding, str) else finding
+    return rows.select("topic", "id", named.alias("finding"), detail.alias("detail"))
+
+
+def _time(column: str) -> Column:
+    return F.date_format(F.timestamp_millis(F.col(column)), "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
+
+
+def _early(messages: DataFrame, releases: DataFrame) -> DataFrame:
+    columns = ("topic", "id", "lateness_ms")
+    handed = messages.where(F.col("outcome") == "deleted").select(*columns).unionByName(releases.select(*columns))
+    detail = F.format_string("handed over %.3f ms before its time", -F.col("lateness_ms"))
+    return _finding(handed.where(F.col("lateness_ms") < 0), EARLY, detail)
+
+
+def _contradictions(messages: DataFrame) -> DataFrame:
+    """What cannot have happened by the journal's own account: two of one id at once, and events of no message."""
+    born = F.col("born").isNotNull()
+    by_id = messages.groupBy("topic", "id").agg(
+        F.count(F.when(born, 1)).alias("lives"),
+        F.count(F.when(born & (F.col("outcome") == PENDING), 1)).alias("pending"),
+        F.count(F.when(~born & (F.col("outcome") != PENDING), 1)).alias("stray_endings"),
+        F.count(F.when(~born & (F.col("outcome") == PENDING), 1)).alias("strays"),
+        F.first(F.when(~born & (F.col("outcome") != PENDING), F.col("outcome")), ignorenulls=True).alias("ending"),
+    )
+    # A history that goes on under another origin, as after restoring a backup, ends there what began here.
+    open_here = F.col("pending") - F.col("stray_endings")
+    twice = by_id.where((open_here > 1) | ((F.col("stray_endings") > F.col("pending")) & (F.col("lives") > 0)))
+    detail = F.when(open_here > 1, F.format_string("created %d times and not ended between", F.col("pending"))).otherwise(
+        F.format_string("%s once more after its end", F.col("ending"))
+    )
+    unknown = by_id.where((F.col("lives") == 0) & (F.col("stray_endings") + F.col("strays") > 0))
+    about = F.when(F.col("ending").isNotNull(), F.format_string("%s, but never created", F.col("ending"))).otherwise(
+        F.lit("changed, but never created")
+    )
+    return _finding(twice, DOUBLED, detail).unionByName(_finding(unknown, UNEXPLAINED, about))
+
+
+def _against(messages: DataFrame, snapshot: DataFrame, begun_ms: int, ended_ms: int) -> DataFrame:
+    finished, created = F.col("finished_ms"), F.col("created_ms")
+    born = F.col("born").isNotNull()
+    stands = born & (created < begun_ms) & (finished.isNull() | (finished > ended_ms))
+    may_stand = (created.isNull() | (created <= ended_ms)) & (finished.isNull() | (finished >= begun_ms))
+    by_id = messages.groupBy("topic", "id").agg(
+        F.count(F.when(stands, 1)).alias("stands"),
+        F.count(F.when(may_stand, 1)).alias("may_stand"),
+        F.count(F.when(~born & finished.isNotNull() & (finished <= ended_ms), 1)).alias("stray_endings"),
+        F.max_by("outcome", "finished_ms").alias("ending"),
+        F.max("finished_ms").alias("finished_ms"),
+        F.max("created_ms").alias("created_ms"),
+    )
+    there = snapshot.groupBy("topic", "id").agg(F.count(F.lit(1)).alias("there"))
+    joined = by_id.join(there, ["topic", "id"], "full_outer").fillna(
+        0, subset=["stands", "may_stand", "stray_endings", "there"]
+    )
+    lost = joined.where((F.col("there") == 0) & (F.col("stands") > F.col("stray_endings")))
+    gone = F.format_string("created %s, never ended, and not on the timeline", _time("created_ms"))
+    extra = joined.where((F.col("there") > 0) & (F.col("may_stand") == 0))
+    why = F.when(
+        F.col("finished_ms").isNotNull(),
+        F.format_string("on the timeline, though %s %s", F.col("ending"), _time("finished_ms")),
+    ).otherwise(F.lit("on the timeline, but never created"))
+    several = joined.where(F.col("there") > 1)
+    times = F.format_string("%d times on the timeline", F.col("there"))
+    return (
+        _finding(lost, LOST, gone)
+        .unionByName(_finding(extra, UNEXPLAINED, why))
+        .unionByName(_finding(several, DOUBLED, times))
+    )
