@@ -45,7 +45,7 @@ CREDIT_ROWS_DEFAULT = 10_000
 CREDIT_BYTES_DEFAULT = 64 * 1024 * 1024
 LEASE_ROWS_MAX = 2_000
 
-SNAPSHOTS_MAX = 16
+SNAPSHOTS_MAX = 64
 SNAPSHOT_IDLE_MS_MAX = 600_000
 
 # How far ahead of its time a message may be leased to a consumer, whose SDK holds it until then.

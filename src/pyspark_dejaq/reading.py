@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from dejaq.domain.message import Status
-from dejaq.errors import NoBroker, Unavailable
+from dejaq.errors import Indefinite, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
@@ -135,15 +135,15 @@ class FilteringReader(PendingReader):
 
 def open_snapshot(options: Options, topic: str) -> tuple[str, carrier.SnapshotResponse]:
     """The first broker that answers, and the snapshot it took."""
-    failure: Unavailable | None = None
     for address in options.addresses:
         transport = BlockingTransport(address)
         try:
             request = carrier.SnapshotRequest(topic=topic)
             timeout = options.timeout / len(options.addresses)
             return address, transport.call("Carrier.OpenSnapshot", request, carrier.SnapshotResponse, timeout)
-        except Unavailable as error:
-            failure = error
+        except (Unavailable, Indefinite):
+            continue
         finally:
             transport.close()
-    raise failure or NoBroker()
+    where = ", ".join(options.addresses)
+    raise NoBroker(f"no broker answered at {where} within {options.timeout:g} s; check dejaq.url and that it runs")

@@ -105,7 +105,7 @@ def test_nothing_is_left_of_replaced_files_but_what_the_newest_commits_need(lake
     list(run(lake, journal, events_max=1))
     with lake.writing():
         compact(lake)
-        needed = {name for name in lake.files.list("_commits")}
+        needed = lake.files.list("_commits")
     assert len(needed) == 5
     stale = Path(lake.files.local or "") / "messages" / "batch=999-orphan"
     stale.mkdir()

@@ -19,7 +19,7 @@ MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 FILE_BYTES_MAX = 1024 * 1024
 VAGUE = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "stuff"})
-TEST_FOLDERS = frozenset({"unit", "conformance", "integration", "acceptance", "chaos", "fuzz"})
+TEST_FOLDERS = frozenset({"unit", "conformance", "integration", "acceptance", "chaos", "fuzz", "spark"})
 
 
 @cache

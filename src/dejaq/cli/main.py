@@ -27,6 +27,7 @@ COMMANDS = {
     "top": "dejaq.cli.top:top",
     "shell": "dejaq.cli.shell:shell",
     "audit": "dejaq.cli.audit:audit",
+    "pipeline": "dejaq.cli.pipeline:pipeline",
     "bench": "dejaq.cli.bench:bench",
 }
 

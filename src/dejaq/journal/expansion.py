@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dejaq.journal.identifiers import Identifiers
-from dejaq.journal.schema import KINDS, SCHEMA
+from dejaq.journal.identifiers import Identifiers, strings_of
+from dejaq.journal.schema import KINDS, SCHEMA, WRITTEN
 from dejaq.protocol.v1 import journal_pb2 as journal
 
 _CREATED, _LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
@@ -110,14 +110,14 @@ class Expansion:
         """The events gathered so far, in order; gathering begins anew."""
         rows, self.rows = self.rows, 0
         arrays: dict[str, pa.Array] = {name: _column_of(values[:rows]) for name, values in self._numbers.items()}
-        arrays["origin"] = pa.DictionaryArray.from_arrays(_column_of(self._zeros[:rows]), [self._origin])
+        arrays["origin"] = pa.DictionaryArray.from_arrays(_column_of(self._zeros[:rows]), strings_of([self._origin]))
         arrays["id"] = self._ids.array()
         self._ids.clear()
         arrays |= {name: names.take(rows) for name, names in self._names.items()}
         columns = self._columns
         columns["handed_us"].forget_zeros(rows)
         arrays |= {name: column.take(rows) for name, column in columns.items()}
-        return pa.record_batch([arrays[name] for name in SCHEMA.names], names=SCHEMA.names)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=WRITTEN)
 
 
 class _Names:
@@ -138,7 +138,7 @@ class _Names:
     def take(self, rows: int) -> pa.DictionaryArray:
         """The column so far; it begins anew."""
         known, self._known = list(self._known), {}
-        return pa.DictionaryArray.from_arrays(_column_of(self._codes[:rows]), pa.array(known, pa.string()))
+        return pa.DictionaryArray.from_arrays(_column_of(self._codes[:rows]), strings_of(known))
 
 
 class _Column:

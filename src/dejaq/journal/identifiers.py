@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ class Identifiers:
 
     def array(self) -> pa.StringArray:
         """All ids as one column, which holds until the next is added."""
-        generated, listed = self._generated(), pa.array(self._listed, pa.string())
+        generated, listed = self._generated(), strings_of(self._listed)
         if not self._listed:
             return generated
         if not self._generated_count:
@@ -89,3 +89,11 @@ class Identifiers:
         return pa.StringArray.from_buffers(
             total, pa.py_buffer(self._offsets[: total + 1]), pa.py_buffer(self._chars[:total])
         )
+
+
+def strings_of(texts: Sequence[str]) -> pa.StringArray:
+    """A column of texts. Built by hand, since `pyarrow.array` brings in the whole of pandas to look at a list."""
+    packed = [text.encode() for text in texts]
+    offsets = np.zeros(len(packed) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, packed), dtype=np.int32, count=len(packed)), out=offsets[1:])
+    return pa.StringArray.from_buffers(len(packed), pa.py_buffer(offsets), pa.py_buffer(b"".join(packed)))

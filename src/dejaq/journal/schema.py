@@ -13,6 +13,7 @@ KINDS: dict[int, str] = {
     if number != journal.EVENT_KIND_UNSPECIFIED
 }
 
+NAMES = ("origin", "kind", "topic", "actor")
 SCHEMA = pa.schema(
     [
         pa.field("origin", pa.string(), nullable=False),
@@ -33,5 +34,12 @@ SCHEMA = pa.schema(
         pa.field("body_bytes", pa.int32()),
         pa.field("body_crc", pa.int64()),
         pa.field("handed_us", pa.int64()),
+    ]
+)
+# Names are handed to the writer as dictionaries, which saves it looking at each of them; in the file they are strings.
+WRITTEN = pa.schema(
+    [
+        pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in NAMES else field
+        for field in SCHEMA
     ]
 )

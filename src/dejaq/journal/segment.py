@@ -15,24 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.journal.expansion import Expansion
-from dejaq.journal.schema import SCHEMA
+from dejaq.journal.schema import NAMES, SCHEMA, WRITTEN
 from dejaq.limits import BATCH_COUNT_MAX
 
 ROW_GROUP_ROWS = 64 * 1024
 SEGMENT_ROWS_MAX = 1_000_000
 
-_NAMES = ("origin", "kind", "topic", "actor")
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
 _ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
 # What a reader may skip row groups by.
 _STATISTICS = ("sequence", "at_ms")
-# Names go in as dictionaries, which saves looking at each of them; in the file they are strings.
-_WRITTEN = pa.schema(
-    [
-        pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in _NAMES else field
-        for field in SCHEMA
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +49,9 @@ def write_segment(
     taken = first = last = events = 0
     with pq.ParquetWriter(
         path,
-        _WRITTEN,
+        WRITTEN,
         compression="zstd",
-        use_dictionary=list(_NAMES),
+        use_dictionary=list(NAMES),
         column_encoding=_ENCODINGS,
         write_statistics=list(_STATISTICS),
         store_schema=False,
@@ -80,7 +72,7 @@ def write_segment(
 
 
 def _write(writer: pq.ParquetWriter, expansion: Expansion) -> int:
-    batch = expansion.take().cast(_WRITTEN)
+    batch = expansion.take()
     writer.write_batch(batch)
     return int(batch.num_rows)
 

@@ -37,9 +37,7 @@ def compact(lake: Lake, *, directories_max: int = 1) -> list[Compacted]:
     batch = lake.new_batch()
     after, done = lake.head, []
     for table in TABLES:
-        crowded = {
-            name: found for name, found in lake.head.partitions(table).items() if len(found) > directories_max
-        }
+        crowded = {name: found for name, found in lake.head.partitions(table).items() if len(found) > directories_max}
         if not crowded:
             continue
         rows = _gathered(lake.read(table, crowded), table)

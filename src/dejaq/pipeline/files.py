@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -21,11 +21,11 @@ class Files:
     """The files below one directory, through the file system of its address (file:, hdfs:, s3a: and so on)."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark._jvm
-        self._configuration = spark._jsc.hadoopConfiguration()
+        self._jvm: Any = cast("Any", spark._jvm)
+        jsc = cast("Any", spark._jsc)
         try:
             path = self._jvm.org.apache.hadoop.fs.Path(root)
-            self._system = path.getFileSystem(self._configuration)
+            self._system = path.getFileSystem(jsc.hadoopConfiguration())
             self._root = self._system.makeQualified(path)
         except Py4JError as error:
             raise PipelineError(f"the lake {root} cannot be used: {told(error)}") from None

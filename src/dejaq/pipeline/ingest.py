@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def run(
             say("checking", batch.events)
             for segment in batch.segments:
                 check(segment)
-            _ingest(lake, batch, lambda what, events=batch.events: say(what, events))
+            _ingest(lake, batch, partial(_say, say, batch.events))
             yield Ingested(
                 version=lake.head.version,
                 segments=len(batch.segments),
@@ -68,6 +69,10 @@ def run(
             )
         if found:
             compact(lake, directories_max=DIRECTORIES_MAX)
+
+
+def _say(say: Callable[[str, int], None], events: int, what: str) -> None:
+    say(what, events)
 
 
 def _ingest(lake: Lake, batch: Batch, say: Callable[[str], None]) -> None:

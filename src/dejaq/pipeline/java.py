@@ -95,13 +95,19 @@ def _wrapped(cache: Path) -> Java:
     home = cache / f"java-{'.'.join(map(str, version))}"
     script = home / "bin" / "java"
     text = _SCRIPT.format(java=shlex.quote(str(real / "bin" / "java")))
-    if not script.exists() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        aside = script.with_suffix(f".{os.getpid()}")
-        aside.write_text(text)
-        aside.chmod(0o755)
-        aside.replace(script)
+    put_script(script, text)
     return Java(home, version)
+
+
+def put_script(path: Path, text: str) -> None:
+    """Make a file that can be run, unless it is there already."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    aside.write_text(text)
+    aside.chmod(0o755)
+    aside.replace(path)
 
 
 _SCRIPT = """#!/bin/sh

@@ -1,8 +1,8 @@
 """Messages: one row a message, as the sum of its events.
 
 An event is written as a message row to which only that event has happened; rows of one message then add up to one, and
-adding further events to a row gives the same as adding up all of them at once. So a batch needs the rows of the messages
-that are still pending, and none of their earlier events.
+adding further events to a row gives the same as adding up all of them at once. So a batch needs the rows of the
+messages that are still pending, and none of their earlier events.
 """
 
 from __future__ import annotations
@@ -175,9 +175,7 @@ def _due_period() -> Column:
     due = F.coalesce(F.col("scheduled_ms"), F.col("last_ms"))
     ahead_days = (due - F.coalesce(F.col("created_ms"), F.col("last_ms"))) / F.lit(_DAY_MS)
     day = day_of(due)
-    return (
-        F.when(ahead_days < 32, day).when(ahead_days < 800, F.substring(day, 1, 7)).otherwise(F.substring(day, 1, 4))
-    )
+    return F.when(ahead_days < 32, day).when(ahead_days < 800, F.substring(day, 1, 7)).otherwise(F.substring(day, 1, 4))
 
 
 def _outcome_code(kind: Column) -> Column:

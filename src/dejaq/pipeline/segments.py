@@ -111,7 +111,7 @@ def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
 
 
 def batches(segments: Sequence[Segment], known: dict[str, Ranges], events_max: int) -> Iterator[Batch]:
-    """The segments in portions of about `events_max` events; those that come late, behind later ones, first and alone."""
+    """The segments in portions of about `events_max` events; those that come behind later ones first and alone."""
     late = [segment for segment in segments if _is_late(segment, known)]
     for group, is_late in ((late, True), ([s for s in segments if s not in late], False)):
         taken: list[Segment] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dejaq.errors import PipelineError
-from dejaq.pipeline.java import Java, find_java
+from dejaq.pipeline.java import Java, find_java, put_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,8 +74,8 @@ def start(
     cache = cache or cache_directory()
     java = find_java(cache)
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", str(_worker(cache)))
         # Otherwise Spark looks the host's name up, and warns of what it finds.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     cores = os.cpu_count() or 2
@@ -113,6 +115,27 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _worker(cache: Path) -> Path:
+    """A script that runs this Python without Spark's zipped self, whose modules are compiled at every start."""
+    script = cache / f"worker-{hashlib.sha256(sys.executable.encode()).hexdigest()[:16]}"
+    text = _WORKER.format(python=shlex.quote(sys.executable))
+    try:
+        put_script(script, text)
+    except OSError:
+        return Path(sys.executable)
+    return script
+
+
+_WORKER = """#!/bin/sh
+kept=
+IFS=:
+for path in $PYTHONPATH; do
+    case "$path" in */pyspark.zip) ;; *) kept="$kept:$path" ;; esac
+done
+PYTHONPATH="${{kept#:}}" exec {python} "$@"
+"""
 
 
 def _first_line(error: Exception) -> str:

@@ -105,7 +105,8 @@ class MemoryStorage:
             code = transitions.decide_create(exists=old is not None, same_content=same)
             if code is Code.OK:
                 timeline.add(new)
-                created.append((row, row + 1))
+                start = created.pop()[0] if created and created[-1][1] == row else row
+                created.append((start, row + 1))
             else:
                 outcomes.codes[row] = code
             if code.succeeded:

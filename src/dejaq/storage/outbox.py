@@ -33,8 +33,9 @@ class Outbox:
 
     def created(self, topic: str, batch: CreateBatch, stretches: Iterable[RowRange]) -> None:
         """Rows of a batch were created."""
-        events = self._record.events.add(kind=CREATED, topic=topic, actor=batch.owner)
         for start, end in stretches:
+            # A group for each stretch, so that a column may say one for all of it.
+            events = self._record.events.add(kind=CREATED, topic=topic, actor=batch.owner)
             if batch.ids is not None:
                 events.spans.add(count=end - start)
                 events.ids.extend(batch.ids[start:end])
@@ -42,11 +43,11 @@ class Outbox:
                 prefix = batch.session.prefix(batch.bucket)
                 events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
             bodies = batch.bodies[start:end]
-            events.ts.extend(batch.ts[start:end])
-            events.body_bytes.extend(map(len, bodies))
+            events.ts.extend(_short(batch.ts[start:end]))
+            events.body_bytes.extend(_short(list(map(len, bodies))))
             events.body_crcs.extend(map(crc32, bodies))
             if batch.priorities is not None:
-                events.priorities.extend(batch.priorities[start:end])
+                events.priorities.extend(_short(batch.priorities[start:end]))
 
     def leased(self, topic: str, lease: LeaseSet) -> None:
         """A lease set was granted."""
@@ -54,7 +55,7 @@ class Outbox:
             kind=LEASED, topic=topic, actor=lease.consumer, lease=lease.lease_id, expires=lease.expires
         )
         _put_spans(events, lease.spans)
-        events.ts.extend(lease.ts)
+        events.ts.extend(_short(lease.ts))
         if lease.attempts is not None:
             events.attempts.extend(lease.attempts)
 
@@ -109,6 +110,13 @@ class Outbox:
         self._bytes += len(packed)
         self._record = journal.JournalRecord()
         return self.sequence, packed
+
+
+def _short(column: Sequence[int]) -> Sequence[int]:
+    """The column, or one number where all are the same."""
+    first = column[0]
+    # The ends differ in nearly every column that is not all one, so the whole is rarely looked at.
+    return column[:1] if column[-1] == first and list(column).count(first) == len(column) else column
 
 
 def _put_spans(events: journal.Events, spans: Iterable[IdSpan]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.broker.carrier.queries import filter_from_proto
@@ -22,6 +22,13 @@ class _Open:
     buckets: int
     used: float
     readers: int = 0
+    # The buckets that were read to their end: of all of them, nobody is likely to come back.
+    done: set[int] = field(default_factory=set)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was read whole and nobody reads it now."""
+        return not self.readers and len(self.done) == self.buckets
 
 
 class Snapshots:
@@ -36,7 +43,7 @@ class Snapshots:
     async def open(self, request: carrier.SnapshotRequest) -> carrier.SnapshotResponse:
         """Take a view of a topic and give it a name."""
         topic = self._find_topic(request.topic)
-        self._drop_idle()
+        self._make_room()
         if len(self._open) >= limits.SNAPSHOTS_MAX:
             raise error_of(
                 Code.LIMIT_EXCEEDED, f"{limits.SNAPSHOTS_MAX} snapshots are open; close one or wait until one ends"
@@ -75,6 +82,7 @@ class Snapshots:
             async for portion in held.snapshot.scan(buckets, where, bodies=not request.without_bodies):
                 yield portion_to_proto(portion)
                 held.used = self._clock.monotonic()
+            held.done.update(buckets)
         finally:
             held.readers -= 1
 
@@ -84,9 +92,15 @@ class Snapshots:
             held.snapshot.close()
         self._open.clear()
 
-    def _drop_idle(self) -> None:
+    def _make_room(self) -> None:
+        """Close what nobody reads from any more; one that was read whole, only when its place is needed."""
         oldest = self._clock.monotonic() - limits.SNAPSHOT_IDLE_MS_MAX / 1_000
         for name, held in list(self._open.items()):
             if held.used < oldest and not held.readers:
-                held.snapshot.close()
-                del self._open[name]
+                self._drop(name)
+        finished = [name for name, held in self._open.items() if held.finished]
+        for name in finished[: max(0, len(self._open) + 1 - limits.SNAPSHOTS_MAX)]:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._open.pop(name).snapshot.close()

@@ -20,7 +20,7 @@ _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
 def accuracy(hand_overs: DataFrame, *, slo_ms: float = SLO_MS_DEFAULT) -> DataFrame:
-    """Lateness for each topic and hour; an hour whose p99 is above `slo_ms`, or with an early hand-over, is a breach."""
+    """Lateness by topic and hour; an hour whose p99 is above `slo_ms`, or with an early hand-over, is a breach."""
     late = F.col("lateness_ms")
     hour = handed_ms() - F.pmod(handed_ms(), F.lit(HOUR_MS))
     summed = hand_overs.groupBy("topic", hour.alias("hour_ms")).agg(
@@ -61,4 +61,6 @@ def histogram(hand_overs: DataFrame) -> DataFrame:
     for edge in BINS_MS:
         lower = F.when(late >= edge, edge).otherwise(lower)
     known = hand_overs.where(late.isNotNull())
-    return known.groupBy("topic", lower.alias("from_ms")).agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "from_ms")
+    return (
+        known.groupBy("topic", lower.alias("from_ms")).agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "from_ms")
+    )

@@ -76,9 +76,9 @@ def _contradictions(messages: DataFrame) -> DataFrame:
     # A history that goes on under another origin, as after restoring a backup, ends there what began here.
     open_here = F.col("pending") - F.col("stray_endings")
     twice = by_id.where((open_here > 1) | ((F.col("stray_endings") > F.col("pending")) & (F.col("lives") > 0)))
-    detail = F.when(open_here > 1, F.format_string("created %d times and not ended between", F.col("pending"))).otherwise(
-        F.format_string("%s once more after its end", F.col("ending"))
-    )
+    detail = F.when(
+        open_here > 1, F.format_string("created %d times and not ended between", F.col("pending"))
+    ).otherwise(F.format_string("%s once more after its end", F.col("ending")))
     unknown = by_id.where((F.col("lives") == 0) & (F.col("stray_endings") + F.col("strays") > 0))
     about = F.when(F.col("ending").isNotNull(), F.format_string("%s, but never created", F.col("ending"))).otherwise(
         F.lit("changed, but never created")

@@ -1,8 +1,8 @@
 """Forecast: what falls due in each of the coming minutes, and how many consumers that takes.
 
-Two parts add up. What is on the timeline is counted. What is not created yet is expected: messages come at the rate of the
-recent past, with the lead times of the recent past, so of those created from now on the share with a lead of at most x
-is due within x.
+Two parts add up. What is on the timeline is counted. What is not created yet is expected: messages come at the rate
+and with the lead times of the recent past, so that of those created from now on the share with a lead of at most x is
+due within x.
 """
 
 from __future__ import annotations
@@ -56,15 +56,19 @@ def expected_by_minute(
     rates = past.groupBy("topic").agg(
         (F.count(F.lit(1)) / span).alias("rate"), F.count(F.when(plain, 1)).alias("leads")
     )
-    leads = past.where(plain).groupBy("topic", F.least(lead, F.lit(minutes)).alias("ahead")).agg(
-        F.count(F.lit(1)).alias("of_lead")
+    leads = (
+        past.where(plain)
+        .groupBy("topic", F.least(lead, F.lit(minutes)).alias("ahead"))
+        .agg(F.count(F.lit(1)).alias("of_lead"))
     )
     steps = rates.withColumn("ahead", F.explode(F.sequence(F.lit(0), F.lit(minutes - 1))))
     so_far = Window.partitionBy("topic").orderBy("ahead").rowsBetween(Window.unboundedPreceding, 0)
     share = F.sum(F.coalesce("of_lead", F.lit(0))).over(so_far) / F.greatest("leads", F.lit(1))
     first = now_ms - now_ms % MINUTE_MS
     return steps.join(leads, ["topic", "ahead"], "left").select(
-        "topic", (F.lit(first) + F.col("ahead") * MINUTE_MS).alias("minute_ms"), (F.col("rate") * share).alias("expected")
+        "topic",
+        (F.lit(first) + F.col("ahead") * MINUTE_MS).alias("minute_ms"),
+        (F.col("rate") * share).alias("expected"),
     )
 
 

@@ -62,9 +62,7 @@ def consumers(events: DataFrame) -> DataFrame:
     slow = (F.col("held_p50_ms") > _SLOW_FACTOR * F.greatest("topic_p50_ms", F.lit(1.0))) | (F.col("expired") > 0)
     return (
         by_consumer.join(of_topic, "topic")
-        .withColumns(
-            {"held_p50_ms": F.get("percentiles", F.lit(0)), "held_p99_ms": F.get("percentiles", F.lit(1))}
-        )
+        .withColumns({"held_p50_ms": F.get("percentiles", F.lit(0)), "held_p99_ms": F.get("percentiles", F.lit(1))})
         .withColumn("slow", F.coalesce(slow, F.lit(False)))
         .select("topic", "consumer", "leased", "settled", "expired", "held_p50_ms", "held_p99_ms", "slow")
         .orderBy("topic", "consumer")

@@ -1,0 +1,444 @@
+"""`dejaq pipeline`: keep the lake up to date, and ask it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from dejaq.cli.invocation import Group, Invocation, pass_invocation
+from dejaq.cli.output import Output, iso
+from dejaq.cli.progress import Progress
+from dejaq.cli.times import SECONDS
+
+if TYPE_CHECKING:
+    from dejaq.pipeline.findings import Findings
+    from dejaq.pipeline.ingest import Ingested
+    from dejaq.pipeline.lake import Lake
+    from dejaq.pipeline.snapshot import Snapshot
+    from dejaq.sdk.client import Client
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+ROWS_SHOWN = 40
+
+lake_option = click.option(
+    "--lake",
+    default="lake",
+    show_default=True,
+    envvar="DEJAQ_LAKE",
+    show_envvar=True,
+    metavar="PATH",
+    help="The lake: a directory, or any address that Spark can reach.",
+)
+master_option = click.option(
+    "--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master to work on."
+)
+journal_option = click.option(
+    "--journal",
+    required=True,
+    envvar="DEJAQ_JOURNAL",
+    show_envvar=True,
+    metavar="DIR",
+    help="The directory with the segments that the broker writes.",
+)
+batch_option = click.option(
+    "--batch-events",
+    type=click.IntRange(min=1),
+    default=10_000_000,
+    show_default=True,
+    help="About how many events are taken in at once; fewer need less memory.",
+)
+plot_option = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it, as PNG."
+)
+topic_option = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
+
+
+def lake_options(function: Function) -> Function:
+    """The options of every command that reads or writes a lake."""
+    return lake_option(master_option(function))
+
+
+def job_options(function: Function) -> Function:
+    """The options of every job."""
+    return lake_options(topic_option(plot_option(function)))
+
+
+@click.group(cls=Group)
+def pipeline() -> None:
+    """Keep every message's life in a lake, with Spark, and ask it: audit, accuracy, forecast and more."""
+
+
+@contextmanager
+def _opened(invocation: Invocation, lake: str, master: str, *, must_exist: bool = True) -> Iterator[Lake]:
+    """The lake, on a Spark session that ends with the command."""
+    invocation.output.note("starting Spark")
+    from dejaq.pipeline.session import cache_directory, start
+
+    spark = start(master, log=None if invocation.debug else cache_directory() / "spark.log")
+    try:
+        from dejaq.pipeline.lake import Lake
+
+        yield Lake.existing(spark, lake) if must_exist else Lake(spark, lake)
+    finally:
+        spark.stop()
+
+
+# The lake itself
+
+
+@pipeline.command()
+@journal_option
+@lake_options
+@batch_option
+@pass_invocation
+def run(invocation: Invocation, journal: str, lake: str, master: str, batch_events: int) -> None:
+    """Take in, once, every segment that is not in the lake yet."""
+    from dejaq.pipeline.segments import journal_directory
+
+    directory = journal_directory(journal)
+    with _opened(invocation, lake, master, must_exist=False) as opened:
+        count = _take_in(invocation, opened, directory, batch_events)
+        _tell_state(invocation.output, opened, count)
+
+
+@pipeline.command()
+@journal_option
+@lake_options
+@batch_option
+@click.option("--interval", type=SECONDS, default=5.0, show_default=True, help="How often to look for new segments.")
+@click.option("--times", type=click.IntRange(min=1), metavar="N", help="Stop after N looks.")
+@pass_invocation
+def watch(
+    invocation: Invocation,
+    journal: str,
+    lake: str,
+    master: str,
+    batch_events: int,
+    interval: float,
+    times: int | None,
+) -> None:
+    """Take in segments as they come, until Ctrl-C."""
+    from dejaq.pipeline.segments import journal_directory
+
+    directory = journal_directory(journal)
+    with _opened(invocation, lake, master, must_exist=False) as opened:
+        looks = total = 0
+        try:
+            while True:
+                begun = time.monotonic()
+                total += _take_in(invocation, opened, directory, batch_events)
+                looks += 1
+                if looks == times:
+                    break
+                time.sleep(max(0.0, interval - (time.monotonic() - begun)))
+        except KeyboardInterrupt:
+            # What was committed stands; the rest is taken in next time.
+            pass
+        _tell_state(invocation.output, opened, total)
+
+
+def _take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int) -> int:
+    """Take in what is new, telling each batch; how many events that were."""
+    from dejaq.pipeline.ingest import run as take_in
+    from dejaq.pipeline.segments import new_segments
+
+    waiting = sum(segment.events for segment in new_segments(journal, dict(lake.head.records)))
+    steps = ("checking", "events", "messages", "facts")
+    with Progress("taking in", waiting * len(steps) or None, quiet=invocation.json) as progress:
+        before: list[int] = []
+
+        def step(what: str, events: int) -> None:
+            progress.advance(sum(before), f"{what} of {events:,} events")
+            before[:] = [events]
+
+        done = 0
+        for batch in take_in(lake, journal, events_max=events_max, step=step):
+            done += batch.events
+            _tell_batch(invocation.output, batch)
+    return done
+
+
+def _tell_batch(output: Output, batch: Ingested) -> None:
+    rate = batch.events / batch.seconds if batch.seconds else 0.0
+    values = {
+        "version": batch.version,
+        "segments": batch.segments,
+        "events": batch.events,
+        "late": batch.late,
+        "seconds": round(batch.seconds, 3),
+        "events_per_s": round(rate),
+    }
+    late = ", out of order" if batch.late else ""
+    output.record(
+        values,
+        f"commit {batch.version}: {batch.events:,} events of {batch.segments} segments in {batch.seconds:.1f} s "
+        f"({rate:,.0f}/s){late}",
+    )
+
+
+def _tell_state(output: Output, lake: Lake, taken_in: int) -> None:
+    head = lake.head
+    gaps = {origin: ranges.gaps for origin, ranges in head.records.items() if ranges.gaps}
+    newest = max(head.newest_ms.values(), default=0)
+    values = {
+        "lake": lake.files.address,
+        "version": head.version,
+        "taken_in": taken_in,
+        "events": head.events,
+        "newest": iso(newest) if newest else None,
+        "gaps": {origin: [list(gap) for gap in found] for origin, found in gaps.items()},
+    }
+    ends = f", up to {iso(newest)}" if newest else ""
+    output.record(values, f"the lake {lake.files.address} has {head.events:,} events{ends}")
+    for origin, found in gaps.items():
+        shown = ", ".join(f"{first}-{last}" for first, last in found[:5])
+        output.note(f"of {origin} the records {shown} have not come yet; they are taken in when they do")
+
+
+@pipeline.command()
+@lake_options
+@pass_invocation
+def compact(invocation: Invocation, lake: str, master: str) -> None:
+    """Write partitions that lie in many small files anew as few large ones."""
+    from dejaq.pipeline.compaction import compact as compact_lake
+    from dejaq.pipeline.failures import explained
+
+    with _opened(invocation, lake, master) as opened, opened.writing(), explained():
+        done = compact_lake(opened)
+        rows = [{"table": one.table, "partitions": one.partitions, "directories": one.directories} for one in done]
+        invocation.output.table(
+            rows,
+            ("table", "partitions", "directories"),
+            numbers=("partitions", "directories"),
+            empty="nothing to compact",
+        )
+
+
+# The jobs
+
+
+@pipeline.command()
+@job_options
+@click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
+@pass_invocation
+def accuracy(
+    invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None, slo_ms: float
+) -> None:
+    """How long after its time user code got each message: percentiles by topic and hour, and SLO breaches."""
+    from dejaq.pipeline import findings
+
+    with _opened(invocation, lake, master) as opened:
+        _tell(invocation, findings.accuracy(opened, topics=topics, slo_ms=slo_ms), plot)
+
+
+@pipeline.command()
+@job_options
+@click.option("--live", is_flag=True, help="Compare with the live timeline of the broker at --url.")
+@click.option("--snapshot", metavar="PATH", help="Compare with a snapshot kept as Parquet (topic, id).")
+@click.option("--taken-ms", type=int, help="When that snapshot was taken, in epoch ms. Default: now.")
+@click.option("--journal", envvar="DEJAQ_JOURNAL", metavar="DIR", help="Take in what is new of this journal first.")
+@click.option(
+    "--settle", type=SECONDS, default=10.0, show_default=True, help="How long to wait for the journal to catch up."
+)
+@pass_invocation
+def audit(
+    invocation: Invocation,
+    lake: str,
+    master: str,
+    topics: Sequence[str],
+    plot: Path | None,
+    live: bool,
+    snapshot: str | None,
+    taken_ms: int | None,
+    journal: str | None,
+    settle: float,
+) -> int:
+    """Prove that created = deleted + cancelled + dead-lettered + pending, by id; exits 1 when it is not so."""
+    if live and snapshot is not None:
+        raise click.UsageError("Give one of --live and --snapshot.")
+    from dejaq.pipeline.segments import journal_directory
+
+    directory = None if journal is None else journal_directory(journal)
+    with _opened(invocation, lake, master, must_exist=directory is None) as opened:
+        taken = _snapshot(invocation, opened, topics, live=live, path=snapshot, taken_ms=taken_ms)
+        found = _settled(invocation, opened, taken, directory, topics, settle)
+        _tell(invocation, found, plot)
+    if taken is None:
+        invocation.output.note("not compared with a live timeline; --live or --snapshot does that")
+    return 1 if found.failed else 0
+
+
+def _snapshot(
+    invocation: Invocation, lake: Lake, topics: Sequence[str], *, live: bool, path: str | None, taken_ms: int | None
+) -> Snapshot | None:
+    from dejaq.pipeline import snapshot as snapshots
+
+    if path is not None:
+        now_ms = int(time.time() * 1000)
+        return snapshots.from_parquet(lake.spark, path, now_ms if taken_ms is None else taken_ms)
+    if not live:
+        return None
+
+    async def journaled(client: Client) -> list[str]:
+        info = await client.info()
+        return [topic.name for topic in info.topics if topic.settings.journal]
+
+    known = invocation.run(journaled)
+    return snapshots.from_broker(lake.spark, invocation.url, [name for name in known if not topics or name in topics])
+
+
+def _settled(
+    invocation: Invocation,
+    lake: Lake,
+    taken: Snapshot | None,
+    journal: Path | None,
+    topics: Sequence[str],
+    seconds: float,
+) -> Findings:
+    """The audit once the journal is as far as the snapshot; what is still missing then is missing."""
+    from dejaq.pipeline import findings
+    from dejaq.pipeline.ingest import EVENTS_MAX_DEFAULT
+
+    deadline = time.monotonic() + seconds
+    while True:
+        if journal is not None:
+            _take_in(invocation, lake, journal, EVENTS_MAX_DEFAULT)
+        found = findings.audit(lake, taken, topics=topics)
+        if not found.failed or journal is None or taken is None or time.monotonic() >= deadline:
+            return found
+        invocation.output.note("not balanced yet; waiting for the journal to catch up with the timeline")
+        time.sleep(1.0)
+
+
+@pipeline.command()
+@job_options
+@click.option("--hours", type=click.IntRange(1, 168), default=6, show_default=True, help="How far to look ahead.")
+@click.option("--lateness-ms", type=float, default=100.0, show_default=True, help="The lateness that is wanted.")
+@click.option("--service-ms", type=float, help="What a consumer needs for a message. Default: as measured.")
+@click.option("--live", is_flag=True, help="Take the timeline from the broker at --url instead of the lake.")
+@pass_invocation
+def forecast(
+    invocation: Invocation,
+    lake: str,
+    master: str,
+    topics: Sequence[str],
+    plot: Path | None,
+    hours: int,
+    lateness_ms: float,
+    service_ms: float | None,
+    live: bool,
+) -> None:
+    """What falls due in each of the coming minutes, and how many consumers that takes."""
+    from dejaq.pipeline import findings
+
+    with _opened(invocation, lake, master) as opened:
+        found = findings.forecast(
+            opened,
+            now_ms=int(time.time() * 1000),
+            topics=topics,
+            hours=hours,
+            lateness_ms=lateness_ms,
+            service_ms=service_ms,
+            snapshot=_snapshot(invocation, opened, topics, live=live, path=None, taken_ms=None),
+        )
+        _tell(invocation, found, plot)
+
+
+@pipeline.command()
+@job_options
+@click.option(
+    "--attempts", type=click.IntRange(min=2), default=5, show_default=True, help="From here on a message is suspect."
+)
+@pass_invocation
+def retries(
+    invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None, attempts: int
+) -> None:
+    """Leases that ended unsettled, messages that come again and again, and slow consumers."""
+    from dejaq.pipeline import findings
+
+    with _opened(invocation, lake, master) as opened:
+        _tell(invocation, findings.retries(opened, topics=topics, attempts_min=attempts), plot)
+
+
+@pipeline.command()
+@job_options
+@pass_invocation
+def traffic(invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None) -> None:
+    """Who sends how much to which topic, how large it is, and how much of it is the same content again."""
+    from dejaq.pipeline import findings
+
+    with _opened(invocation, lake, master) as opened:
+        _tell(invocation, findings.traffic(opened, topics=topics), plot)
+
+
+@pipeline.command()
+@lake_options
+@topic_option
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True
+)
+@click.option("--live", is_flag=True, help="Audit against the live timeline of the broker at --url.")
+@click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
+@pass_invocation
+def report(
+    invocation: Invocation, lake: str, master: str, topics: Sequence[str], output: Path, live: bool, slo_ms: float
+) -> None:
+    """Write one page with the figures and pictures of every job, readable without a server."""
+    from dejaq.pipeline import findings
+    from dejaq.pipeline.report import page
+
+    now_ms = int(time.time() * 1000)
+    with _opened(invocation, lake, master) as opened, Progress("asking", 5, quiet=invocation.json) as progress:
+        taken = _snapshot(invocation, opened, topics, live=live, path=None, taken_ms=None)
+        jobs: list[Callable[[], Findings]] = [
+            lambda: findings.audit(opened, taken, topics=topics),
+            lambda: findings.accuracy(opened, topics=topics, slo_ms=slo_ms),
+            lambda: findings.forecast(opened, now_ms=now_ms, topics=topics, snapshot=taken),
+            lambda: findings.retries(opened, topics=topics),
+            lambda: findings.traffic(opened, topics=topics),
+        ]
+        found = []
+        for job in jobs:
+            found.append(job())
+            progress.advance(1, found[-1].job)
+        newest = max(opened.head.newest_ms.values(), default=None)
+        text = page(found, lake=opened.files.address, made_ms=now_ms, newest_ms=newest)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
+    figures = {findings_.job: findings_.figures for findings_ in found}
+    invocation.output.record({"report": str(output.resolve()), **figures}, str(output.resolve()))
+
+
+def _tell(invocation: Invocation, found: Findings, plot: Path | None) -> None:
+    """One JSON object with everything, or the tables and the figures."""
+    from dejaq.pipeline.report import shown, words
+
+    output = invocation.output
+    if plot is not None:
+        from dejaq.pipeline.plots import png
+
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        plot.write_bytes(png(found.draw()))
+    if output.json:
+        drawn = {"plot": str(plot)} if plot is not None else {}
+        output.object({"job": found.job, **found.figures, **found.tables, **drawn})
+        return
+    for name, rows in found.tables.items():
+        if not rows:
+            continue
+        output.line(f"{words(name)}:")
+        texts = [{column: shown(column, value) for column, value in row.items()} for row in rows[:ROWS_SHOWN]]
+        numbers = [column for column, value in rows[0].items() if isinstance(value, int | float)]
+        output.table(texts, list(rows[0]), numbers=numbers)
+        if len(rows) > ROWS_SHOWN:
+            output.note(f"and {len(rows) - ROWS_SHOWN:,} more; --json shows them")
+        output.line("")
+    told = {words(name): shown(name, value) for name, value in found.figures.items() if value is not None}
+    output.record(told)
+    if plot is not None:
+        output.note(f"drawn in {plot}")
