@@ -22,7 +22,6 @@ TOPIC = "bench"
 BUCKETS = 16
 CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
-EDITS_IN_FLIGHT = 64
 IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
 
@@ -111,11 +110,7 @@ class DejaqClient:
         (await self._producer.move(ids, at=due_ms)).raise_for_failures()
 
     async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
-        # The SDK edits one message a call.
-        window = Window(EDITS_IN_FLIGHT)
-        for message_id, body in zip(ids, bodies, strict=True):
-            await window.add(self._producer.edit(message_id, body=body))
-        await window.drain()
+        (await self._producer.edit_batch(ids, bodies=bodies)).raise_for_failures()
 
 
 def _generated(address: str) -> DejaqClient:

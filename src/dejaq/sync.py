@@ -138,6 +138,10 @@ class Producer(_Wrapper[AsyncProducer]):
         """Change one message."""
         return self._runner.run(self._inner.edit(id, **changes))
 
+    def edit_batch(self, ids: Sequence[str], **columns: Any) -> Results:
+        """Change many messages, as columns."""
+        return self._runner.run(self._inner.edit_batch(ids, **columns))
+
     def cancel(self, ids: str | Sequence[str]) -> Results:
         """Remove messages."""
         return self._runner.run(self._inner.cancel(ids))

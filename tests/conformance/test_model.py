@@ -33,6 +33,7 @@ SIZES = dict.fromkeys(BACKENDS, SIZE) | {"rocksdb_on_disk": settings(SIZE, max_e
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_storage_follows_the_model(backend: str):
+    """G3, G4, G5, G6, G9: whatever happens, the answers are the model's, and the journal alone tells what stands."""
     # What is tried here is logic, not the disk: where there is a disk in memory, syncs cost nothing.
     memory_disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:

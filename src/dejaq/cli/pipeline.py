@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ROWS_SHOWN = 40
+# Below this a session for little work is the faster one.
+EVENTS_FEW = 2_000_000
 
 lake_option = click.option(
     "--lake",
@@ -74,18 +76,28 @@ def pipeline() -> None:
 
 
 @contextmanager
-def _opened(invocation: Invocation, lake: str, master: str, *, must_exist: bool = True) -> Iterator[Lake]:
-    """The lake, on a Spark session that ends with the command."""
-    invocation.output.note("starting Spark")
+def _opened(invocation: Invocation, lake: str, master: str, *, journal: Path | None = None) -> Iterator[Lake]:
+    """The lake, on a Spark session that ends with the command; with a journal to fill it from, it may be new."""
     from dejaq.pipeline.session import cache_directory, start
 
-    spark = start(master, log=None if invocation.debug else cache_directory() / "spark.log")
+    small = _work(lake, journal) < EVENTS_FEW
+    invocation.output.note("starting Spark")
+    spark = start(master, brief=small, log=None if invocation.debug else cache_directory() / "spark.log")
     try:
         from dejaq.pipeline.lake import Lake
 
-        yield Lake.existing(spark, lake) if must_exist else Lake(spark, lake)
+        yield Lake(spark, lake) if journal is not None else Lake.existing(spark, lake)
     finally:
         spark.stop()
+
+
+def _work(lake: str, journal: Path | None) -> int:
+    """About how many events there are to read; refuses a journal that cannot be read before Spark is started."""
+    from dejaq.pipeline.lake import Lake
+    from dejaq.pipeline.segments import new_segments
+
+    waiting = 0 if journal is None else sum(segment.events for segment in new_segments(journal, {}))
+    return max(waiting, Lake.events_in(lake) or 0)
 
 
 # The lake itself
@@ -101,7 +113,7 @@ def run(invocation: Invocation, journal: str, lake: str, master: str, batch_even
     from dejaq.pipeline.segments import journal_directory
 
     directory = journal_directory(journal)
-    with _opened(invocation, lake, master, must_exist=False) as opened:
+    with _opened(invocation, lake, master, journal=directory) as opened:
         count = _take_in(invocation, opened, directory, batch_events)
         _tell_state(invocation.output, opened, count)
 
@@ -126,7 +138,7 @@ def watch(
     from dejaq.pipeline.segments import journal_directory
 
     directory = journal_directory(journal)
-    with _opened(invocation, lake, master, must_exist=False) as opened:
+    with _opened(invocation, lake, master, journal=directory) as opened:
         looks = total = 0
         try:
             while True:
@@ -264,7 +276,7 @@ def audit(
     from dejaq.pipeline.segments import journal_directory
 
     directory = None if journal is None else journal_directory(journal)
-    with _opened(invocation, lake, master, must_exist=directory is None) as opened:
+    with _opened(invocation, lake, master, journal=directory) as opened:
         taken = _snapshot(invocation, opened, topics, live=live, path=snapshot, taken_ms=taken_ms)
         found = _settled(invocation, opened, taken, directory, topics, settle)
         _tell(invocation, found, plot)

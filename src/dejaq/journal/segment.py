@@ -22,9 +22,9 @@ ROW_GROUP_ROWS = 64 * 1024
 SEGMENT_ROWS_MAX = 1_000_000
 
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
-_ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
+ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
 # What a reader may skip row groups by.
-_STATISTICS = ("sequence", "at_ms")
+STATISTICS = ("sequence", "at_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def write_segment(
         WRITTEN,
         compression="zstd",
         use_dictionary=list(NAMES),
-        column_encoding=_ENCODINGS,
-        write_statistics=list(_STATISTICS),
+        column_encoding=ENCODINGS,
+        write_statistics=list(STATISTICS),
         store_schema=False,
     ) as writer:
         for record in records:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -126,6 +127,14 @@ class Files:
             except OSError:
                 raise PipelineError(f"another pipeline writes to the lake {self.address}; wait for its end") from None
             yield
+
+
+def local_path(address: str) -> Path | None:
+    """The path of a plain or file: address; None for any other."""
+    parts = urlparse(address)
+    if parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path) if parts.scheme else address)
 
 
 def told(error: Py4JError) -> str:

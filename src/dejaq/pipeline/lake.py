@@ -7,11 +7,13 @@ A pipeline that is killed before has changed nothing; what it left is removed by
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,7 +21,7 @@ from pyspark.sql import functions as F
 from dejaq.crashpoints import crash_at
 from dejaq.errors import PipelineError
 from dejaq.pipeline.commit import Commit
-from dejaq.pipeline.files import Files
+from dejaq.pipeline.files import Files, local_path
 from dejaq.pipeline.tables import TABLES, TEXT, Table
 
 if TYPE_CHECKING:
@@ -58,6 +60,12 @@ class Lake:
             yield
 
     # Reading
+
+    @staticmethod
+    def events_in(root: str) -> int | None:
+        """About how many events a lake on this machine has, found without Spark; None where that cannot be said."""
+        commits = sorted((local_path(root) or Path(os.devnull)).glob(f"{COMMITS}/*.json"))
+        return Commit.from_json(commits[-1].read_bytes(), str(commits[-1])).events if commits else None
 
     def read(self, table: str, partitions: Iterable[str] | None = None, *, commit: Commit | None = None) -> DataFrame:
         """A table, or some of its partitions, at the present commit or at another."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +15,7 @@ from dejaq.errors import PipelineError
 from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
 from dejaq.journal.schema import SCHEMA
 from dejaq.journal.segment import file_hash
+from dejaq.pipeline.files import local_path
 from dejaq.pipeline.ranges import Ranges
 
 # An event's place in its origin's history is one number: its record, then its row in these many bits.
@@ -40,10 +40,10 @@ class Segment:
 
 def journal_directory(text: str) -> Path:
     """The directory a path or a file: address names."""
-    address = urlparse(text)
-    if address.scheme not in ("", "file"):
+    path = local_path(text)
+    if path is None:
         raise PipelineError(f"the journal {text} is not a directory of this machine; mount it, or copy it here")
-    return Path(unquote(address.path) if address.scheme else text)
+    return path
 
 
 def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:

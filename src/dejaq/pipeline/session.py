@@ -27,6 +27,9 @@ _ARCHIVE_JAVA = 17
 # An archive that has not grown for this long is complete.
 _ARCHIVE_WRITTEN_S = 15.0
 
+# One compiler stage; measured on 7,000 events, half the time.
+_BRIEF = ("-XX:TieredStopAtLevel=1",)
+
 _SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -57,12 +60,14 @@ def start(
     *,
     settings: Mapping[str, str] | None = None,
     java_options: Sequence[str] = (),
+    brief: bool = False,
     cache: Path | None = None,
     log: Path | None = None,
 ) -> SparkSession:
     """The running session, or a new one; raises PipelineError when Spark cannot start.
 
-    What the JVM writes beside the results goes to `log`, or where the driver's own stderr goes.
+    A `brief` session is for little work: it saves what the JVM spends on making long work fast. What the JVM writes
+    beside the results goes to `log`, or where the driver's own stderr goes.
     """
     try:
         from pyspark.sql import SparkSession
@@ -84,7 +89,9 @@ def start(
         **_SETTINGS,
         "spark.driver.memory": f"{_memory_mb()}m",
         "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
-        "spark.driver.extraJavaOptions": " ".join([*_java_options(java, cache), *java_options]),
+        "spark.driver.extraJavaOptions": " ".join(
+            [*_java_options(java, cache), *(_BRIEF if brief else ()), *java_options]
+        ),
         **(settings or {}),
     }
     for name, value in chosen.items():

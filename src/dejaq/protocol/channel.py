@@ -51,28 +51,34 @@ class GrpcSession:
         self._call = call
         self._address = address
         self._frames: deque[carrier.ClientFrame] = deque()
-        self._changed = asyncio.Event()
+        self._filled = asyncio.Event()
+        # A semaphore wakes one sender for each place; an event would wake all that wait, again and again.
+        self._room = asyncio.Semaphore(QUEUE_FRAMES_MAX)
+        self._waiting = 0
         self._broken: DejaqError | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write(), name=f"dejaq-write-{address}")
 
     async def send(self, frame: carrier.ClientFrame) -> None:
         """Send a frame; waits while the broker is not reading."""
-        while len(self._frames) >= QUEUE_FRAMES_MAX and self._broken is None:
-            self._changed.clear()
-            await self._changed.wait()
+        if self._broken is None:
+            self._waiting += 1
+            try:
+                await self._room.acquire()
+            finally:
+                self._waiting -= 1
         if self._broken is not None:
             raise self._broken
         self._frames.append(frame)
-        self._changed.set()
+        self._filled.set()
 
     async def _write(self) -> None:
         try:
             while True:
                 while not self._frames:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self._filled.clear()
+                    await self._filled.wait()
                 frame = self._frames.popleft()
-                self._changed.set()
+                self._room.release()
                 await self._call.write(frame)
         except grpc.aio.AioRpcError as error:
             self._broken = _error(error, self._address)
@@ -80,7 +86,8 @@ class GrpcSession:
             self._broken = Unavailable(f"the session with {self._address} has ended", details=str(error))
         finally:
             self._broken = self._broken or Unavailable(f"the session with {self._address} is closed")
-            self._changed.set()
+            for _ in range(self._waiting):
+                self._room.release()
 
     async def receive(self) -> carrier.BrokerFrame | None:
         """The next frame; None after the broker ended the session."""

@@ -26,9 +26,9 @@ class Change:
     versions: Sequence[int] | None = None
 
     def parts(self) -> Iterator[tuple[int, Change]]:
-        """(first row, change) for parts that fit one request each; bodies are few, since edits are single."""
-        for start in range(0, len(self.ids), limits.BATCH_COUNT_MAX):
-            rows = slice(start, start + limits.BATCH_COUNT_MAX)
+        """(first row, change) for parts that fit one request each."""
+        for start, end in self._cuts():
+            rows = slice(start, end)
             yield (
                 start,
                 Change(
@@ -40,6 +40,17 @@ class Change:
                     versions=None if self.versions is None else self.versions[rows],
                 ),
             )
+
+    def _cuts(self) -> Iterator[tuple[int, int]]:
+        start, size = 0, 0
+        for row in range(len(self.ids)):
+            body = len(self.bodies[row]) if self.bodies is not None else 0
+            if row > start and (row - start >= limits.BATCH_COUNT_MAX or size + body > limits.BATCH_BYTES_MAX):
+                yield start, row
+                start, size = row, 0
+            size += body
+        if self.ids:
+            yield start, len(self.ids)
 
     def fill(self, batch: carrier.EditBatch) -> None:
         """Write the columns into a frame's own batch."""

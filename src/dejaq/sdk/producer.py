@@ -237,6 +237,37 @@ class Producer:
             raise error_of(Code.INVALID_ARGUMENT, "give what to change: body, at, delay, priority or headers")
         return _results(id, [id], await self._changes.edit(change))[0]
 
+    async def edit_batch(
+        self,
+        ids: Sequence[str],
+        *,
+        bodies: Sequence[bytes] | None = None,
+        at: At | Sequence[At] | None = None,
+        delay: Delay | Sequence[Delay] | None = None,
+        priorities: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
+        versions: Sequence[int] | None = None,
+    ) -> Results:
+        """Change many messages of this owner, as columns; a column that is not given stays. Outcomes by item."""
+        listed = _listed(list(ids))
+        columns = (bodies, priorities, headers, versions)
+        if any(column is not None and len(column) != len(listed) for column in columns):
+            raise error_of(Code.INVALID_ARGUMENT, "every column must be as long as `ids`")
+        if at is None and delay is None and bodies is None and priorities is None and headers is None:
+            raise error_of(Code.INVALID_ARGUMENT, "give what to change: bodies, at, delay, priorities or headers")
+        for priority in priorities or ():
+            _check_priority(priority)
+        timed = at is not None or delay is not None
+        change = Change(
+            ids=listed,
+            ts=resolve_column(at, delay, count=len(listed), now_us=self._clock.now_us()) if timed else None,
+            bodies=None if bodies is None else [as_body(body) for body in bodies],
+            priorities=priorities,
+            headers=None if headers is None else [encoded_headers(one) for one in headers],
+            versions=versions,
+        )
+        return Results(len(listed), await self._changes.edit(change), listed)
+
     async def cancel(self, ids: str | Sequence[str]) -> Results:
         """Remove messages of this owner. One id alone raises when it is refused; a list says so by item."""
         listed = _listed(ids)

@@ -23,6 +23,7 @@ async def notes_of(broker: Broker) -> tuple[str, ...]:
 
 
 async def test_a_message_s_life_is_in_the_journal_when_the_broker_has_stopped(tmp_path: Path):
+    """G9: created, leased, deleted, and when user code got it."""
     async with Broker(tmp_path / "data") as broker, dejaq.connect(broker) as client:
         await client.create_topic("mail")
         async with client.producer("mail", group="billing") as producer:

@@ -1,4 +1,4 @@
-"""R4 at the journal: killed at any step, the exporter neither loses nor doubles an event (guarantee 9)."""
+"""R4 at the journal: killed at any step, the exporter neither loses nor doubles an event. G9."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ async def check_complete(path: Path, acknowledged: set[str]) -> None:
 
 @pytest.mark.parametrize("point", EXPORTING)
 async def test_a_kill_while_exporting_loses_and_doubles_nothing(tmp_path: Path, point: str) -> None:
+    """G9: killed at any step of an export, each event is in exactly one segment afterwards."""
     acknowledged = run_until_killed(tmp_path, point, hit=3)
     assert acknowledged
     await check_complete(tmp_path, acknowledged)
@@ -87,12 +88,14 @@ async def test_a_kill_while_exporting_loses_and_doubles_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize("point", FIRST)
 async def test_a_kill_at_the_first_start_leaves_nothing_half_made(tmp_path: Path, point: str) -> None:
+    """G9: killed while its key and origin are made, a journal begins all the same."""
     run_until_killed(tmp_path, point, hit=1)
     await check_complete(tmp_path, set())
 
 
 @pytest.mark.parametrize("point", DROPPING)
 async def test_a_kill_while_dropping_leaves_the_chain_whole(tmp_path: Path, point: str) -> None:
+    """G9: killed while old segments are dropped, what is left verifies and has no gap."""
     run_until_killed(tmp_path, point, hit=2, bytes_max=20_000)
     storage = await finish(tmp_path)
     last = int(storage.stats()["journal_sequence"])

@@ -1,4 +1,4 @@
-"""S6: every way of tampering with a journal is found, and it says which file it was."""
+"""S6: every way of tampering with a journal is found, and it says which file it was. G9."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def test_an_untouched_journal_is_whole(directory: Path):
 
 @pytest.mark.parametrize("place", range(5))
 def test_an_edited_segment_is_found(directory: Path, place: int):
+    """G9: no segment can be edited unnoticed."""
     path = directory / names(directory)[place].segment
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -50,6 +51,7 @@ def test_an_edited_segment_is_found(directory: Path, place: int):
 
 @pytest.mark.parametrize("place", range(5))
 def test_a_truncated_segment_is_found(directory: Path, place: int):
+    """G9: no segment can be cut short unnoticed."""
     path = directory / names(directory)[place].segment
     path.write_bytes(path.read_bytes()[:-9])
     assert found(verify(directory)) == [(Fault.TRUNCATED, path.name)]
@@ -64,6 +66,7 @@ def test_a_missing_segment_is_found(directory: Path, place: int):
 
 @pytest.mark.parametrize("place", [1, 2, 3, 4])
 def test_a_segment_missing_with_its_manifest_is_found(directory: Path, place: int):
+    """G9: no segment can be taken away unnoticed."""
     name = names(directory)[place]
     (directory / name.segment).unlink()
     (directory / name.manifest).unlink()
@@ -116,6 +119,7 @@ def test_swapped_segments_are_found(directory: Path, tmp_path: Path):
 
 
 def test_segments_swapped_with_their_manifests_are_found(directory: Path, tmp_path: Path):
+    """G9: segments cannot be put into another order unnoticed."""
     _, second, third, *_ = names(directory)
     _swap(directory / second.segment, directory / third.segment, tmp_path)
     _swap(directory / second.manifest, directory / third.manifest, tmp_path)
@@ -130,6 +134,7 @@ def _swap(one: Path, other: Path, aside: Path) -> None:
 
 @pytest.mark.parametrize("field", ["events", "sha256", "previous_sha256", "created_ms", "signature"])
 def test_an_edited_manifest_is_found(directory: Path, field: str):
+    """G9: no manifest can be edited unnoticed."""
     path = directory / names(directory)[2].manifest
     values = json.loads(path.read_bytes())
     values[field] = values[field] + 1 if isinstance(values[field], int) else values[field][::-1]
