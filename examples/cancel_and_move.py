@@ -29,9 +29,7 @@ async def main() -> None:
                 print(f"cancel {message_id}: {code.name}")
 
             for message in await client.get("reminders", [first, second]):
-                print(
-                    message and f"{message.id}: {message.body.decode()!r}, {message.status(client.now_ms())}"
-                )
+                print(message and f"{message.id}: {message.body.decode()!r}, {message.status(client.now_ms())}")
             hours = await client.histogram(
                 "reminders", start=tomorrow - timedelta(hours=1), end=tomorrow + timedelta(hours=9), step=3600
             )

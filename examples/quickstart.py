@@ -24,9 +24,7 @@ async def main() -> None:
         async with client.consumer("quickstart", name="quickstart-1", lease=30.0) as consumer:
             async for lease in consumer:
                 late_ms = time.time() * 1000 - lease.ts
-                print(
-                    f"received {lease.body!r}, due at {lease.at:%H:%M:%S.%f}, {late_ms:.1f} ms after its time"
-                )
+                print(f"received {lease.body!r}, due at {lease.at:%H:%M:%S.%f}, {late_ms:.1f} ms after its time")
                 await lease.delete()
                 break
 

@@ -6,6 +6,7 @@ Ends with exit code 0 only when every message was delivered, none early, and eve
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import signal
 import socket
@@ -170,8 +171,8 @@ def show(record: Record, console: Console) -> bool:
     if late:
         p50, p99 = late[len(late) // 2], late[int(len(late) * 0.99)]
         console.print(f"\nlateness in user code: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {late[-1]:,.0f} ms")
-        labels = [f"{low:>6,} to {high:>6,} ms" for low, high in zip(EDGES_MS, EDGES_MS[1:], strict=False)]
-        bounds = zip(EDGES_MS, EDGES_MS[1:], strict=False)
+        labels = [f"{low:>6,} to {high:>6,} ms" for low, high in itertools.pairwise(EDGES_MS)]
+        bounds = itertools.pairwise(EDGES_MS)
         counts = [sum(low <= value < high for value in late) for low, high in bounds]
         console.print("\n".join(draw(labels, counts, width=min(console.width, 100))), highlight=False)
         console.print("(the tail is what fell due while the broker was down)")

@@ -22,8 +22,15 @@ def generate(target: Path) -> None:
     with tempfile.TemporaryDirectory() as out:
         include = str(Path(grpc_tools.__file__).parent / "_proto")
         code = protoc.main(
-            ["protoc", f"-I{PROTO}", f"-I{include}", f"--python_out={out}", f"--pyi_out={out}",
-             f"--grpc_python_out={out}", *sources]
+            [
+                "protoc",
+                f"-I{PROTO}",
+                f"-I{include}",
+                f"--python_out={out}",
+                f"--pyi_out={out}",
+                f"--grpc_python_out={out}",
+                *sources,
+            ]
         )
         if code:
             raise SystemExit("protoc failed")

@@ -41,9 +41,7 @@ class BrokerConfig:
     """Everything a broker can be told; each field's `doc` is its line in docs/settings.md."""
 
     data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
-    journal: str | None = _key(
-        None, "Directory of the journal, or `off`; without it `journal` in the data directory."
-    )
+    journal: str | None = _key(None, "Directory of the journal, or `off`; without it `journal` in the data directory.")
     journal_interval_ms: int = _key(1_000, "How often what happened is written to the journal's directory.")
     journal_max_age: int = _key(0, "Seconds after which segments of the journal are dropped; 0 for never.")
     journal_max_bytes: int = _key(0, "Size of the journal above which its oldest segments are dropped; 0 for none.")
@@ -157,9 +155,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _coerce(name: str, value: Any, *, source: str) -> Any:
     kinds = {known.name: str(known.type) for known in fields(BrokerConfig)}
     if name not in kinds:
-        raise error_of(
-            Code.INVALID_ARGUMENT, f"{source}: unknown key {name!r}; known: {', '.join(sorted(kinds))}"
-        )
+        raise error_of(Code.INVALID_ARGUMENT, f"{source}: unknown key {name!r}; known: {', '.join(sorted(kinds))}")
     kind = kinds[name]
     if kind == "bool":
         truth = _TRUTHS.get(str(value).lower())

@@ -152,9 +152,7 @@ class DejaqError(Exception):
         return (_rebuild, (type(self), self.message, self.code, self.details, self.throttled_ms))
 
 
-def _rebuild(
-    kind: type[DejaqError], message: str, code: Code, details: str, throttled_ms: int
-) -> DejaqError:
+def _rebuild(kind: type[DejaqError], message: str, code: Code, details: str, throttled_ms: int) -> DejaqError:
     return kind(message, code=code, details=details, throttled_ms=throttled_ms)
 
 
@@ -273,8 +271,6 @@ def error_class(code: Code) -> type[DejaqError]:
     return _CLASS_OF.get(code, InternalError)
 
 
-def error_of(
-    code: Code, message: str = "", *, details: str = "", throttled_ms: int = 0
-) -> DejaqError:
+def error_of(code: Code, message: str = "", *, details: str = "", throttled_ms: int = 0) -> DejaqError:
     """The exception for `code`, with its documented meaning as the default message."""
     return error_class(code)(message, code=code, details=details, throttled_ms=throttled_ms)

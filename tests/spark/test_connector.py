@@ -122,9 +122,8 @@ def test_filters_are_pushed_down_where_spark_allows_it(spark: SparkSession, brok
 
 def test_a_temp_view_serves_sql(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
     _write(_rows(spark, 90), broker, topic)
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW pending USING dejaq OPTIONS (`dejaq.url` '{broker.url}', subscribe '{topic}')"
-    )
+    options = f"`dejaq.url` '{broker.url}', subscribe '{topic}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW pending USING dejaq OPTIONS ({options})")
     counts = {row.priority: row.n for row in spark.sql("SELECT priority, count(*) n FROM pending GROUP BY 1").collect()}
     assert counts == {0: 30, 1: 30, 2: 30}
 

@@ -57,12 +57,8 @@ class Central:
             memory_bytes_max=config.memory_bytes_max,
             drift_ms_max=config.drift_ms_max,
         )
-        self.catalog = Catalog(
-            storage=storage, clock=clock, background=self.background, topics_max=config.topics_max
-        )
-        self.recorder = Recorder(
-            config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics
-        )
+        self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
+        self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self._parts = Parts(
             config=config,
             clock=clock,
@@ -80,9 +76,7 @@ class Central:
             sessions_max=config.sessions_max,
             connections_max=config.connections_max,
         )
-        self.loader = Loader(
-            storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max
-        )
+        self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
         self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
         self.services = services_of(
@@ -242,10 +236,7 @@ class Central:
         return {(state.value,): sum(topic.state is state for topic in topics) for state in TopicState}
 
     def _inflight(self) -> Mapping[Labels, float]:
-        return {
-            (roster.topic.name,): sum(consumer.inflight.rows for consumer in roster)
-            for roster in self.rosters
-        }
+        return {(roster.topic.name,): sum(consumer.inflight.rows for consumer in roster) for roster in self.rosters}
 
     def _storage_stats(self) -> Mapping[Labels, float]:
         # Optional: a storage that keeps figures of its own offers them by this name.

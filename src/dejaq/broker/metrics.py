@@ -39,16 +39,10 @@ CREATED = MetricSpec("dejaq_messages_created", "counter", "Messages created.", (
 REPEATED = MetricSpec(
     "dejaq_messages_repeated", "counter", "Creates that found their message already there.", ("topic",)
 )
-EDITED = MetricSpec(
-    "dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",)
-)
-CANCELLED = MetricSpec(
-    "dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",)
-)
+EDITED = MetricSpec("dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",))
+CANCELLED = MetricSpec("dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",))
 LEASED = MetricSpec("dejaq_messages_leased", "counter", "Messages leased to consumers.", ("topic",))
-PUSHED = MetricSpec(
-    "dejaq_messages_pushed", "counter", "Messages sent to consumers, repeats included.", ("topic",)
-)
+PUSHED = MetricSpec("dejaq_messages_pushed", "counter", "Messages sent to consumers, repeats included.", ("topic",))
 DELETED = MetricSpec("dejaq_messages_deleted", "counter", "Messages deleted by consumers.", ("topic",))
 EXTENDED = MetricSpec("dejaq_messages_extended", "counter", "Leases extended, in messages.", ("topic",))
 RELEASED = MetricSpec("dejaq_messages_released", "counter", "Messages released to a later time.", ("topic",))
@@ -58,12 +52,8 @@ RETURNED = MetricSpec(
     "Messages given back or recalled before user code saw them.",
     ("topic",),
 )
-EXPIRED = MetricSpec(
-    "dejaq_messages_expired", "counter", "Leases that ended unsettled, in messages.", ("topic",)
-)
-REFUSED = MetricSpec(
-    "dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",)
-)
+EXPIRED = MetricSpec("dejaq_messages_expired", "counter", "Leases that ended unsettled, in messages.", ("topic",))
+REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 FRAMES = MetricSpec("dejaq_frames", "counter", "Frames received from clients, by command.", ("command",))
 LATENESS = MetricSpec(
@@ -78,9 +68,7 @@ INFLIGHT = MetricSpec("dejaq_inflight_messages", "gauge", "Messages leased to li
 PENDING = MetricSpec(
     "dejaq_pending_messages", "gauge", "Messages in the store, by status; sampled.", ("topic", "status")
 )
-DRIFT = MetricSpec(
-    "dejaq_clock_drift_seconds", "gauge", "How far the wall clock moved against the monotonic one."
-)
+DRIFT = MetricSpec("dejaq_clock_drift_seconds", "gauge", "How far the wall clock moved against the monotonic one.")
 CLIENT_OFFSET = MetricSpec(
     "dejaq_client_clock_offset_seconds", "gauge", "The largest clock offset that a live client has measured."
 )
@@ -89,9 +77,7 @@ CLIENT_LATENCY = MetricSpec(
 )
 DEGRADED = MetricSpec("dejaq_degraded", "gauge", "1 for each degradation that stands.", ("reason",))
 MEMORY = MetricSpec("dejaq_memory_bytes", "gauge", "Resident memory of the process.")
-STORAGE = MetricSpec(
-    "dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",)
-)
+STORAGE = MetricSpec("dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",))
 JOURNAL_EVENTS = MetricSpec("dejaq_journal_events", "counter", "Events written to segments of the journal.")
 JOURNAL_LAG = MetricSpec(
     "dejaq_journal_lag", "gauge", "What is in the store and not yet in a segment, in records and bytes.", ("unit",)
@@ -113,9 +99,7 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._counts: dict[MetricSpec, dict[Labels, float]] = {
-            spec: {} for spec in METRICS if spec.kind == "counter"
-        }
+        self._counts: dict[MetricSpec, dict[Labels, float]] = {spec: {} for spec in METRICS if spec.kind == "counter"}
         self._lateness: dict[Labels, Lateness] = {}
         self._gauges: dict[MetricSpec, Gauge] = {}
         self.registry.register(self)

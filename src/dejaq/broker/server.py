@@ -74,9 +74,7 @@ class Server:
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max)
         for service in _SERVICES:
             handlers = {method.name: self._handler(method) for method in service.methods}
-            server.add_generic_rpc_handlers(
-                (_rpc.method_handlers_generic_handler(service.full_name, handlers),)
-            )
+            server.add_generic_rpc_handlers((_rpc.method_handlers_generic_handler(service.full_name, handlers),))
         _health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [service.full_name for service in _SERVICES]
         _reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
@@ -94,9 +92,7 @@ class Server:
 
     async def set_serving(self, ready: bool) -> None:
         """Say through the health service whether clients should come here."""
-        status = (
-            health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in (health.OVERALL_HEALTH, *(service.full_name for service in _SERVICES)):
             await self._health.set(name, status)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -14,6 +16,7 @@ from dejaq.cli.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.output import Output, iso
 from dejaq.cli.progress import Progress
 from dejaq.cli.times import SECONDS
+from dejaq.errors import PipelineError
 
 if TYPE_CHECKING:
     from dejaq.pipeline.findings import Findings
@@ -61,8 +64,15 @@ topic_option = click.option("--topic", "topics", multiple=True, help="Only this 
 
 
 def lake_options(function: Function) -> Function:
-    """The options of every command that reads or writes a lake."""
-    return lake_option(master_option(function))
+    """The options of every command that reads or writes a lake, and the check that it can be done at all."""
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+            raise PipelineError("the pipeline is not installed; run: pip install 'dejaq-mq[pipeline]'")
+        return function(*args, **kwargs)
+
+    return cast("Function", lake_option(master_option(checked)))
 
 
 def job_options(function: Function) -> Function:

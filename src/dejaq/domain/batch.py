@@ -183,9 +183,7 @@ def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
     if batch.ids is not None:
         _admit_ids(batch.ids, refused)
     elif not _in_order(batch):
-        raise error_of(
-            Code.INVALID_ARGUMENT, "a batch with generated ids must be sorted by time and priority"
-        )
+        raise error_of(Code.INVALID_ARGUMENT, "a batch with generated ids must be sorted by time and priority")
 
 
 def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
@@ -194,18 +192,14 @@ def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
     if count == 0 or any(column is not None and len(column) != count for column in columns):
         raise error_of(Code.INVALID_ARGUMENT, "the columns of a batch must have one same length above 0")
     if count > limits.BATCH_COUNT_MAX:
-        raise error_of(
-            Code.BATCH_TOO_LARGE, f"{count} messages in one batch; at most {limits.BATCH_COUNT_MAX}"
-        )
+        raise error_of(Code.BATCH_TOO_LARGE, f"{count} messages in one batch; at most {limits.BATCH_COUNT_MAX}")
     size = sum(map(len, batch.bodies)) + sum(map(len, batch.headers or ()))
     if size > limits.BATCH_BYTES_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}")
     if batch.sequence < 0 or batch.sequence + count - 1 > COUNTER_MAX:
         raise error_of(Code.INVALID_ARGUMENT, "the sequence of a producer session is a 32-bit counter")
     if not 0 <= batch.bucket < settings.buckets:
-        raise error_of(
-            Code.INVALID_ARGUMENT, f"bucket {batch.bucket} is not one of the topic's {settings.buckets}"
-        )
+        raise error_of(Code.INVALID_ARGUMENT, f"bucket {batch.bucket} is not one of the topic's {settings.buckets}")
 
 
 def _admit_ids(ids: Sequence[str], refused: dict[int, Code]) -> None:

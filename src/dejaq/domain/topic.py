@@ -43,9 +43,7 @@ class TopicSettings:
     max_lease_ms: int = field(
         default=limits.LEASE_MS_MAX, metadata={"doc": "The longest lease a consumer may ask for."}
     )
-    max_body_bytes: int = field(
-        default=limits.BODY_BYTES_MAX, metadata={"doc": "The largest body that is accepted."}
-    )
+    max_body_bytes: int = field(default=limits.BODY_BYTES_MAX, metadata={"doc": "The largest body that is accepted."})
     durability: Durability = field(
         default=Durability.FSYNC,
         metadata={"doc": "`fsync`: acknowledged after fsync. `relaxed`: before; a power cut may lose it."},
@@ -67,9 +65,7 @@ class TopicSettings:
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise error_of(
-                    Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}"
-                )
+                raise error_of(Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}")
 
         if not isinstance(self.journal, bool):
             raise error_of(Code.INVALID_SETTING, f"journal={self.journal!r} is not true or false")
@@ -84,9 +80,7 @@ class TopicSettings:
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise error_of(
-                Code.INVALID_SETTING, f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}"
-            )
+            raise error_of(Code.INVALID_SETTING, f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
         arguments = dict(values)
         if "durability" in arguments:
             try:

@@ -67,12 +67,7 @@ def decide_lease(standing: Standing, *, until: int, expires: int, now: int) -> C
 
 def decide_by_consumer(standing: Standing | None, *, consumer: str, version: int, now: int) -> Code:
     """Extend, release, delete and recall need the live lease with this holder and this version."""
-    if (
-        standing is None
-        or standing.lock_consumer != consumer
-        or standing.version != version
-        or standing.ts <= now
-    ):
+    if standing is None or standing.lock_consumer != consumer or standing.version != version or standing.ts <= now:
         return Code.LEASE_LOST
     return Code.OK
 

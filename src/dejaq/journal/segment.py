@@ -7,6 +7,7 @@ names, zstd on top.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from dejaq.limits import BATCH_COUNT_MAX
 
 ROW_GROUP_ROWS = 64 * 1024
 SEGMENT_ROWS_MAX = 1_000_000
+# The event loop wants the interpreter back sooner than Python's own 5 ms: how long one stretch of work lasts, and the
+# pause in which it is let go.
+_STRETCH_SECONDS = 0.000_5
+_PAUSE_SECONDS = 0.000_05
 
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
 ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
@@ -47,6 +52,7 @@ def write_segment(
 ) -> Written:
     """Write the events of consecutive records until `rows_max` is reached; a record is never cut."""
     taken = first = last = events = 0
+    pause_at = time.perf_counter() + _STRETCH_SECONDS
     with pq.ParquetWriter(
         path,
         WRITTEN,
@@ -64,6 +70,9 @@ def write_segment(
             taken += 1
             if expansion.rows >= ROW_GROUP_ROWS:
                 events += _write(writer, expansion)
+            if time.perf_counter() >= pause_at:
+                time.sleep(_PAUSE_SECONDS)
+                pause_at = time.perf_counter() + _STRETCH_SECONDS
             if events + expansion.rows >= rows_max:
                 break
         if expansion.rows:

@@ -69,10 +69,8 @@ def start(
     A `brief` session is for little work: it saves what the JVM spends on making long work fast. What the JVM writes
     beside the results goes to `log`, or where the driver's own stderr goes.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise PipelineError("the pipeline is not installed; run: pip install 'dejaq-mq[pipeline]'") from None
+    from pyspark.sql import SparkSession
+
     running = SparkSession.getActiveSession()
     if running is not None:
         return running

@@ -33,9 +33,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def _error(error: grpc.aio.AioRpcError, address: str) -> DejaqError:
-    translated = error_from_grpc(
-        error.code(), f"{address}: {error.details() or ''}", error.trailing_metadata()
-    )
+    translated = error_from_grpc(error.code(), f"{address}: {error.details() or ''}", error.trailing_metadata())
     translated.__suppress_context__ = True
     return translated
 
@@ -101,9 +99,7 @@ class GrpcSession:
             status = await self._call.code()
             if status is grpc.StatusCode.OK:
                 return None
-            raise Unavailable(
-                f"the session with {self._address} broke", details=await self._call.details() or ""
-            )
+            raise Unavailable(f"the session with {self._address} broke", details=await self._call.details() or "")
         return frame  # type: ignore[no-any-return]
 
     async def close(self) -> None:
@@ -157,9 +153,7 @@ class GrpcTransport:
         except grpc.aio.AioRpcError as error:
             raise _error(error, self.address) from None
 
-    async def stream(
-        self, method: str, request: Message, response: type[Response]
-    ) -> AsyncIterator[Response]:
+    async def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         """A server-streaming call."""
         call = self._open().unary_stream(
             method_path(method),

@@ -63,9 +63,7 @@ class Accumulator:
         self._shipping: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
-    def add(
-        self, body: bytes, *, ts: int, id: str | None, priority: int, headers: bytes
-    ) -> asyncio.Future[str]:
+    def add(self, body: bytes, *, ts: int, id: str | None, priority: int, headers: bytes) -> asyncio.Future[str]:
         """Take in one message; the future gets its id, or its error."""
         natural = id is not None
         gathering = self._open.get(natural)

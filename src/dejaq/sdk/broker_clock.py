@@ -48,9 +48,7 @@ class BrokerClock:
     def observe(self, *, sent_us: int, broker_us: int, round_trip_us: int) -> None:
         """Take in one exchange, sent at `sent_us` of our clock and stamped `broker_us` by the broker."""
         half = round_trip_us // 2
-        sample = Sample(
-            offset_us=broker_us - (sent_us + half), uncertainty_us=half + 1, round_trip_us=round_trip_us
-        )
+        sample = Sample(offset_us=broker_us - (sent_us + half), uncertainty_us=half + 1, round_trip_us=round_trip_us)
         if self._samples and not sample.agrees_with(min(self._samples, key=_uncertainty)):
             # One of the two clocks was set: what was measured before no longer holds.
             self._samples.clear()

@@ -196,9 +196,7 @@ class Client:
         while True:
             transport = self._seeds.first()
             try:
-                await transport.call(
-                    "Overseer.DeleteTopic", request, overseer.TopicResponse, self._settings.timeout
-                )
+                await transport.call("Overseer.DeleteTopic", request, overseer.TopicResponse, self._settings.timeout)
                 return
             except Missing:
                 if again:
@@ -213,9 +211,7 @@ class Client:
 
     def producer(self, topic: str, *, group: str = "default", linger: float = LINGER_SECONDS) -> Producer:
         """A producer that owns what it sends as `group`; open it with `async with`."""
-        producer = Producer(
-            self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random
-        )
+        producer = Producer(self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random)
         self._children.add(producer)
         return producer
 

@@ -37,9 +37,7 @@ class Consumer:
     Several tasks may iterate over one consumer; each message goes to one of them.
     """
 
-    def __init__(
-        self, seeds: Seeds, settings: ClientSettings, subscription: Subscription, queries: Queries
-    ) -> None:
+    def __init__(self, seeds: Seeds, settings: ClientSettings, subscription: Subscription, queries: Queries) -> None:
         self.topic = subscription.topic
         self.name = subscription.name
         self._subscription = subscription

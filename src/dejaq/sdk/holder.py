@@ -85,9 +85,7 @@ class Holder:
         known: list[int] = []
         if grant is None:
             total = len(columns) if columns.rows is None else None
-            grant = self.grants[columns.lease_id] = Grant(
-                columns.lease_id, expires=columns.expires, total=total
-            )
+            grant = self.grants[columns.lease_id] = Grant(columns.lease_id, expires=columns.expires, total=total)
             grant.unsettled.update(index if columns.rows is None else columns.rows)
         else:
             numbers = index if columns.rows is None else columns.rows

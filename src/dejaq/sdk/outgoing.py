@@ -120,9 +120,7 @@ def _refuse_ids(ids: list[str], refused: dict[int, Code]) -> None:
 def body_column(bodies: Sequence[bytes]) -> list[bytes]:
     """The bodies, each certainly bytes."""
     if isinstance(bodies, bytes | bytearray | memoryview | str):
-        raise error_of(
-            Code.INVALID_ARGUMENT, "bodies are a sequence of bytes, one a message; this is a single one"
-        )
+        raise error_of(Code.INVALID_ARGUMENT, "bodies are a sequence of bytes, one a message; this is a single one")
     column = list(bodies)
     if not set(map(type, column)) <= {bytes}:
         column = [as_body(body) for body in column]
@@ -142,9 +140,7 @@ def as_body(body: object) -> bytes:
 def id_column(ids: Sequence[str], count: int) -> list[str]:
     """The ids, one a message, each a string."""
     if isinstance(ids, str):
-        raise error_of(
-            Code.INVALID_ARGUMENT, "ids are a sequence of strings, one a message; this is a single one"
-        )
+        raise error_of(Code.INVALID_ARGUMENT, "ids are a sequence of strings, one a message; this is a single one")
     column = list(ids)
     if not set(map(type, column)) <= {str}:
         wrong = next(value for value in column if not isinstance(value, str))

@@ -168,9 +168,7 @@ class Producer:
         until = self._connection.until()
         cuts = list(outgoing.cuts())
         chunks = [outgoing] if len(cuts) == 1 else [outgoing.take(cut) for cut in cuts]
-        answers = await asyncio.gather(
-            *(self._sender.create(chunk, until) for chunk in chunks), return_exceptions=True
-        )
+        answers = await asyncio.gather(*(self._sender.create(chunk, until) for chunk in chunks), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         strange = [failure for failure in failures if not isinstance(failure, DejaqError)]
         if strange or (failures and len(failures) == len(answers)):
@@ -199,9 +197,7 @@ class Producer:
         ts = resolve_column(at, delay, count=len(listed), now_us=self._clock.now_us())
         refused = refusals(Outgoing(ts=ts, bodies=[b""] * len(ts)))
         rows = [row for row in range(len(ts)) if row not in refused]
-        codes = await self._changes.edit(
-            Change(ids=[listed[row] for row in rows], ts=[ts[row] for row in rows])
-        )
+        codes = await self._changes.edit(Change(ids=[listed[row] for row in rows], ts=[ts[row] for row in rows]))
         refused.update({rows[row]: code for row, code in codes.items()})
         return _results(ids, listed, refused)
 

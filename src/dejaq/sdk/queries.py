@@ -49,9 +49,7 @@ class Queries:
         found: list[Message | None] = [None] * len(ids)
         for start in range(0, len(ids), GET_COUNT):
             request = carrier.GetRequest(topic=topic, ids=ids[start : start + GET_COUNT])
-            answer = await self._seeds.call(
-                "Carrier.Get", request, carrier.MessageColumns, patience=self._settings
-            )
+            answer = await self._seeds.call("Carrier.Get", request, carrier.MessageColumns, patience=self._settings)
             for asked, message in zip(answer.asked, messages_from_proto(answer, topic=topic), strict=True):
                 found[start + asked] = message
         return found
@@ -59,14 +57,10 @@ class Queries:
     async def count(self, topic: str, where: carrier.Filter) -> int:
         """How many messages match, exactly."""
         request = carrier.CountRequest(topic=topic, filter=where)
-        answer = await self._seeds.call(
-            "Carrier.Count", request, carrier.CountResponse, patience=self._settings
-        )
+        answer = await self._seeds.call("Carrier.Count", request, carrier.CountResponse, patience=self._settings)
         return answer.count
 
-    async def histogram(
-        self, topic: str, where: carrier.Filter, step: float | timedelta
-    ) -> list[tuple[int, int]]:
+    async def histogram(self, topic: str, where: carrier.Filter, step: float | timedelta) -> list[tuple[int, int]]:
         """(start of step in epoch ms, count) for each step that has messages."""
         seconds = step.total_seconds() if isinstance(step, timedelta) else step
         step_ms = round(seconds * 1_000)
@@ -83,9 +77,7 @@ class Queries:
     ) -> AsyncIterator[list[Message]]:
         """Pages of messages in order of (ts, id); an outage between two pages is ridden through."""
         if not 1 <= page_size <= limits.BROWSE_PAGE_MAX:
-            raise error_of(
-                Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}"
-            )
+            raise error_of(Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}")
         request = carrier.BrowseRequest(topic=topic, filter=where, page_size=page_size)
         patience = self._seeds.patience(self._settings)
         while True:

@@ -16,9 +16,7 @@ class Results:
 
     __slots__ = ("_codes", "_count", "_ids", "_make_ids")
 
-    def __init__(
-        self, count: int, codes: Mapping[int, Code], ids: Sequence[str] | Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, count: int, codes: Mapping[int, Code], ids: Sequence[str] | Callable[[], Sequence[str]]) -> None:
         self._count = count
         self._codes = dict(codes)
         self._ids: Sequence[str] | None = None if callable(ids) else ids

@@ -214,18 +214,14 @@ class Settler:
         self._settled(grant)
         return codes
 
-    async def _resolve(
-        self, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf
-    ) -> dict[int, Code]:
+    async def _resolve(self, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf) -> dict[int, Code]:
         doubtful = [row for row, code in codes.items() if code is Code.LEASE_LOST]
         if settlement.kind not in (carrier.DELETE, carrier.RELEASE) or not doubtful:
             return codes
         try:
             found = await self._lookup(ids_of(doubtful))
         except DejaqError as error:
-            raise Indefinite(
-                "the session broke and the message could not be read", details=str(error)
-            ) from error
+            raise Indefinite("the session broke and the message could not be read", details=str(error)) from error
         for row, message in zip(doubtful, found, strict=True):
             if settlement.done(message):
                 del codes[row]

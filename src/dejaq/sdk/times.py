@@ -79,9 +79,7 @@ def lease_ms(seconds: float | timedelta) -> int:
     """The length of a lease in milliseconds; INVALID_LEASE when it is out of range."""
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
     if isinstance(length, bool) or not isinstance(length, int | float) or not math.isfinite(length):
-        raise error_of(
-            Code.INVALID_LEASE, f"{seconds!r} is not a length of time; give seconds or a timedelta"
-        )
+        raise error_of(Code.INVALID_LEASE, f"{seconds!r} is not a length of time; give seconds or a timedelta")
     ms = round(length * 1_000)
     if not limits.LEASE_MS_MIN <= ms <= limits.LEASE_MS_MAX:
         raise error_of(

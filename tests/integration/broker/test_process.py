@@ -76,9 +76,7 @@ async def test_killed_at_a_named_point_it_keeps_what_it_acknowledged(tmp_path: P
         sent: set[str] = set()
         try:
             producer = await (await RawClient(transport).open()).produce()
-            consumer = await (await (await RawClient(transport).open()).consume("first")).subscribe(
-                lease_ms=200
-            )
+            consumer = await (await (await RawClient(transport).open()).consume("first")).subscribe(lease_ms=200)
             batches = Batches()
             for n in range(100):
                 future = await producer.start(create=batches.natural([f"m{n}"], 0))

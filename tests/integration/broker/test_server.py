@@ -47,9 +47,7 @@ async def channel(broker: Broker) -> AsyncIterator[grpc.aio.Channel]:
 
 def raw_session(channel: grpc.aio.Channel) -> Any:
     """A session that sends and receives bytes."""
-    method = channel.stream_stream(
-        "/dejaq.v1.Carrier/Session", request_serializer=None, response_deserializer=None
-    )
+    method = channel.stream_stream("/dejaq.v1.Carrier/Session", request_serializer=None, response_deserializer=None)
     return method()
 
 
@@ -57,9 +55,7 @@ async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tm
     async with Broker(data=tmp_path / "data", listen="127.0.0.1:0", drain_ms=0) as broker:
         transport = GrpcTransport(broker.address)
         await create_topic(transport, buckets=4)
-        consumer = await (await (await RawClient(transport).open()).consume()).subscribe(
-            rows=2_000, prefetch_ms=500
-        )
+        consumer = await (await (await RawClient(transport).open()).consume()).subscribe(rows=2_000, prefetch_ms=500)
         producer = await (await RawClient(transport).open()).produce()
         due = broker.central.clock.now_ms() + 50
         batches = Batches()
@@ -135,9 +131,7 @@ async def test_a_refused_call_carries_the_whole_error(channel: grpc.aio.Channel)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(overseer.TopicRequest(name="nowhere"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    error = error_from_grpc(
-        caught.value.code(), caught.value.details() or "", caught.value.trailing_metadata()
-    )
+    error = error_from_grpc(caught.value.code(), caught.value.details() or "", caught.value.trailing_metadata())
     assert error.code is Code.TOPIC_NOT_FOUND
     assert "nowhere" in error.message
 
@@ -181,9 +175,7 @@ async def test_connections_beyond_the_limit_are_told(broker: Broker) -> None:
         one = await RawClient(first).open()
         await one.hello()
         # A subchannel is shared between equal channels unless it is told apart; a raw channel is.
-        async with grpc.aio.insecure_channel(
-            small.address, options=(("grpc.use_local_subchannel_pool", 1),)
-        ) as own:
+        async with grpc.aio.insecure_channel(small.address, options=(("grpc.use_local_subchannel_pool", 1),)) as own:
             call = raw_session(own)
             frame = carrier.BrokerFrame.FromString(await call.read())
             assert frame.error.code == Code.LIMIT_EXCEEDED

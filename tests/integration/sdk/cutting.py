@@ -74,9 +74,7 @@ class CuttingTransport:
             raise NoBroker("it is down")
         return await self._inner.call(method, request, response, timeout)
 
-    async def stream(
-        self, method: str, request: Message, response: type[Response]
-    ) -> AsyncIterator[Response]:
+    async def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         if self.down:
             raise NoBroker("it is down")
         async for item in self._inner.stream(method, request, response):

@@ -109,9 +109,7 @@ async def test_batches_are_columns_and_are_settled_in_few_frames(
             assert (await batch.delete()).ok
             if len(ids) == 3_000:
                 break
-    assert dict(zip(ids, bodies, strict=True)) == {
-        message_id: b"%d" % n for n, message_id in enumerate(results.ids)
-    }
+    assert dict(zip(ids, bodies, strict=True)) == {message_id: b"%d" % n for n, message_id in enumerate(results.ids)}
     assert wire.sent.count("settle") <= 6
     assert await client.count(TOPIC) == 0
 
@@ -319,9 +317,7 @@ async def test_no_more_is_in_flight_than_allowed(
             await batch.delete()
 
 
-async def test_two_consumers_of_one_name_are_one_too_many(
-    client: dejaq.Client, producer: dejaq.Producer
-) -> None:
+async def test_two_consumers_of_one_name_are_one_too_many(client: dejaq.Client, producer: dejaq.Producer) -> None:
     async with client.consumer(TOPIC, name="same") as first, client.consumer(TOPIC, name="same") as second:
         with pytest.raises(dejaq.OutOfState):
             await asyncio.wait_for(anext(first), 5)

@@ -94,9 +94,7 @@ async def test_a_lone_send_waits_for_nobody(client: dejaq.Client, wire: CuttingT
     assert wire.sent.count("create") == 5
 
 
-async def test_what_comes_while_something_is_on_its_way_lingers(
-    client: dejaq.Client, wire: CuttingTransport
-) -> None:
+async def test_what_comes_while_something_is_on_its_way_lingers(client: dejaq.Client, wire: CuttingTransport) -> None:
     async with client.producer(TOPIC, linger=3_600.0) as producer:
         first = asyncio.ensure_future(producer.send(b"1"))
         await eventually(lambda: "create" in wire.sent, within=5, poll=0)
@@ -213,9 +211,7 @@ async def test_limits_are_met_at_their_edge(client: dejaq.Client, producer: deja
     )
 
 
-async def test_owners_change_their_mind(
-    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
-) -> None:
+async def test_owners_change_their_mind(client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock) -> None:
     ids = (await producer.send_batch([b"a", b"b", b"c"], delay=60)).ids
     moved = await producer.move(ids[:2], at=[clock.now_ms() + 5, clock.now_ms() + 6])
     assert moved.ok
@@ -253,9 +249,7 @@ async def test_a_change_of_a_single_message_raises_when_it_is_refused(
         await producer.move([sent])
 
 
-async def test_an_edit_may_insist_on_the_version_it_read(
-    client: dejaq.Client, producer: dejaq.Producer
-) -> None:
+async def test_an_edit_may_insist_on_the_version_it_read(client: dejaq.Client, producer: dejaq.Producer) -> None:
     sent = await producer.send(b"x", delay=60)
     version = (await one(client, sent)).version
     await producer.edit(sent, body=b"y", version=version)
@@ -296,8 +290,6 @@ async def test_fan_out_puts_one_message_under_one_id_into_several_topics(
         [message] = await client.get(topic, [sent.id])
         assert message is not None
         assert (message.body, message.ts) == (b"x", clock.now_ms() + 5_000)
-    again = await client.fan_out(
-        [TOPIC, "other"], b"x", at=clock.now_ms() + 5_000, id=sent.id, headers={"k": "v"}
-    )
+    again = await client.fan_out([TOPIC, "other"], b"x", at=clock.now_ms() + 5_000, id=sent.id, headers={"k": "v"})
     assert again.ok
     assert await client.count(TOPIC) == 1

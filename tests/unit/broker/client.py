@@ -115,9 +115,7 @@ class RawClient:
         self, *, rows: int = 1_000, lease_ms: int = 30_000, prefetch_ms: int = 0, size: int = 0
     ) -> RawClient:
         answer = await self.ask(
-            subscribe=carrier.Subscribe(
-                credit_rows=rows, credit_bytes=size, lease_ms=lease_ms, prefetch_ms=prefetch_ms
-            )
+            subscribe=carrier.Subscribe(credit_rows=rows, credit_bytes=size, lease_ms=lease_ms, prefetch_ms=prefetch_ms)
         )
         assert answer.HasField("outcomes"), answer
         return self
@@ -152,9 +150,7 @@ class Batches:
     def natural(self, ids: list[str], ts: int | list[int], **columns: Any) -> carrier.CreateBatch:
         times = [ts] * len(ids) if isinstance(ts, int) else ts
         columns.setdefault("bodies", [b"body"] * len(ids))
-        batch = carrier.CreateBatch(
-            session=self.session, sequence=self.sequence, ids=ids, ts=times, **columns
-        )
+        batch = carrier.CreateBatch(session=self.session, sequence=self.sequence, ids=ids, ts=times, **columns)
         self.sequence += len(ids)
         return batch
 

@@ -19,9 +19,7 @@ from tests.unit.broker.conftest import Connect
 
 
 async def delete_topic(transport: InProcessTransport, name: str) -> overseer.TopicResponse:
-    return await transport.call(
-        "Overseer.DeleteTopic", overseer.TopicRequest(name=name), overseer.TopicResponse, 5.0
-    )
+    return await transport.call("Overseer.DeleteTopic", overseer.TopicRequest(name=name), overseer.TopicResponse, 5.0)
 
 
 async def describe_topic(transport: InProcessTransport, name: str) -> overseer.TopicInfo:
@@ -83,9 +81,7 @@ async def test_there_is_a_most_of_topics(clock: VirtualClock) -> None:
         assert (await create_topic(transport, "c")).created
 
 
-async def test_concurrent_creates_of_one_name_make_one_topic(
-    transport: InProcessTransport, broker: Broker
-) -> None:
+async def test_concurrent_creates_of_one_name_make_one_topic(transport: InProcessTransport, broker: Broker) -> None:
     made = await asyncio.gather(*(create_topic(transport, "same") for _ in range(10)))
     assert sorted(one.created for one in made) == [False] * 9 + [True]
 
@@ -196,9 +192,7 @@ async def test_the_numbers_of_a_topic_are_exact(
 ) -> None:
     producer = await (await connect()).produce()
     now = clock.now_ms()
-    await producer.ask(
-        create=Batches().natural(["due1", "due2", "w1", "w2", "w3"], [now, now, *[now + 9_000] * 3])
-    )
+    await producer.ask(create=Batches().natural(["due1", "due2", "w1", "w2", "w3"], [now, now, *[now + 9_000] * 3]))
     consumer = await (await (await connect()).consume()).subscribe(rows=1)
     await until(lambda: consumer.received())
     info = await describe_topic(transport, "mail")

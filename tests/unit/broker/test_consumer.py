@@ -119,9 +119,7 @@ async def test_credit_comes_back_row_by_row(connect: Connect, clock: VirtualCloc
     assert len(consumer.received()) == 5, "a row that is settled twice gives credit once"
 
 
-async def test_credit_in_bytes_bounds_what_is_under_way(
-    connect: Connect, clock: VirtualClock, broker: Broker
-) -> None:
+async def test_credit_in_bytes_bounds_what_is_under_way(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     consumer = await (await (await connect()).consume()).subscribe(size=3_000)
     producer = await (await connect()).produce()
     ids = [f"m{n}" for n in range(8)]
@@ -172,9 +170,7 @@ async def test_credit_that_expired_unsettled_is_free_again(connect: Connect, clo
         ),
     ],
 )
-async def test_the_terms_of_a_subscription_have_limits(
-    connect: Connect, terms: dict[str, int], code: Code
-) -> None:
+async def test_the_terms_of_a_subscription_have_limits(connect: Connect, terms: dict[str, int], code: Code) -> None:
     consumer = await (await connect()).consume()
     answer = await consumer.ask(subscribe=carrier.Subscribe(**terms))
     assert answer.error.code == code
@@ -199,9 +195,7 @@ async def test_buckets_are_dealt_to_everybody_and_dealt_anew_when_one_leaves(
     await until(lambda: len(consumers[0].received()) == before + 100)
 
 
-async def test_who_comes_back_under_its_name_gets_its_live_leases_back(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_who_comes_back_under_its_name_gets_its_live_leases_back(connect: Connect, clock: VirtualClock) -> None:
     consumer = await (await (await connect()).consume("worker")).subscribe()
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural([f"m{n}" for n in range(5)], clock.now_ms()))

@@ -78,7 +78,5 @@ async def test_a_session_that_is_over_is_unavailable() -> None:
 async def test_an_unknown_call_is_a_version_error() -> None:
     async with Broker() as broker:
         with pytest.raises(DejaqError) as caught:
-            await broker.transport().call(
-                "Overseer.Dance", overseer.InfoRequest(), overseer.InfoResponse, 1.0
-            )
+            await broker.transport().call("Overseer.Dance", overseer.InfoRequest(), overseer.InfoResponse, 1.0)
         assert caught.value.code is Code.VERSION_UNSUPPORTED

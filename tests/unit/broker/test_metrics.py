@@ -22,10 +22,7 @@ from tests.unit.broker.conftest import Connect
 
 def exposed(broker: Broker) -> dict[str, float]:
     lines = generate_latest(broker.central.metrics.registry).decode().splitlines()
-    return {
-        name: float(value)
-        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    }
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
 
 def test_every_metric_has_one_line_in_the_table() -> None:
@@ -49,9 +46,7 @@ async def test_a_message_is_counted_at_each_step_of_its_life(
     producer = await (await connect()).produce()
     consumer = await (await (await connect()).consume()).subscribe(rows=3, lease_ms=500)
     batches = Batches()
-    batch = batches.natural(
-        ["a", "b", "c", "x", "bad id"], [clock.now_ms()] * 3 + [clock.now_ms() + 10_000] * 2
-    )
+    batch = batches.natural(["a", "b", "c", "x", "bad id"], [clock.now_ms()] * 3 + [clock.now_ms() + 10_000] * 2)
     await producer.ask(create=batch)
     await producer.ask(create=batch)
     await until(lambda: len(consumer.received()) == 3)

@@ -49,9 +49,7 @@ async def test_a_create_is_stored_with_all_its_fields(
     assert (message.producer_group, message.headers) == ("billing", {"trace": "1"})
 
 
-async def test_a_repeat_is_already_there_and_another_content_is_taken(
-    producer: RawClient, batches: Batches
-) -> None:
+async def test_a_repeat_is_already_there_and_another_content_is_taken(producer: RawClient, batches: Batches) -> None:
     """Guarantee 5: create is idempotent by id."""
     batch = batches.natural(["a", "b"], 1_000)
     assert codes(await producer.ask(create=batch)) == {}
@@ -164,9 +162,7 @@ async def test_an_owner_moves_edits_and_cancels(
     assert second is not None
     assert (first.ts, first.body, first.priority) == (clock.now_ms() + 1_000, b"A", 1)
     assert (second.ts, second.body, second.priority) == (clock.now_ms() + 2_000, b"B", 2)
-    stale = carrier.EditBatch(
-        ids=["a", "b"], bodies=[b"X", b"Y"], versions=[first.version, first.version + 99]
-    )
+    stale = carrier.EditBatch(ids=["a", "b"], bodies=[b"X", b"Y"], versions=[first.version, first.version + 99])
     assert codes(await producer.ask(edit=stale)) == {1: Code.VERSION_CONFLICT}
     cancel = carrier.CancelBatch(ids=["a", "bad id", "c", "c"])
     assert codes(await producer.ask(cancel=cancel)) == {1: Code.INVALID_ID, 3: Code.NOT_FOUND}

@@ -84,9 +84,7 @@ async def test_count_and_histogram_by_time_status_and_owner(
     assert await count(transport, status="waiting", start=now + 15) == 2
     assert await count(transport, owner="billing", end=now) == 1
     assert await count(transport, owner="nobody") == 0
-    request = carrier.HistogramRequest(
-        topic="mail", filter=carrier.Filter(start=now, end=now + 1_000), step_ms=100
-    )
+    request = carrier.HistogramRequest(topic="mail", filter=carrier.Filter(start=now, end=now + 1_000), step_ms=100)
     steps = await transport.call("Carrier.Histogram", request, carrier.HistogramResponse, 5.0)
     assert dict(zip(steps.starts, steps.counts, strict=True)) == {now: 2, now + 500: 1}
 
@@ -115,9 +113,7 @@ async def test_a_histogram_has_limits(
     assert caught.value.code is code
 
 
-async def test_browse_pages_through_everything_in_order(
-    connect: Connect, transport: InProcessTransport
-) -> None:
+async def test_browse_pages_through_everything_in_order(connect: Connect, transport: InProcessTransport) -> None:
     ids = [f"m{n:04}" for n in range(250)]
     await fill(connect, ids, [n // 3 for n in range(250)])
     pages = await browse(transport, page_size=100)
@@ -127,9 +123,7 @@ async def test_browse_pages_through_everything_in_order(
     assert [message_id for page in rest for message_id in page.ids] == ids[100:]
 
 
-async def test_browse_cuts_pages_so_that_large_bodies_fit(
-    connect: Connect, transport: InProcessTransport
-) -> None:
+async def test_browse_cuts_pages_so_that_large_bodies_fit(connect: Connect, transport: InProcessTransport) -> None:
     producer = await (await connect()).produce()
     batches = Batches()
     ids = [f"m{n:02}" for n in range(20)]

@@ -25,9 +25,7 @@ async def prefetched(connect: Connect, clock: VirtualClock, *ids: str) -> tuple[
     return producer, consumer
 
 
-async def test_a_cancel_takes_back_what_is_not_yet_due(
-    connect: Connect, clock: VirtualClock, broker: Broker
-) -> None:
+async def test_a_cancel_takes_back_what_is_not_yet_due(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     producer, consumer = await prefetched(connect, clock, "a", "b", "c")
     consumer.on_recall = lambda recall: list(recall.rows)
     assert codes(await producer.ask(cancel=carrier.CancelBatch(ids=["c", "a"]))) == {}
@@ -39,9 +37,7 @@ async def test_a_cancel_takes_back_what_is_not_yet_due(
     assert set(left.outcomes.rows) == rows
 
 
-async def test_an_edit_takes_back_and_the_message_comes_again_as_edited(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_an_edit_takes_back_and_the_message_comes_again_as_edited(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     edit = carrier.EditBatch(ids=["a"], ts=[clock.now_ms() + 1_500], bodies=[b"new"])
@@ -62,14 +58,10 @@ async def test_rows_that_user_code_has_seen_stay_leased_and_the_others_are_chang
     kept = consumer.received().index("a")
     consumer.on_recall = lambda recall: [row for row in recall.rows if row != kept]
     assert codes(await producer.ask(cancel=carrier.CancelBatch(ids=["a", "b"]))) == {0: Code.LEASED}
-    assert not (
-        await consumer.settle(carrier.DELETE, consumer.pushes[0].lease, ranges=[kept, kept + 1])
-    ).outcomes.codes
+    assert not (await consumer.settle(carrier.DELETE, consumer.pushes[0].lease, ranges=[kept, kept + 1])).outcomes.codes
 
 
-async def test_what_is_already_due_is_leased_and_nobody_is_asked(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_what_is_already_due_is_leased_and_nobody_is_asked(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     await clock.advance(1_000)
@@ -77,9 +69,7 @@ async def test_what_is_already_due_is_leased_and_nobody_is_asked(
     assert consumer.recalls == []
 
 
-async def test_a_consumer_that_does_not_answer_in_time_keeps_it(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_a_consumer_that_does_not_answer_in_time_keeps_it(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     waiting = await producer.start(cancel=carrier.CancelBatch(ids=["a"]))
     await until(lambda: consumer.recalls)
@@ -88,9 +78,7 @@ async def test_a_consumer_that_does_not_answer_in_time_keeps_it(
     assert codes(await waiting) == {0: Code.LEASED}
 
 
-async def test_an_answer_that_comes_too_late_still_frees_the_message(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_an_answer_that_comes_too_late_still_frees_the_message(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     waiting = await producer.start(cancel=carrier.CancelBatch(ids=["a"]))
     await until(lambda: consumer.recalls)
@@ -102,9 +90,7 @@ async def test_an_answer_that_comes_too_late_still_frees_the_message(
     await until(lambda: consumer.received() == ["a", "a"])
 
 
-async def test_a_consumer_that_is_gone_cannot_be_asked(
-    connect: Connect, clock: VirtualClock, broker: Broker
-) -> None:
+async def test_a_consumer_that_is_gone_cannot_be_asked(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     await consumer.close()
     await until(lambda: len(broker.central.greeter) == 1)
@@ -155,9 +141,7 @@ async def test_a_recall_never_overtakes_the_push_of_what_it_asks_for() -> None:
 
 
 @pytest.mark.parametrize("times", [3])
-async def test_a_message_can_be_moved_again_and_again(
-    connect: Connect, clock: VirtualClock, times: int
-) -> None:
+async def test_a_message_can_be_moved_again_and_again(connect: Connect, clock: VirtualClock, times: int) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     for n in range(times):

@@ -99,9 +99,7 @@ MALFORMED: dict[str, carrier.ClientFrame] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-async def test_a_frame_that_makes_no_sense_is_answered_and_the_session_goes_on(
-    connect: Connect, kind: str
-) -> None:
+async def test_a_frame_that_makes_no_sense_is_answered_and_the_session_goes_on(connect: Connect, kind: str) -> None:
     client = await connect()
     frame = MALFORMED[kind]
     if frame.request:
@@ -171,9 +169,7 @@ async def test_a_handshake_needs_a_name_that_people_can_read(connect: Connect, n
         {"consumer": carrier.ConsumerHandshake(topic="mail", name=name)},
     ):
         assert (await client.ask(**command)).error.code == Code.INVALID_ARGUMENT
-    assert (await client.ask(producer=carrier.ProducerHandshake(topic="mail", group="x" * 64))).HasField(
-        "outcomes"
-    )
+    assert (await client.ask(producer=carrier.ProducerHandshake(topic="mail", group="x" * 64))).HasField("outcomes")
 
 
 class SlowStorage(MemoryStorage):

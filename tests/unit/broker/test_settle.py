@@ -18,9 +18,7 @@ from tests.unit.broker.client import Batches, RawClient, until
 from tests.unit.broker.conftest import Connect
 
 
-async def holding(
-    connect: Connect, clock: VirtualClock, *, rows: int = 3, lease_ms: int = 1_000
-) -> RawClient:
+async def holding(connect: Connect, clock: VirtualClock, *, rows: int = 3, lease_ms: int = 1_000) -> RawClient:
     """A consumer that holds `rows` messages in one lease."""
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural([f"m{n}" for n in range(rows)], clock.now_ms()))
@@ -63,18 +61,14 @@ async def test_released_rows_come_back_at_their_new_time_wherever_that_is(
     first = list(consumer.received())
     answer = await consumer.settle(carrier.RELEASE, lease, ranges=[0, 2], ts=[300, 100], relative=True)
     assert not answer.outcomes.codes
-    assert not (
-        await consumer.settle(carrier.RELEASE, lease, ranges=[2, 3], ts=[clock.now_ms() + 200])
-    ).outcomes.codes
+    assert not (await consumer.settle(carrier.RELEASE, lease, ranges=[2, 3], ts=[clock.now_ms() + 200])).outcomes.codes
     for row in (1, 2, 0):
         await clock.advance(100)
         await until(lambda row=row: consumer.received()[-1] == first[row])  # type: ignore[misc]
     assert list(consumer.pushes[-1].attempts) == [2]
 
 
-async def test_rows_that_are_given_back_are_as_before_the_lease(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_rows_that_are_given_back_are_as_before_the_lease(connect: Connect, clock: VirtualClock) -> None:
     consumer = await holding(connect, clock, rows=1)
     await consumer.settle(carrier.GIVE_BACK, consumer.pushes[0].lease)
     await until(lambda: len(consumer.pushes) == 2)
@@ -122,9 +116,7 @@ async def test_an_unknown_lease_is_lost(connect: Connect, clock: VirtualClock) -
         assert list(answer.outcomes.codes) == [Code.LEASE_LOST]
 
 
-async def test_another_consumer_cannot_settle_what_it_does_not_hold(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_another_consumer_cannot_settle_what_it_does_not_hold(connect: Connect, clock: VirtualClock) -> None:
     """Guarantee 3."""
     consumer = await holding(connect, clock)
     thief = await (await connect()).consume("thief")

@@ -39,9 +39,7 @@ def test_the_wire_has_the_same_codes(code: Code) -> None:
 @pytest.mark.parametrize(
     ("flags", "kind"), [({"indefinite": True}, Indefinite), ({"retryable": True}, Unavailable), ({}, Refused)]
 )
-def test_a_code_of_a_newer_broker_is_taken_by_its_attributes(
-    flags: dict[str, bool], kind: type[DejaqError]
-) -> None:
+def test_a_code_of_a_newer_broker_is_taken_by_its_attributes(flags: dict[str, bool], kind: type[DejaqError]) -> None:
     proto = errors_pb2.Error(message="new", **flags)  # type: ignore[arg-type]
     proto.ParseFromString(proto.SerializeToString() + b"\x08\xe7\x07")
     error = error_from_proto(proto)

@@ -75,9 +75,7 @@ def test_no_more_than_asked_for_is_taken() -> None:
     st.integers(0, 7),
     st.integers(1, 9),
 )
-def test_any_pushes_leave_in_order_and_each_row_once(
-    pushes: list[list[tuple[int, int]]], now: int, limit: int
-) -> None:
+def test_any_pushes_leave_in_order_and_each_row_once(pushes: list[list[tuple[int, int]]], now: int, limit: int) -> None:
     holder = Holder()
     for number, keys in enumerate(pushes):
         holder.push(lease(number, *[ts for ts, _ in keys], priorities=[p for _, p in keys]))

@@ -139,9 +139,7 @@ class Consumer:
                 f"{self.topic.settings.max_lease_ms} ms",
             )
         if not 1 <= proto.credit_rows <= limits.CREDIT_ROWS_MAX:
-            raise InvalidArgument(
-                f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}"
-            )
+            raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
         if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
             raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
         return Flow(
@@ -206,9 +204,7 @@ class Consumer:
         """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
         ranges = ranges_from_proto(proto.ranges)
         if ranges is not None and ranges[-1][1] > limits.LEASE_ROWS_MAX:
-            raise InvalidArgument(
-                f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most"
-            )
+            raise InvalidArgument(f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most")
         now = self._clock.now_ms()
         mask = None if ranges is None else mask_of(ranges)
         arguments = (self.topic, proto.lease, self.name, ranges)
@@ -239,9 +235,7 @@ class Consumer:
             raise error_of(code)
         return lease_ms
 
-    def _checked_times(
-        self, proto: carrier.Settle, ranges: list[RowRange] | None, now: int
-    ) -> int | list[int]:
+    def _checked_times(self, proto: carrier.Settle, ranges: list[RowRange] | None, now: int) -> int | list[int]:
         times = release_times_from_proto(proto, now=now)
         listed = [times] if isinstance(times, int) else times
         rows = None if ranges is None else sum(end - start for start, end in ranges)

@@ -12,7 +12,4 @@ def deal(consumers: Iterable[str], buckets: int) -> dict[str, range]:
     """
     names = sorted(set(consumers))
     count = len(names)
-    return {
-        name: range(buckets * place // count, buckets * (place + 1) // count)
-        for place, name in enumerate(names)
-    }
+    return {name: range(buckets * place // count, buckets * (place + 1) // count) for place, name in enumerate(names)}

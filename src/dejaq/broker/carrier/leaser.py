@@ -163,9 +163,7 @@ class Leaser:
             lease = None if call.task.cancelled() or call.task.exception() else call.task.result()
             if lease is None or call.pushing:
                 continue
-            await self._storage.recall(
-                self._topic, lease.lease_id, self._consumer, None, self._clock.now_ms()
-            )
+            await self._storage.recall(self._topic, lease.lease_id, self._consumer, None, self._clock.now_ms())
             self._metrics.add(RETURNED, len(lease), self._topic.name)
 
     async def caught_up(self) -> None:
@@ -205,9 +203,7 @@ class Leaser:
             bytes_max=size,
         )
         task = asyncio.get_running_loop().create_task(self._storage.lease(self._topic, request, now))
-        call = _Call(
-            task=task, rows=rows, size=size, until=until, window_ms=self._window_ms, nudges=self._nudges
-        )
+        call = _Call(task=task, rows=rows, size=size, until=until, window_ms=self._window_ms, nudges=self._nudges)
         self._calls.append(call)
         self._called.set()
         # Lets the synchronous part run: when nothing is due the answer is there at once.

@@ -152,9 +152,7 @@ class _Changes:
             raise InvalidArgument("the columns of an edit must be empty or as long as its ids")
         size = sum(map(len, changes.bodies)) + sum(map(len, changes.headers))
         if size > limits.BATCH_BYTES_MAX:
-            raise error_of(
-                Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}"
-            )
+            raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}")
         return changes
 
     def refused(self, settings: TopicSettings, now: int) -> dict[int, Code]:

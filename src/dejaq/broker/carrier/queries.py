@@ -72,18 +72,14 @@ class Queries:
                 f"{limits.HISTOGRAM_STEPS_MAX} steps",
             )
         steps = await self._storage.histogram(topic, where, step, self._clock.now_ms())
-        return carrier.HistogramResponse(
-            starts=[start for start, _ in steps], counts=[count for _, count in steps]
-        )
+        return carrier.HistogramResponse(starts=[start for start, _ in steps], counts=[count for _, count in steps])
 
     async def browse(self, request: carrier.BrowseRequest) -> AsyncIterator[carrier.MessageColumns]:
         """Page after page of the messages that match."""
         topic = self._find_topic(request.topic)
         where = filter_from_proto(request.filter)
         if request.page_size > limits.BROWSE_PAGE_MAX:
-            raise error_of(
-                Code.LIMIT_EXCEEDED, f"page_size={request.page_size}; at most {limits.BROWSE_PAGE_MAX}"
-            )
+            raise error_of(Code.LIMIT_EXCEEDED, f"page_size={request.page_size}; at most {limits.BROWSE_PAGE_MAX}")
         rows_max = request.page_size or BROWSE_PAGE_DEFAULT
         cursor: bytes | None = request.cursor or None
         while True:

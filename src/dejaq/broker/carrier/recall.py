@@ -65,9 +65,7 @@ async def _holders(
 ) -> _Groups:
     now = clock.now_ms()
     groups: _Groups = {}
-    for row, holder in zip(
-        leased, await storage.holders(topic, [ids[row] for row in leased], now), strict=True
-    ):
+    for row, holder in zip(leased, await storage.holders(topic, [ids[row] for row in leased], now), strict=True):
         consumer = None if holder is None else roster.find(holder.consumer)
         if holder is not None and consumer is not None and holder.due > now:
             groups.setdefault((holder.lease_id, consumer), []).append((holder.row, row))

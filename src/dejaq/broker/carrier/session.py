@@ -169,9 +169,7 @@ class Session:
         number = self._last_recall
         answer = self._recalls[number] = asyncio.get_running_loop().create_future()
         try:
-            await self.send(
-                carrier.BrokerFrame(request=number, recall=carrier.Recall(lease=lease_id, rows=rows))
-            )
+            await self.send(carrier.BrokerFrame(request=number, recall=carrier.Recall(lease=lease_id, rows=rows)))
             return await within(self._parts.clock, RECALL_SECONDS, answer) or []
         finally:
             del self._recalls[number]
@@ -181,9 +179,7 @@ class Session:
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=FAREWELL_SECONDS)
         if self._reason is not None:
-            await asyncio.wait(
-                (asyncio.ensure_future(self._send_last(self._reason)),), timeout=FAREWELL_SECONDS
-            )
+            await asyncio.wait((asyncio.ensure_future(self._send_last(self._reason)),), timeout=FAREWELL_SECONDS)
 
     async def _send_last(self, reason: DejaqError) -> None:
         await self.send(carrier.BrokerFrame(error=error_to_proto(reason)))
@@ -238,9 +234,7 @@ class Session:
         if isinstance(error, StoreError | Indefinite):
             self._parts.doctor.look()
         if isinstance(error, StoreError):
-            return Unavailable(
-                "the broker's storage does not work now; nothing was changed", details=str(error)
-            )
+            return Unavailable("the broker's storage does not work now; nothing was changed", details=str(error))
         return error
 
     def _refuse(self, answer: carrier.BrokerFrame, error: DejaqError) -> None:

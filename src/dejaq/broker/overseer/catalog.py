@@ -67,9 +67,7 @@ class Catalog:
         if now is not topic:
             self.live(topic.name)
             if now is None or now.number != topic.number:
-                raise error_of(
-                    Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} was deleted and made anew; reconnect"
-                )
+                raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} was deleted and made anew; reconnect")
 
     async def create(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ."""
@@ -80,9 +78,7 @@ class Catalog:
             if old is not None:
                 return self._same(self.live(name), settings), False
             if len(self._topics) >= self._topics_max:
-                raise error_of(
-                    Code.LIMIT_EXCEEDED, f"there are {self._topics_max} topics, the most this broker keeps"
-                )
+                raise error_of(Code.LIMIT_EXCEEDED, f"there are {self._topics_max} topics, the most this broker keeps")
             topic = Topic(
                 name=name,
                 number=await self._storage.next_topic_number(),
@@ -124,9 +120,7 @@ class Catalog:
     async def _drop(self, topic: Topic) -> None:
         try:
             if self.evacuate is not None:
-                await self.evacuate(
-                    topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted")
-                )
+                await self.evacuate(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
             await self._storage.drop_topic(topic)
             async with self._changing:
                 self._topics.pop(topic.name, None)

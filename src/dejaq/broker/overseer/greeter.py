@@ -19,9 +19,7 @@ Census = Counter[tuple[int, SessionState]]
 class Greeter:
     """Every session that is open, by its number."""
 
-    def __init__(
-        self, *, make_session: Callable[[int, str], Session], sessions_max: int, connections_max: int
-    ) -> None:
+    def __init__(self, *, make_session: Callable[[int, str], Session], sessions_max: int, connections_max: int) -> None:
         self._make_session = make_session
         self._sessions_max = sessions_max
         self._connections_max = connections_max
@@ -59,9 +57,7 @@ class Greeter:
         if self._closed is not None:
             return self._closed
         if len(self._sessions) >= self._sessions_max:
-            return error_of(
-                Code.LIMIT_EXCEEDED, f"{self._sessions_max} sessions are open, the most this broker keeps"
-            )
+            return error_of(Code.LIMIT_EXCEEDED, f"{self._sessions_max} sessions are open, the most this broker keeps")
         if peer not in self._peers and len(self._peers) >= self._connections_max:
             return error_of(
                 Code.LIMIT_EXCEEDED,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ def test_rows_and_ranges_name_the_same_rows(rows: set[int]) -> None:
     assert list(masks.rows(mask)) == sorted(rows)
     assert masks.of_ranges(masks.ranges(mask)) == mask
     listed = list(masks.ranges(mask))
-    assert all(end < start for (_, end), (start, _) in zip(listed, listed[1:], strict=False))
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(listed))
 
 
 @given(row_sets)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,4 +18,4 @@ def test_ranges_stay_sorted_disjoint_and_complete(batches: list[tuple[int, int]]
         _insert(ranges, start, start + length)
         used |= set(range(start, start + length))
     assert {counter for start, end in ranges for counter in range(start, end)} == used
-    assert all(end < start for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(end < start for (_, end), (start, _) in itertools.pairwise(ranges))
