@@ -1,8 +1,8 @@
 """Write: rows of any DataFrame become scheduled messages, or move or cancel messages by id.
 
 A task names each batch it sends by what is in it and by the job (or the query and micro-batch) it belongs to. The
-broker remembers the names, so a retried task and a replayed micro-batch add nothing, even when the messages of the first try
-were delivered and deleted meanwhile.
+broker remembers the names, so a retried task and a replayed micro-batch add nothing, even when the messages of the
+first try were delivered and deleted meanwhile.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-ROWS_SHOWN = 40
+ROWS_SHOWN = 20
 # Below this a session for little work is the faster one.
 EVENTS_FEW = 2_000_000
 
@@ -436,6 +436,26 @@ def report(
     invocation.output.record({"report": str(output.resolve()), **figures}, str(output.resolve()))
 
 
+# What fits a terminal; --json has every column.
+COLUMNS = {
+    "hours": ("topic", "hour_ms", "delivered", "p50_ms", "p99_ms", "max_ms", "late", "early", "breached"),
+    "balance": ("topic", "created", "deleted", "cancelled", "dead_lettered", "pending", "on_timeline"),
+    "minutes": ("topic", "minute_ms", "due", "expected", "peak_second", "consumers"),
+    "topics": ("topic", "leased", "retried", "expiries", "releases", "attempts_max", "dead_lettered"),
+    "poison_candidates": ("topic", "id", "owner", "attempts", "expiries", "releases", "outcome"),
+    "groups": ("topic", "owner", "created", "bytes", "size_p50", "size_max", "duplicates"),
+    "duplicates": ("topic", "body_crc", "body_bytes", "copies", "owners"),
+}
+
+
+def _worth_seeing(name: str, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The rows for a person: of many minutes the busiest, of anything else the first."""
+    if name != "minutes" or len(rows) <= ROWS_SHOWN:
+        return rows[:ROWS_SHOWN]
+    busiest = sorted(rows, key=lambda row: -(row["due"] + row["expected"]))[:ROWS_SHOWN]
+    return [row for row in rows if row in busiest]
+
+
 def _tell(invocation: Invocation, found: Findings, plot: Path | None) -> None:
     """One JSON object with everything, or the tables and the figures."""
     from dejaq.pipeline.report import shown, words
@@ -453,12 +473,13 @@ def _tell(invocation: Invocation, found: Findings, plot: Path | None) -> None:
     for name, rows in found.tables.items():
         if not rows:
             continue
+        columns = [column for column in COLUMNS.get(name, tuple(rows[0])) if column in rows[0]]
         output.line(f"{words(name)}:")
-        texts = [{column: shown(column, value) for column, value in row.items()} for row in rows[:ROWS_SHOWN]]
-        numbers = [column for column, value in rows[0].items() if isinstance(value, int | float)]
-        output.table(texts, list(rows[0]), numbers=numbers)
+        texts = [{words(column): shown(column, row[column]) for column in columns} for row in _worth_seeing(name, rows)]
+        numbers = [words(column) for column in columns if isinstance(rows[0][column], int | float)]
+        output.table(texts, [words(column) for column in columns], numbers=numbers)
         if len(rows) > ROWS_SHOWN:
-            output.note(f"and {len(rows) - ROWS_SHOWN:,} more; --json shows them")
+            output.note(f"{ROWS_SHOWN} of {len(rows):,}; --json shows all")
         output.line("")
     told = {words(name): shown(name, value) for name, value in found.figures.items() if value is not None}
     output.record(told)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,8 @@ def _nothing(axes: Axes) -> None:
 
 def _legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, ncols=2)
+        # Above the picture, where it covers nothing.
+        axes.legend(frameon=False, fontsize=8, ncols=5, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
 
 
 def _moment(ms: int) -> float:
@@ -59,8 +61,12 @@ def _moment(ms: int) -> float:
     return ms / 86_400_000
 
 
-def _dates(axes: Axes) -> None:
+def _dates(axes: Axes, step_ms: int) -> None:
+    """A time axis, wide enough to see a single step."""
     axes.xaxis_date("UTC")
+    low, high = axes.dataLim.intervalx
+    room = max(_moment(step_ms), (high - low) * 0.02)
+    axes.set_xlim(low - room, high + room)
     locator = axes.xaxis.get_major_locator()
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))  # type: ignore[no-untyped-call]
 
@@ -84,16 +90,16 @@ def _by_topic(rows: Iterable[Row], weight: str) -> dict[str, list[Row]]:
 def accuracy_plot(rows: Sequence[Row], bins: Sequence[Row], *, slo_ms: float) -> Figure:
     """Lateness by hour, and its histogram."""
     figure, (over_time, spread) = _figure(2)
-    _title(over_time, "Lateness by hour: p99 (line) and p50 (dots), ms")
+    _title(over_time, "Lateness by hour: p99 (line), p50 (dotted), ms")
     for colour, (topic, found) in zip(COLOURS, _by_topic(rows, "delivered").items(), strict=False):
         known = [row for row in found if row["p99_ms"] is not None]
         hours = [_moment(row["hour_ms"]) for row in known]
         over_time.plot(hours, [row["p99_ms"] for row in known], color=colour, label=label(topic), marker="o", ms=3)
-        over_time.plot(hours, [row["p50_ms"] for row in known], color=colour, ls=":")
+        over_time.plot(hours, [row["p50_ms"] for row in known], color=colour, ls=":", marker=".", ms=3)
     if rows:
         over_time.axhline(slo_ms, color="#c92a2a", lw=0.8, ls="--", label=f"wanted: {slo_ms:g} ms")
         over_time.set_yscale("symlog", linthresh=1)
-        _dates(over_time)
+        _dates(over_time, 3_600_000)
     else:
         _nothing(over_time)
     _legend(over_time)
@@ -161,8 +167,10 @@ def forecast_plot(rows: Sequence[Row]) -> Figure:
         ordered = sorted(found, key=lambda row: row["minute_ms"])
         times = [_moment(row["minute_ms"]) for row in ordered]
         needed.step(times, [row["consumers"] for row in ordered], where="post", color=colour, label=label(topic))
+    needed.set_ylim(bottom=0)
+    needed.yaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (load, needed):
-        _dates(axes)
+        _dates(axes, 60_000)
         _legend(axes)
     return figure
 
@@ -177,7 +185,7 @@ def retries_plot(attempts: Sequence[Row], consumers: Sequence[Row]) -> Figure:
         counts.plot(numbers, [row["count"] for row in ordered], color=colour, marker="o", label=label(topic))
     if attempts:
         counts.set_yscale("log")
-        counts.set_xticks(sorted({row["attempts"] for row in attempts})[:40])
+        counts.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
         _nothing(counts)
     _legend(counts)
@@ -200,9 +208,11 @@ def traffic_plot(facts: Sequence[Row], groups: Sequence[Row]) -> Figure:
     for colour, (topic, found) in zip(COLOURS, _by_topic(facts, "created").items(), strict=False):
         ordered = sorted(found, key=lambda row: row["minute_ms"])
         times = [_moment(row["minute_ms"]) for row in ordered]
-        rate.plot(times, [row["created"] for row in ordered], color=colour, lw=1.2, label=label(topic))
+        created = [row["created"] for row in ordered]
+        rate.plot(times, created, color=colour, lw=1.2, marker=".", ms=3, label=label(topic))
     if facts:
-        _dates(rate)
+        rate.set_ylim(bottom=0)
+        _dates(rate, 60_000)
     else:
         _nothing(rate)
     _legend(rate)
@@ -213,6 +223,7 @@ def traffic_plot(facts: Sequence[Row], groups: Sequence[Row]) -> Figure:
     volume.barh(range(len(shown)), sizes, color=COLOURS[0])
     volume.barh(range(len(shown)), repeated, color="#a5c1f7")
     volume.set_yticks(range(len(shown)), [label(f"{row['topic']} / {row['owner']}") for row in shown])
+    volume.xaxis.set_major_formatter(EngFormatter(unit="B"))
     volume.invert_yaxis()
     if not shown:
         _nothing(volume)

@@ -104,6 +104,8 @@ def shown(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if name in _TIMES:
         return _time(int(value))
+    if name == "body_crc":
+        return f"{value:08x}"
     if name.endswith("_share"):
         return f"{value:.1%}"
     if isinstance(value, float):
@@ -112,7 +114,8 @@ def shown(name: str, value: Any) -> str:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    form = "%Y-%m-%d %H:%M UTC" if ms % 60_000 == 0 else "%Y-%m-%d %H:%M:%S UTC"
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
 
 
 _OPEN = frozenset({"balance", "findings", "hours", "topics", "groups", "poison_candidates"})
