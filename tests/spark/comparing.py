@@ -46,4 +46,4 @@ def assert_facts_equal(lake: Lake, events: Sequence[Event]) -> None:
     for key, row in found.items():
         shown = {name: value for name, value in row.items() if name not in ("topic", "minute_ms", "day")}
         wanted = {name: expected[key][name] for name in shown}
-        assert shown == wanted, key
+        assert (key, shown) == (key, wanted)

@@ -58,7 +58,7 @@ def test_a_batch_is_cut_by_its_number_of_events(lake: Lake, journal: Path) -> No
     assert_lake_equals_oracle(lake, store.events)
 
 
-def test_compaction_keeps_every_row_and_leaves_one_directory_a_partition(lake: Lake, journal: Path) -> None:
+def test_compaction_keeps_every_row_and_leaves_one_file_a_partition(lake: Lake, journal: Path) -> None:
     store = random_store(6, steps=80)
     write_segments(journal, store.events, cuts=range(10, 60, 10))
     list(run(lake, journal, events_max=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,6 +43,9 @@ lake_option = click.option(
 master_option = click.option(
     "--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master to work on."
 )
+conf_option = click.option(
+    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be given again."
+)
 journal_option = click.option(
     "--journal",
     required=True,
@@ -63,16 +67,33 @@ plot_option = click.option(
 topic_option = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The lake and the Spark to work with."""
+
+    lake: str
+    master: str
+    settings: dict[str, str]
+
+
+def _parsed(settings: Sequence[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in settings]
+    wrong = [key for key, equals, _ in pairs if not key or not equals]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--conf")
+    return {key: value for key, _, value in pairs}
+
+
 def lake_options(function: Function) -> Function:
     """The options of every command that reads or writes a lake, and the check that it can be done at all."""
 
     @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: Any, lake: str, master: str, settings: Sequence[str], **kwargs: Any) -> Any:
         if find_spec("pyspark") is None or find_spec("pyarrow") is None:
             raise PipelineError("the pipeline is not installed; run: pip install 'dejaq-mq[pipeline]'")
-        return function(*args, **kwargs)
+        return function(*args, where=Where(lake, master, _parsed(settings)), **kwargs)
 
-    return cast("Function", lake_option(master_option(checked)))
+    return cast("Function", lake_option(master_option(conf_option(checked))))
 
 
 def job_options(function: Function) -> Function:
@@ -86,28 +107,30 @@ def pipeline() -> None:
 
 
 @contextmanager
-def _opened(invocation: Invocation, lake: str, master: str, *, journal: Path | None = None) -> Iterator[Lake]:
+def _opened(invocation: Invocation, where: Where, *, journal: Path | None = None) -> Iterator[Lake]:
     """The lake, on a Spark session that ends with the command; with a journal to fill it from, it may be new."""
-    from dejaq.pipeline.session import cache_directory, start
+    from dejaq.pipeline.session import cache_directory, session
 
-    small = _work(lake, journal) < EVENTS_FEW
+    brief = _work(where.lake, journal) < EVENTS_FEW
     invocation.output.note("starting Spark")
-    spark = start(master, brief=small, log=None if invocation.debug else cache_directory() / "spark.log")
-    try:
+    log = None if invocation.debug else cache_directory() / "spark.log"
+    with session(where.master, settings=where.settings, brief=brief, log=log) as spark:
         from dejaq.pipeline.lake import Lake
 
-        yield Lake(spark, lake) if journal is not None else Lake.existing(spark, lake)
-    finally:
-        spark.stop()
+        yield Lake(spark, where.lake) if journal is not None else Lake.existing(spark, where.lake)
 
 
 def _work(lake: str, journal: Path | None) -> int:
-    """About how many events there are to read; refuses a journal that cannot be read before Spark is started."""
-    from dejaq.pipeline.lake import Lake
+    """About how many events there are to read. What is not there is told before Spark is started."""
+    from dejaq.pipeline.lake import local_head, no_lake
     from dejaq.pipeline.segments import new_segments
 
-    waiting = 0 if journal is None else sum(segment.events for segment in new_segments(journal, {}))
-    return max(waiting, Lake.events_in(lake) or 0)
+    head = local_head(lake)
+    if journal is not None:
+        return sum(segment.events for segment in new_segments(journal, dict(head.records) if head else {}))
+    if head is not None and not head.version:
+        raise no_lake(lake)
+    return head.events if head is not None else 0
 
 
 # The lake itself
@@ -118,12 +141,12 @@ def _work(lake: str, journal: Path | None) -> int:
 @lake_options
 @batch_option
 @pass_invocation
-def run(invocation: Invocation, journal: str, lake: str, master: str, batch_events: int) -> None:
+def run(invocation: Invocation, journal: str, where: Where, batch_events: int) -> None:
     """Take in, once, every segment that is not in the lake yet."""
     from dejaq.pipeline.segments import journal_directory
 
     directory = journal_directory(journal)
-    with _opened(invocation, lake, master, journal=directory) as opened:
+    with _opened(invocation, where, journal=directory) as opened:
         count = _take_in(invocation, opened, directory, batch_events)
         _tell_state(invocation.output, opened, count)
 
@@ -138,8 +161,7 @@ def run(invocation: Invocation, journal: str, lake: str, master: str, batch_even
 def watch(
     invocation: Invocation,
     journal: str,
-    lake: str,
-    master: str,
+    where: Where,
     batch_events: int,
     interval: float,
     times: int | None,
@@ -148,7 +170,7 @@ def watch(
     from dejaq.pipeline.segments import journal_directory
 
     directory = journal_directory(journal)
-    with _opened(invocation, lake, master, journal=directory) as opened:
+    with _opened(invocation, where, journal=directory) as opened:
         looks = total = 0
         try:
             while True:
@@ -225,18 +247,18 @@ def _tell_state(output: Output, lake: Lake, taken_in: int) -> None:
 @pipeline.command()
 @lake_options
 @pass_invocation
-def compact(invocation: Invocation, lake: str, master: str) -> None:
+def compact(invocation: Invocation, where: Where) -> None:
     """Write partitions that lie in many small files anew as few large ones."""
     from dejaq.pipeline.compaction import compact as compact_lake
     from dejaq.pipeline.failures import explained
 
-    with _opened(invocation, lake, master) as opened, opened.writing(), explained():
+    with _opened(invocation, where) as opened, opened.writing(), explained():
         done = compact_lake(opened)
-        rows = [{"table": one.table, "partitions": one.partitions, "directories": one.directories} for one in done]
+        rows = [{"table": one.table, "partitions": one.partitions, "files": one.files} for one in done]
         invocation.output.table(
             rows,
-            ("table", "partitions", "directories"),
-            numbers=("partitions", "directories"),
+            ("table", "partitions", "files"),
+            numbers=("partitions", "files"),
             empty="nothing to compact",
         )
 
@@ -248,13 +270,11 @@ def compact(invocation: Invocation, lake: str, master: str) -> None:
 @job_options
 @click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
 @pass_invocation
-def accuracy(
-    invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None, slo_ms: float
-) -> None:
+def accuracy(invocation: Invocation, where: Where, topics: Sequence[str], plot: Path | None, slo_ms: float) -> None:
     """How long after its time user code got each message: percentiles by topic and hour, and SLO breaches."""
     from dejaq.pipeline import findings
 
-    with _opened(invocation, lake, master) as opened:
+    with _opened(invocation, where) as opened:
         _tell(invocation, findings.accuracy(opened, topics=topics, slo_ms=slo_ms), plot)
 
 
@@ -270,8 +290,7 @@ def accuracy(
 @pass_invocation
 def audit(
     invocation: Invocation,
-    lake: str,
-    master: str,
+    where: Where,
     topics: Sequence[str],
     plot: Path | None,
     live: bool,
@@ -286,7 +305,7 @@ def audit(
     from dejaq.pipeline.segments import journal_directory
 
     directory = None if journal is None else journal_directory(journal)
-    with _opened(invocation, lake, master, journal=directory) as opened:
+    with _opened(invocation, where, journal=directory) as opened:
         taken = _snapshot(invocation, opened, topics, live=live, path=snapshot, taken_ms=taken_ms)
         found = _settled(invocation, opened, taken, directory, topics, settle)
         _tell(invocation, found, plot)
@@ -346,8 +365,7 @@ def _settled(
 @pass_invocation
 def forecast(
     invocation: Invocation,
-    lake: str,
-    master: str,
+    where: Where,
     topics: Sequence[str],
     plot: Path | None,
     hours: int,
@@ -358,7 +376,7 @@ def forecast(
     """What falls due in each of the coming minutes, and how many consumers that takes."""
     from dejaq.pipeline import findings
 
-    with _opened(invocation, lake, master) as opened:
+    with _opened(invocation, where) as opened:
         found = findings.forecast(
             opened,
             now_ms=int(time.time() * 1000),
@@ -377,24 +395,22 @@ def forecast(
     "--attempts", type=click.IntRange(min=2), default=5, show_default=True, help="From here on a message is suspect."
 )
 @pass_invocation
-def retries(
-    invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None, attempts: int
-) -> None:
+def retries(invocation: Invocation, where: Where, topics: Sequence[str], plot: Path | None, attempts: int) -> None:
     """Leases that ended unsettled, messages that come again and again, and slow consumers."""
     from dejaq.pipeline import findings
 
-    with _opened(invocation, lake, master) as opened:
+    with _opened(invocation, where) as opened:
         _tell(invocation, findings.retries(opened, topics=topics, attempts_min=attempts), plot)
 
 
 @pipeline.command()
 @job_options
 @pass_invocation
-def traffic(invocation: Invocation, lake: str, master: str, topics: Sequence[str], plot: Path | None) -> None:
+def traffic(invocation: Invocation, where: Where, topics: Sequence[str], plot: Path | None) -> None:
     """Who sends how much to which topic, how large it is, and how much of it is the same content again."""
     from dejaq.pipeline import findings
 
-    with _opened(invocation, lake, master) as opened:
+    with _opened(invocation, where) as opened:
         _tell(invocation, findings.traffic(opened, topics=topics), plot)
 
 
@@ -408,14 +424,14 @@ def traffic(invocation: Invocation, lake: str, master: str, topics: Sequence[str
 @click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
 @pass_invocation
 def report(
-    invocation: Invocation, lake: str, master: str, topics: Sequence[str], output: Path, live: bool, slo_ms: float
+    invocation: Invocation, where: Where, topics: Sequence[str], output: Path, live: bool, slo_ms: float
 ) -> None:
     """Write one page with the figures and pictures of every job, readable without a server."""
     from dejaq.pipeline import findings
     from dejaq.pipeline.report import page
 
     now_ms = int(time.time() * 1000)
-    with _opened(invocation, lake, master) as opened, Progress("asking", 5, quiet=invocation.json) as progress:
+    with _opened(invocation, where) as opened, Progress("asking", 5, quiet=invocation.json) as progress:
         taken = _snapshot(invocation, opened, topics, live=live, path=None, taken_ms=None)
         jobs: list[Callable[[], Findings]] = [
             lambda: findings.audit(opened, taken, topics=topics),

@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-import pyarrow as pa
-from google.protobuf.message import DecodeError
-
 from dejaq.crashpoints import crash_at
-from dejaq.errors import DejaqError, InvalidArgument
+from dejaq.errors import InvalidArgument
 from dejaq.journal.keys import SigningKey
 from dejaq.journal.ledger import Ledger
 from dejaq.journal.origin import new_origin, origin_of
@@ -36,7 +33,6 @@ LOOK_SECONDS = 0.25
 BACKOFF_SECONDS_MIN = 1.0
 BACKOFF_SECONDS_MAX = 30.0
 
-_FAULTS = (DejaqError, OSError, ValueError, KeyError, pa.ArrowException, DecodeError)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -89,7 +85,11 @@ class Exporter:
 
     async def start(self) -> None:
         """Find where the journal ends, and go on from there; raises when the directory is not to be used."""
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
         self._task = asyncio.get_running_loop().create_task(self._run(), name="journal exporter")
 
     async def stop(self) -> None:
@@ -99,7 +99,7 @@ class Exporter:
             await self._task
             try:
                 await self._export_all()
-            except _FAULTS as fault:
+            except Exception as fault:  # noqa: BLE001  whatever it is, the broker must end and keep what it has
                 log.warning("the rest of the journal stays in the store: %s", fault)
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -110,7 +110,7 @@ class Exporter:
                 await self._export_all()
                 await self._in_thread(self._drop)
                 self._on_problem(None)
-            except _FAULTS as fault:
+            except Exception as fault:
                 log.debug("the journal cannot be exported", exc_info=fault)
                 self._on_problem(f"the journal cannot be exported, and waits in the store: {fault}")
                 self._ledger = None

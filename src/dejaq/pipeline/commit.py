@@ -1,4 +1,4 @@
-"""A commit: which records are in the lake, and which directories make up each table. The lake is its newest commit."""
+"""A commit: which records are in the lake, and which files make up each table. The lake is its newest commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dejaq.errors import PipelineError
 from dejaq.pipeline.ranges import Ranges
 
 FORMAT = 1
-# A partition (`day=2026-01-31`) and the directories its rows are in, below the table's own.
+# A partition (`day=2026-01-31`) and the files its rows are in, by their paths below the table's directory.
 Partitions = Mapping[str, tuple[str, ...]]
 
 
@@ -26,21 +26,21 @@ class Commit:
     records: Mapping[str, Ranges] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
 
-    def directories(self, table: str) -> list[str]:
+    def files(self, table: str) -> list[str]:
         """Where a table's rows are."""
-        return [directory for found in self.tables.get(table, {}).values() for directory in found]
+        return [file for found in self.tables.get(table, {}).values() for file in found]
 
     def partitions(self, table: str) -> Partitions:
         """The partitions of a table."""
         return self.tables.get(table, {})
 
     def with_table(self, table: str, *, replaced: Iterable[str], added: Iterable[str]) -> Commit:
-        """The state in which partitions have lost what they held, and directories were added to theirs."""
+        """The state in which partitions have lost what they held, and files were added to theirs."""
         gone = set(replaced)
         partitions = {name: found for name, found in self.partitions(table).items() if name not in gone}
-        for directory in added:
-            name = directory.partition("/")[2]
-            partitions[name] = (*partitions.get(name, ()), directory)
+        for file in added:
+            name = file.partition("/")[2].rpartition("/")[0]
+            partitions[name] = (*partitions.get(name, ()), file)
         return replace(self, tables={**self.tables, table: dict(sorted(partitions.items()))})
 
     def to_json(self) -> bytes:

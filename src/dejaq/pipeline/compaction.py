@@ -1,4 +1,4 @@
-"""Compaction: partitions in many small directories become one directory of few files."""
+"""Compaction: partitions in many small files become one file each."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Compacted:
 
     table: str
     partitions: int
-    directories: int
+    files: int
 
 
-def compact(lake: Lake, *, directories_max: int = 1) -> list[Compacted]:
-    """Write every partition that is in more than `directories_max` directories anew, in one commit.
+def compact(lake: Lake, *, files_max: int = 1) -> list[Compacted]:
+    """Write every partition that is in more than `files_max` files anew, in one commit.
 
     The rows stay the same. The lake must be held for writing.
     """
     batch = lake.new_batch()
     after, done = lake.head, []
     for table in TABLES:
-        crowded = {name: found for name, found in lake.head.partitions(table).items() if len(found) > directories_max}
+        crowded = {name: found for name, found in lake.head.partitions(table).items() if len(found) > files_max}
         if not crowded:
             continue
         rows = _gathered(lake.read(table, crowded), table)

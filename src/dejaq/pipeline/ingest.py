@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EVENTS_MAX_DEFAULT = 10_000_000
-# A partition in more directories than this is written anew as one.
-DIRECTORIES_MAX = 24
+# A partition in more files than this is written anew as one.
+FILES_MAX = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def run(
                 seconds=time.monotonic() - begun,
             )
         if found:
-            compact(lake, directories_max=DIRECTORIES_MAX)
+            compact(lake, files_max=FILES_MAX)
 
 
 def _say(say: Callable[[str, int], None], events: int, what: str) -> None:

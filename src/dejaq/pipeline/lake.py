@@ -1,19 +1,17 @@
 """The lake as a whole: its tables at a commit, and the one step by which a batch becomes part of it.
 
 A batch writes its rows into directories of its own name, which nobody reads. Then one small file, the commit, is put in
-place, and names the directories of which each table consists from then on together with the records that are in them.
+place, and names the files of which each table consists from then on together with the records that are in them.
 A pipeline that is killed before has changed nothing; what it left is removed by the next.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -34,6 +32,20 @@ COMMITS_KEPT = 5
 _DIGITS = 12
 
 
+def no_lake(root: str) -> PipelineError:
+    """What to say where nothing has been committed."""
+    return PipelineError(f"there is no lake at {root}; fill one with `dejaq pipeline run --journal DIR --lake {root}`")
+
+
+def local_head(root: str) -> Commit | None:
+    """What a lake on this machine is, found without Spark; None for one elsewhere."""
+    path = local_path(root)
+    if path is None:
+        return None
+    commits = sorted(path.glob(f"{COMMITS}/*.json"))
+    return Commit.from_json(commits[-1].read_bytes(), str(commits[-1])) if commits else Commit()
+
+
 class Lake:
     """A directory of tables."""
 
@@ -47,7 +59,7 @@ class Lake:
         """A lake to be read; raises PipelineError when there is none."""
         lake = cls(spark, root)
         if not lake.head.version:
-            raise PipelineError(f"there is no lake at {root}; fill one with `dejaq pipeline run --lake {root}`")
+            raise no_lake(root)
         return lake
 
     @contextmanager
@@ -61,27 +73,21 @@ class Lake:
 
     # Reading
 
-    @staticmethod
-    def events_in(root: str) -> int | None:
-        """About how many events a lake on this machine has, found without Spark; None where that cannot be said."""
-        commits = sorted((local_path(root) or Path(os.devnull)).glob(f"{COMMITS}/*.json"))
-        return Commit.from_json(commits[-1].read_bytes(), str(commits[-1])).events if commits else None
-
     def read(self, table: str, partitions: Iterable[str] | None = None, *, commit: Commit | None = None) -> DataFrame:
         """A table, or some of its partitions, at the present commit or at another."""
         found = (commit or self.head).partitions(table)
         chosen = found if partitions is None else [name for name in partitions if name in found]
-        return self._read_directories(table, [directory for name in chosen for directory in found[name]])
+        return self._read_files(table, [file for name in chosen for file in found[name]])
 
-    def _read_directories(self, table: str, directories: list[str]) -> DataFrame:
+    def _read_files(self, table: str, files: list[str]) -> DataFrame:
         kind = TABLES[table]
         schema = kind.schema
         for column in kind.partitioned_by:
             schema = type(schema)(list(schema)).add(column, TEXT)
-        if not directories:
+        if not files:
             return self.spark.range(0).select(*(F.lit(None).cast(c.dataType).alias(c.name) for c in schema))
         reader = self.spark.read.schema(schema).option("basePath", self.files.path(table))
-        return reader.parquet(*(self.files.path(f"{table}/{directory}") for directory in directories)).drop("batch")
+        return reader.parquet(*(self.files.path(f"{table}/{file}") for file in files)).drop("batch")
 
     # Writing
 
@@ -90,7 +96,7 @@ class Lake:
         return f"batch={self.head.version + 1:0{_DIGITS}d}-{secrets.token_hex(4)}"
 
     def write(self, table: str, rows: DataFrame, batch: str) -> list[str]:
-        """Write the rows of a batch and make them durable; the directories they are in."""
+        """Write the rows of a batch and make them durable; the files they are in."""
         kind = TABLES[table]
         where = f"{table}/{batch}"
         rows.select(*kind.columns, *kind.partitioned_by).write.partitionBy(*kind.partitioned_by).mode(
@@ -98,7 +104,7 @@ class Lake:
         ).parquet(self.files.path(where))
         crash_at(f"pipeline.{table}_written")
         self.files.sync(where)
-        return [f"{batch}/{directory}" for directory in self._leaves(where, kind)]
+        return [f"{batch}/{file}" for file in self._files_in(where, kind)]
 
     def commit(self, after: Commit) -> None:
         """Make `after` what the lake is, if nobody else has changed it meanwhile."""
@@ -110,29 +116,28 @@ class Lake:
         self.clear_away()
 
     def clear_away(self) -> None:
-        """Remove what none of the newest commits needs: old commits, replaced directories, unfinished batches."""
+        """Remove what none of the newest commits needs: old commits, replaced batches, unfinished ones."""
         names = self._commit_names()
         for name in names[:-COMMITS_KEPT]:
             self.files.remove(f"{COMMITS}/{name}")
         kept = [self._load(name) for name in names[-COMMITS_KEPT:]]
         for table in TABLES.values():
-            needed = {directory for commit in kept for directory in commit.directories(table.name)}
-            batches = {directory.partition("/")[0] for directory in needed}
+            needed = {file.partition("/")[0] for commit in kept for file in commit.files(table.name)}
             for batch in self.files.list(table.name):
-                if batch not in batches:
+                if batch not in needed:
                     self.files.remove(f"{table.name}/{batch}")
 
-    def _leaves(self, where: str, table: Table) -> list[str]:
-        """The partition directories below a batch."""
-        leaves = [""]
-        for _ in table.partitioned_by:
-            leaves = [
-                f"{leaf}/{name}".lstrip("/")
-                for leaf in leaves
-                for name in self.files.list(f"{where}/{leaf}".rstrip("/"))
-                if "=" in name
+    def _files_in(self, where: str, table: Table) -> list[str]:
+        """The files of a batch, each below the directories of its partition."""
+        found = [""]
+        for _ in range(len(table.partitioned_by) + 1):
+            found = [
+                f"{above}/{name}".lstrip("/")
+                for above in found
+                for name in self.files.list(f"{where}/{above}".rstrip("/"))
+                if not name.startswith(("_", "."))
             ]
-        return leaves
+        return found
 
     # Commits
 

@@ -109,7 +109,7 @@ def shown(name: str, value: Any) -> str:
     if name.endswith("_share"):
         return f"{value:.1%}"
     if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".")
+        return f"{value:,.{3 if abs(value) < 10 else 1}f}".rstrip("0").rstrip(".")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

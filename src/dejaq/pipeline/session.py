@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dejaq.errors import PipelineError
 from dejaq.pipeline.java import Java, find_java, put_script
@@ -38,7 +38,7 @@ _SETTINGS: Mapping[str, str] = {
     # Days and states are names, not numbers or dates to be guessed.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # A table is read from the directories its commit names; there are few, and no job is needed to list them.
+    # A table is read from the files its commit names; no job is needed to list them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Segments are small: several go to one task.
     "spark.sql.files.openCostInBytes": str(512 * 1024),
@@ -64,16 +64,13 @@ def start(
     cache: Path | None = None,
     log: Path | None = None,
 ) -> SparkSession:
-    """The running session, or a new one; raises PipelineError when Spark cannot start.
+    """A new session; raises PipelineError when Spark cannot start.
 
     A `brief` session is for little work: it saves what the JVM spends on making long work fast. What the JVM writes
     beside the results goes to `log`, or where the driver's own stderr goes.
     """
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return running
     cache = cache or cache_directory()
     java = find_java(cache)
     os.environ["JAVA_HOME"] = str(java.home)
@@ -96,12 +93,26 @@ def start(
         builder = builder.config(name, value)
     try:
         with _stderr_to(log):
-            session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
+            started = builder.getOrCreate()
+        started.sparkContext.setLogLevel("ERROR")
     except Exception as error:
         # Py4J passes on whatever the JVM threw.
         raise PipelineError(f"Spark does not start on {master}: {_first_line(error)}") from error
-    return session
+    return started
+
+
+@contextmanager
+def session(master: str, **options: Any) -> Iterator[SparkSession]:
+    """The running session, or one that is started as by `start` and ends here."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    found = running or start(master, **options)
+    try:
+        yield found
+    finally:
+        if running is None:
+            found.stop()
 
 
 @contextmanager

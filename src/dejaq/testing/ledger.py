@@ -72,11 +72,9 @@ class Delivery:
         """Until then nobody else may have it, whatever the unknown calls did."""
         end_ms = self.expires_ms
         for extend in self._of(Kind.EXTEND):
-            # An extension counts from when it is made, so its end may lie before the one that was.
+            # An extension never shortens a lease.
             if extend.outcome is Outcome.OK:
-                end_ms = extend.until_ms
-            elif extend.possible:
-                end_ms = min(end_ms, extend.until_ms)
+                end_ms = max(end_ms, extend.until_ms)
         leaving = [settle.began_us for settle in [*self.deletes, *self.releases]]
         return min([end_ms * 1_000, *leaving])
 

@@ -149,7 +149,12 @@ def _settled(state: _State, event: Event) -> _State:
         return replace(state, life=_Life.GONE, lease=0)
     if event.op is Op.RELEASE:
         return replace(state, lease=0, due=event.ts_us)
-    return replace(state, ends_first=event.expires_us, ends_last=event.expires_us + event.slack_us)
+    # An extension never shortens a lease.
+    return replace(
+        state,
+        ends_first=max(state.ends_first, event.expires_us),
+        ends_last=max(state.ends_last, event.expires_us + event.slack_us),
+    )
 
 
 def _free_at(state: _State) -> int:

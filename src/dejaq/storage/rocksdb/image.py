@@ -27,6 +27,7 @@ from dejaq.storage.rocksdb.window import Budget, Free, Lost, Window, load_step
 # One step of loading: small enough that the loop is not held up, large enough to be worth a seek.
 _STEP_BYTES = 512 * 1024
 _STEP_RUNS = 512
+_SLICE_STEPS = 8
 
 
 @dataclass(slots=True)
@@ -142,14 +143,21 @@ class Image:
         return load_step(self.window(bucket), self._read_runs, until)
 
     def load_due(self, bucket: int, until: int) -> Window:
-        """The window of a bucket with the first row that is due in it, if there is any."""
+        """The window of a bucket with the first row that is due in it, if there is any.
+
+        Rows of a slice come in no order, so all of it is read before one leaves; of a slice that is larger than
+        `_SLICE_STEPS`, so much.
+        """
         window = self.window(bucket)
-        head = window.head()
-        # A lost row may stand in the window while earlier ones still wait on disk.
-        while head is None or head[0] > until or not window.reaches(head[0]):
+        steps = 0
+        while True:
+            head = window.head()
+            due = head is not None and head[0] <= until
+            if due and (steps >= _SLICE_STEPS or (head is not None and window.reaches(head[0]))):
+                break
             if not load_step(window, self._read_runs, until):
                 break
-            head = window.head()
+            steps += 1
         return window
 
     def run_at(self, place: bytes) -> Run:

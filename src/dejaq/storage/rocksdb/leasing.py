@@ -63,8 +63,11 @@ def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> tu
         head = image.load_due(bucket, until).head()
         if head is not None and head[0] <= until:
             heapq.heappush(heads, (head, bucket))
-    if heads:
+    if parts and heads:
         _give_back_later(image, parts, heads[0][0])
+        if not parts:
+            # What was read meanwhile is earlier than all of it; now it is in memory.
+            return _take_due(image, request, now, batch)
     return parts, list(lost.values())
 
 

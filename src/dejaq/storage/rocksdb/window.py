@@ -165,8 +165,8 @@ class Window:
         return keys.slice_start(self._topic, self._bucket, until // keys.SLICE_MS + 1)
 
     def reaches(self, ts: int) -> bool:
-        """Whether everything in slices before that of `ts`, and some of that slice, is in memory."""
-        return self._reach > ts // keys.SLICE_MS * keys.SLICE_MS
+        """Whether everything up to the end of the slice of `ts` is in memory."""
+        return self._reach > ts // keys.SLICE_MS
 
     def offer(self, source: Source) -> None:
         """Have the source's next row considered."""
@@ -221,8 +221,7 @@ class Window:
     def move_cursor(self, key: bytes) -> None:
         """Everything before `key` is in memory from now on."""
         self.cursor = key
-        # One more than its start where the cursor lies within a slice.
-        self._reach = int.from_bytes(key[7:15], "big") * keys.SLICE_MS + (len(key) > 15)
+        self._reach = int.from_bytes(key[7:15], "big")
         self._peeked = None
 
     def retreat(self, key: bytes) -> list[Run]:

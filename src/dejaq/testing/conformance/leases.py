@@ -5,7 +5,7 @@ from __future__ import annotations
 from dejaq import limits
 from dejaq.domain.message import Status
 from dejaq.errors import Code
-from dejaq.storage.base import Holder
+from dejaq.storage.base import Edits, Holder
 from dejaq.testing.conformance.scene import (
     LEASE_MS,
     WORKER,
@@ -415,3 +415,14 @@ async def large_leases_are_whole(scene: Scene) -> None:
     assert sorted(lease.ids()) == sorted(ids_of(batch))
     assert set(await scene.delete(lease)) == {Code.OK}
     assert await scene.count() == 0
+
+
+async def an_edited_message_takes_its_new_place(scene: Scene) -> None:
+    """A message that was moved before its neighbour is leased before it, wherever the store keeps either."""
+    await scene.generate([2_000, 2_001], bucket=0)
+    first, second = [message.id for message in await scene.browse()]
+    assert await scene.try_lease(ahead=5) is None
+    assert await scene.edit(Edits([second], ts=[scene.now + 1_999])) == [Code.OK]
+    lease = await scene.lease(ahead=5_000, rows_max=1)
+    assert lease.ids() == [second]
+    assert (await scene.lease(ahead=5_000, rows_max=1)).ids() == [first]

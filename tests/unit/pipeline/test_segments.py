@@ -1,0 +1,117 @@
+"""Which segments enter the lake, and what is said of those that cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the pipeline is not installed")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dejaq.errors import PipelineError
+from dejaq.journal.schema import SCHEMA
+from dejaq.pipeline.ranges import Ranges
+from dejaq.pipeline.segments import Segment, batches, check, journal_directory, new_segments
+from tests.spark.history import random_store, write_manifest, write_segments
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return write_segments(tmp_path, random_store(1, steps=40).events, cuts=(5, 10))
+
+
+def found(tmp_path: Path, **known: Ranges) -> list[Segment]:
+    return new_segments(tmp_path, {origin.replace("_", "-"): ranges for origin, ranges in known.items()})
+
+
+def rewritten(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path)
+    write_manifest(path, events=table.num_rows)
+
+
+def test_only_new_ones_with_a_manifest_count(tmp_path: Path, paths: list[Path]) -> None:
+    assert [segment.path for segment in found(tmp_path)] == paths
+    paths[1].with_suffix(".json").unlink()
+    assert [segment.path for segment in found(tmp_path)] == [paths[0], paths[2]]
+    assert [segment.path for segment in found(tmp_path, store_1=Ranges(((1, 5),)))] == [paths[2]]
+
+
+def test_good_ones_pass(tmp_path: Path, paths: list[Path]) -> None:
+    for segment in found(tmp_path):
+        check(segment)
+
+
+def test_late_ones_are_a_batch_of_their_own(tmp_path: Path, paths: list[Path]) -> None:
+    segments, known = found(tmp_path, store_1=Ranges(((6, 10),))), {"store-1": Ranges(((6, 10),))}
+    first, second = batches(segments, known, events_max=10**6)
+    assert (first.late, [s.path for s in first.segments]) == (True, [paths[0]])
+    assert (second.late, [s.path for s in second.segments]) == (False, [paths[2]])
+
+
+def test_records_under_another_cut_are_refused(tmp_path: Path, paths: list[Path]) -> None:
+    with pytest.raises(PipelineError, match="repeats records that are in the lake already"):
+        found(tmp_path, store_1=Ranges(((1, 7),)))
+
+
+def test_two_segments_with_one_record_are_refused(tmp_path: Path, paths: list[Path]) -> None:
+    write_segments(tmp_path, [e for e in random_store(1, steps=40).events if 5 <= e["sequence"] <= 10], cuts=())
+    with pytest.raises(PipelineError, match="both have record 5"):
+        found(tmp_path)
+
+
+def test_a_damaged_one_is_told_with_what_to_do(tmp_path: Path, paths: list[Path]) -> None:
+    content = bytearray(paths[0].read_bytes())
+    content[len(content) // 2] ^= 1
+    paths[0].write_bytes(bytes(content))
+    with pytest.raises(PipelineError, match=r"is damaged: .* run `dejaq audit verify"):
+        check(found(tmp_path)[0])
+
+
+def test_a_missing_one_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    paths[0].unlink()
+    with pytest.raises(PipelineError, match="is missing although its manifest is there"):
+        check(found(tmp_path)[0])
+
+
+def test_one_that_is_no_parquet_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    paths[0].write_bytes(b"hello")
+    write_manifest(paths[0], events=1)
+    with pytest.raises(PipelineError, match="is not a Parquet file"):
+        check(found(tmp_path)[0])
+
+
+def test_missing_columns_are_named(tmp_path: Path, paths: list[Path]) -> None:
+    rewritten(paths[0], pq.read_table(paths[0]).drop_columns(["topic", "lease"]))
+    with pytest.raises(PipelineError, match="it lacks the columns topic, lease"):
+        check(found(tmp_path)[0])
+
+
+def test_wrong_types_are_named(tmp_path: Path, paths: list[Path]) -> None:
+    table = pq.read_table(paths[0])
+    place = SCHEMA.get_field_index("at_ms")
+    rewritten(paths[0], table.set_column(place, "at_ms", table["at_ms"].cast(pa.string())))
+    with pytest.raises(PipelineError, match="its at_ms is string and not int64"):
+        check(found(tmp_path)[0])
+
+
+def test_another_number_of_events_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    write_manifest(paths[0], events=1)
+    with pytest.raises(PipelineError, match="its manifest says 1"):
+        check(found(tmp_path)[0])
+
+
+def test_a_bad_manifest_is_told(tmp_path: Path, paths: list[Path]) -> None:
+    paths[0].with_suffix(".json").write_text("{}")
+    with pytest.raises(PipelineError, match="is not a manifest; run `dejaq audit verify"):
+        found(tmp_path)
+
+
+def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="cannot be read: No such file or directory"):
+        found(tmp_path / "none")
+    with pytest.raises(PipelineError, match="is not a directory of this machine"):
+        journal_directory("s3a://bucket/journal")
+    assert journal_directory("file:///a%20b/c") == Path("/a b/c")
