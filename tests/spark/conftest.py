@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
+pytest.register_assert_rewrite("tests.spark.comparing")
 
 from dejaq.pipeline.lake import Lake
 from dejaq.pipeline.session import start
