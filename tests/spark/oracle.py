@@ -38,6 +38,7 @@ def _blank(event: Event, born: int | None) -> Row:
         "finished_ms": None,
         "handed_us": None,
         "lateness_ms": None,
+        "delivered": False,
         "body_bytes": None,
         "body_crc": None,
         **dict.fromkeys(COUNTS.values(), 0),
@@ -83,6 +84,7 @@ class Life:
         assert self.due is not None or not matched
         row["handed_us"] = event["handed_us"]
         row["lateness_ms"] = (event["handed_us"] - (self.due or 0) * 1000) / 1000 if matched else None
+        row["delivered"] = kind == "deleted"
         if kind != "released":
             return None
         return {
@@ -123,8 +125,7 @@ def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
 
 def hand_overs(messages: Iterable[Row], releases: Iterable[Row]) -> list[Row]:
     """Every time user code got a message."""
-    deleted = [row for row in messages if row["outcome"] == "deleted" and row["handed_us"]]
-    return [*deleted, *releases]
+    return [*(row for row in messages if row["delivered"]), *releases]
 
 
 def facts(events: Sequence[Event]) -> dict[tuple[str, int], Row]:

@@ -53,6 +53,7 @@ def from_events(events: DataFrame) -> DataFrame:
         when(OUTCOMES, at).alias("finished_ms"),
         F.when(F.col("handed_us") > 0, F.col("handed_us")).alias("handed_us"),
         F.lit(None).cast("double").alias("lateness_ms"),
+        ((kind == "deleted") & (F.col("handed_us") > 0)).alias("delivered"),
         when(("created", "edited"), F.col("body_bytes")).alias("body_bytes"),
         when(("created", "edited"), F.col("body_crc")).alias("body_crc"),
         *(F.when(kind == name, 1).otherwise(0).alias(count) for count, name in _COUNTS.items()),
@@ -138,6 +139,7 @@ def add_up(rows: DataFrame) -> DataFrame:
         latest("handed_us"),
         # Together with the hand-over: one that cannot be matched with its lease has no lateness, not an older one.
         F.max_by("lateness_ms", F.when(F.col("handed_us").isNotNull(), order)).alias("lateness_ms"),
+        F.coalesce(F.max("delivered"), F.lit(False)).alias("delivered"),
         latest("body_bytes"),
         latest("body_crc"),
         *(F.sum(name).cast("int").alias(name) for name in _COUNTS),
@@ -159,14 +161,16 @@ def add_up(rows: DataFrame) -> DataFrame:
 def placed(messages: DataFrame) -> DataFrame:
     """Messages with the partition they belong to.
 
-    Finished ones never change again and lie by the day they were handed over. Pending ones lie by the day they are due,
+    Finished ones never change again and lie by the day they were delivered, or ended undelivered. Pending ones lie by the day they are due,
     since consumers change what is due today and leave the future alone; far ahead, a partition is a month or a year.
     """
     done = F.col("outcome") != PENDING
     return messages.withColumns(
         {
             "state": F.when(done, DONE).otherwise(OPEN),
-            "day": F.when(done, day_of(F.coalesce(handed_ms(), F.col("finished_ms")))).otherwise(_due_period()),
+            "day": F.when(F.col("delivered"), day_of(handed_ms()))
+            .when(done, day_of(F.col("finished_ms")))
+            .otherwise(_due_period()),
         }
     )
 

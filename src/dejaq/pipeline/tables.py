@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DoubleType,
     IntegerType,
@@ -14,7 +15,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-LONG, INT, TEXT, REAL = LongType(), IntegerType(), StringType(), DoubleType()
+LONG, INT, TEXT, REAL, TRUTH = LongType(), IntegerType(), StringType(), DoubleType(), BooleanType()
 
 
 def _schema(**columns: DataType) -> StructType:
@@ -60,6 +61,8 @@ MESSAGES = _schema(
     # When user code got it last, and how long after its time.
     handed_us=LONG,
     lateness_ms=REAL,
+    # Whether that hand-over is the one that ended in its delete.
+    delivered=TRUTH,
     body_bytes=INT,
     body_crc=LONG,
     moves=INT,

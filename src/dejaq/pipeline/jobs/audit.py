@@ -58,7 +58,7 @@ def _time(column: str) -> Column:
 
 def _early(messages: DataFrame, releases: DataFrame) -> DataFrame:
     columns = ("topic", "id", "lateness_ms")
-    handed = messages.where(F.col("outcome") == "deleted").select(*columns).unionByName(releases.select(*columns))
+    handed = messages.where("delivered").select(*columns).unionByName(releases.select(*columns))
     detail = F.format_string("handed over %.3f ms before its time", -F.col("lateness_ms"))
     return _finding(handed.where(F.col("lateness_ms") < 0), EARLY, detail)
 
