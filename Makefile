@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core.stamp
 DEV := .venv/dev.stamp
+PIPELINE := .venv/pipeline.stamp
 # Two workers fit two cores; more make tests that watch the clock wait for each other.
 WORKERS ?= 2
 DATA ?= data
@@ -15,13 +16,16 @@ LISTEN ?= 127.0.0.1:7400
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(CORE) ## Show the main job: schedule, deliver, kill -9 the broker in the middle, lose nothing
+demo: $(PIPELINE) ## Show the main job: schedule, deliver, kill -9 the broker in the middle, lose nothing; audit it with Spark
+	$(BIN)/python scripts/demo.py --pipeline
+
+demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
-demo-core: demo ## The same as demo
-
+# Spark's tests share one session, so they run in one process.
 test: $(DEV) ## Run the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"
+	$(BIN)/python -m pytest -m spark
 
 chaos: $(DEV) ## Run the fault tests at full size, for hours, and write docs/reliability.md
 	$(BIN)/python scripts/chaos_report.py --full
@@ -60,7 +64,12 @@ $(CORE): requirements/core.txt pyproject.toml scripts/build_venv.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-$(DEV): $(CORE) requirements/dev.txt
+$(PIPELINE): $(CORE) requirements/pipeline.txt
+	scripts/install_system.sh java
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/pipeline.txt
+	touch $@
+
+$(DEV): $(PIPELINE) requirements/dev.txt
 	scripts/install_system.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
 	touch $@

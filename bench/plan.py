@@ -85,6 +85,33 @@ FULL = Plan(
     loop_messages=64_000,
 )
 
+# The whole comparison in about half an hour: fewer repeats, shorter lateness runs, and the benches with many
+# pending messages for DejaQ and the fastest peer only.
+SHORT = Plan(
+    name="short",
+    benches=BENCHES,
+    systems=EVERYONE,
+    long_systems=("dejaq", "redis-always"),
+    repeats=3,
+    long_repeats=1,
+    phase_seconds_max=6.0,
+    body_bytes=(100,),
+    clients=(1,),
+    messages=200_000,
+    pending=1_000_000,
+    depth_pending=10_000_000,
+    load_seconds_max=150.0,
+    accuracy_per_s=(1_000, 5_000, 10_000),
+    depth_per_s=(1_000, 4_000, 6_000),
+    due_seconds=20,
+    bursts=(Burst(messages=100_000, seconds=0.0), Burst(messages=500_000, seconds=1.0)),
+    burst_consumers=2,
+    changes_single=4_000,
+    changes_batched=100_000,
+    latency_messages=300,
+    loop_messages=64_000,
+)
+
 QUICK = Plan(
     name="quick",
     benches=("throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
@@ -135,4 +162,4 @@ SMOKE = Plan(
     loop_messages=640,
 )
 
-PLANS = {plan.name: plan for plan in (FULL, QUICK, SMOKE)}
+PLANS = {plan.name: plan for plan in (FULL, SHORT, QUICK, SMOKE)}

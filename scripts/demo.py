@@ -5,6 +5,7 @@ Ends with exit code 0 only when every message was delivered, none early, and eve
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
 import random
@@ -180,8 +181,28 @@ def show(record: Record, console: Console) -> bool:
     return good
 
 
+def audit(broker: Broker, console: Console) -> bool:
+    """Read the journal into a lake with Spark, balance the books by id, and write the report; whether they balance."""
+    lake, report = broker.data.parent / "lake", Path("demo-report.html").resolve()
+    shared = ["--lake", str(lake), "--url", broker.url, "--live"]
+    console.print("\n[bold]the pipeline[/]: every message's life, read from the journal by Spark")
+    commands = (
+        ["audit", "--journal", str(broker.data / "journal"), *shared],
+        ["report", "--output", str(report), *shared],
+    )
+    for command in commands:
+        if subprocess.run([sys.executable, "-m", "dejaq", "pipeline", *command], check=False).returncode:
+            console.print(f"[bold red]dejaq pipeline {command[0]} says that something is wrong[/]")
+            return False
+    console.print(f"\nthe report: [bold]{report}[/]")
+    return True
+
+
 def main() -> int:
     """Run the demonstration; 0 when it held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipeline", action="store_true", help="end with the audit and the report of the data pipeline")
+    arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dejaq-demo-") as scratch, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -189,7 +210,10 @@ def main() -> int:
         probe.close()
         try:
             record = asyncio.run(run(broker, console))
-            return 0 if show(record, console) else 1
+            good = show(record, console)
+            if arguments.pipeline:
+                good = audit(broker, console) and good
+            return 0 if good else 1
         finally:
             if broker.process is not None and broker.process.poll() is None:
                 broker.stop()

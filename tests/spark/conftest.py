@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
 pytest.register_assert_rewrite("tests.spark.comparing")
 
-from dejaq.pipeline.lake import Lake
-from dejaq.pipeline.session import start
+from dejaq.pipeline.lake import Lake  # noqa: E402
+from dejaq.pipeline.session import start  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

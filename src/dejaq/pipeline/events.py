@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -26,7 +27,11 @@ def read_segments(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame
 
 def day_of(ms: Column) -> Column:
     """The UTC day of a time, as text."""
-    return F.date_from_unix_date((ms / F.lit(86_400_000)).cast("int")).cast("string")
+    return F.date_from_unix_date(_day_number(ms)).cast("string")
+
+
+def _day_number(ms: Column) -> Column:
+    return F.floor(ms / F.lit(86_400_000)).cast("int")
 
 
 def minute_of(ms: Column) -> Column:
@@ -48,7 +53,6 @@ def handed_ms() -> Column:
 class Touched:
     """What a batch of events is about."""
 
-    events: int
     # The time of the newest event, by origin.
     newest_ms: Mapping[str, int]
     # The first and last minute in which something happened, by day.
@@ -59,39 +63,29 @@ class Touched:
 
 def touched_by(events: DataFrame) -> Touched:
     """What these events are about; hand-overs count for the minute in which user code got the message."""
-    by_event = events.groupBy("day", "origin").agg(
-        F.count(F.lit(1)).alias("events"),
-        F.max("at_ms").alias("newest_ms"),
-        F.min(minute_of(F.col("at_ms"))).alias("first"),
-        F.max(minute_of(F.col("at_ms"))).alias("last"),
+    at, handed = F.col("at_ms"), handed_ms()
+    # Days as numbers: they are grouped faster than text.
+    by_days = events.groupBy("origin", _day_number(at).alias("day"), _day_number(handed).alias("handed_day")).agg(
+        F.max(at).alias("newest_ms"),
+        F.min(at).alias("first"),
+        F.max(at).alias("last"),
+        F.min(handed).alias("handed_first"),
+        F.max(handed).alias("handed_last"),
         F.count(F.when((F.col("kind") == "released") & (F.col("handed_us") > 0), 1)).alias("given_back"),
     )
-    handed = events.select(handed_ms().alias("ms")).where("ms is not null")
-    by_hand_over = handed.groupBy(day_of(F.col("ms")).alias("day")).agg(
-        F.min(minute_of(F.col("ms"))).alias("first"), F.max(minute_of(F.col("ms"))).alias("last")
-    )
-    none = F.lit(None)
-    found = by_event.unionByName(
-        by_hand_over.select(
-            "day",
-            none.cast("string").alias("origin"),
-            none.cast("long").alias("events"),
-            none.cast("long").alias("newest_ms"),
-            "first",
-            "last",
-            none.cast("long").alias("given_back"),
-        )
-    ).collect()
+    found = by_days.collect()
     newest: dict[str, int] = {}
     minutes: dict[str, tuple[int, int]] = {}
     for row in found:
-        if row.origin is not None:
-            newest[row.origin] = max(newest.get(row.origin, 0), row.newest_ms)
-        first, last = minutes.get(row.day, (row.first, row.last))
-        minutes[row.day] = (min(first, row.first), max(last, row.last))
+        newest[row.origin] = max(newest.get(row.origin, 0), row.newest_ms)
+        stretches = [(row.day, row.first, row.last), (row.handed_day, row.handed_first, row.handed_last)]
+        for number, first, last in stretches:
+            if number is not None:
+                day = (date(1970, 1, 1) + timedelta(days=number)).isoformat()
+                low, high = minutes.get(day, (first, last))
+                minutes[day] = (min(low, first), max(high, last))
     return Touched(
-        events=sum(row.events or 0 for row in found),
         newest_ms=newest,
-        minutes=minutes,
+        minutes={day: (low - low % MINUTE_MS, high - high % MINUTE_MS) for day, (low, high) in minutes.items()},
         gave_back=any(row.given_back for row in found),
     )

@@ -161,8 +161,9 @@ def add_up(rows: DataFrame) -> DataFrame:
 def placed(messages: DataFrame) -> DataFrame:
     """Messages with the partition they belong to.
 
-    Finished ones never change again and lie by the day they were delivered, or ended undelivered. Pending ones lie by the day they are due,
-    since consumers change what is due today and leave the future alone; far ahead, a partition is a month or a year.
+    Finished ones never change again and lie by the day they were delivered, or ended undelivered. Pending ones lie by
+    the day they are due, since consumers change what is due today and leave the future alone; far ahead, a partition is
+    a month or a year.
     """
     done = F.col("outcome") != PENDING
     return messages.withColumns(
