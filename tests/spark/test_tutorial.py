@@ -1,0 +1,26 @@
+"""The tutorial does what it says, from an empty directory, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TUTORIAL = Path(__file__).resolve().parents[2] / "examples" / "spark" / "tutorial.py"
+
+
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, str(TUTORIAL), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    for line in (
+        "1. 20,000 messages scheduled",
+        "2. 10,000 messages consumed",
+        "3. 10,000 messages are ahead",
+        "4. the books balance",
+    ):
+        assert line in told.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert "campaign" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
