@@ -201,7 +201,7 @@ def audit(broker: Broker, console: Console) -> bool:
 def main() -> int:
     """Run the demonstration; 0 when it held."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pipeline", action="store_true", help="end with the audit and the report of the data pipeline")
+    parser.add_argument("--pipeline", action="store_true", help="end with the pipeline's audit and report")
     arguments = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="dejaq-demo-") as scratch, socket.socket() as probe:

@@ -30,10 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # One compiler stage: the tests are over before the second would pay.
-    session = start(
-        "local[2]", settings={"spark.sql.shuffle.partitions": "2"}, java_options=["-XX:TieredStopAtLevel=1"]
-    )
+    session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2"}, brief=True)
     yield session
     session.stop()
 

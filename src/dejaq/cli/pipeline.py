@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ROWS_SHOWN = 20
-# Below this a session for little work is the faster one.
-EVENTS_FEW = 2_000_000
 
 lake_option = click.option(
     "--lake",
@@ -109,9 +107,9 @@ def pipeline() -> None:
 @contextmanager
 def _opened(invocation: Invocation, where: Where, *, journal: Path | None = None) -> Iterator[Lake]:
     """The lake, on a Spark session that ends with the command; with a journal to fill it from, it may be new."""
-    from dejaq.pipeline.session import cache_directory, session
+    from dejaq.pipeline.session import EVENTS_FEW, cache_directory, session
 
-    brief = _work(where.lake, journal) < EVENTS_FEW
+    brief = _work(where.lake, journal) <= EVENTS_FEW
     invocation.output.note("starting Spark")
     log = None if invocation.debug else cache_directory() / "spark.log"
     with session(where.master, settings=where.settings, brief=brief, log=log) as spark:

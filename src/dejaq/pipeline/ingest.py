@@ -23,6 +23,7 @@ from dejaq.pipeline.failures import explained
 from dejaq.pipeline.handovers import given_back, hand_overs
 from dejaq.pipeline.lake import Lake
 from dejaq.pipeline.segments import Batch, add_all, batches, check, new_segments
+from dejaq.pipeline.session import suited_to
 from dejaq.pipeline.tables import TABLES
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def run(
             say("checking", batch.events)
             for segment in batch.segments:
                 check(segment)
-            _ingest(lake, batch, partial(_say, say, batch.events))
+            with suited_to(lake.spark, batch.events):
+                _ingest(lake, batch, partial(_say, say, batch.events))
             yield Ingested(
                 version=lake.head.version,
                 segments=len(batch.segments),

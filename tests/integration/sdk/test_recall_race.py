@@ -20,7 +20,7 @@ async def test_a_thousand_cancels_and_moves_race_the_hand_over(tmp_path: Path) -
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    async with dejaq.Broker(tmp_path, listen="127.0.0.1:0") as broker:
+    async with dejaq.Broker(tmp_path, listen="127.0.0.1:0") as broker:  # noqa: SIM117  the address comes with it
         async with dejaq.connect(f"dejaq://{broker.address}") as client:
             await client.create_topic("t", buckets=8)
             async with client.producer("t", group="g") as producer, client.consumer("t", name="w") as consumer:
@@ -65,4 +65,3 @@ async def _race(
     else:
         results = await producer.move([message_id], at=later)
     return message_id, results[0]
-
