@@ -416,7 +416,12 @@ def traffic(invocation: Invocation, where: Where, topics: Sequence[str], plot: P
 @lake_options
 @topic_option
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="Where the page goes.",
 )
 @click.option("--live", is_flag=True, help="Audit against the live timeline of the broker at --url.")
 @click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
