@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from dejaq.pipeline.events import day_of, handed_ms
-from dejaq.pipeline.messages import lives
+from dejaq.pipeline.messages import is_release, lives
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 HAND_OVER = ("topic", "id", "handed_us", "lateness_ms")
 
 
-def given_back(rows: DataFrame) -> DataFrame:
-    """The releases among rows of `messages.from_events`, with how late each hand-over was."""
-    released = lives(rows).where((F.col("kind") == "released") & F.col("handed_us").isNotNull())
+def given_back(parts: DataFrame) -> DataFrame:
+    """The releases among parts of messages, with how late each hand-over was."""
+    released = lives(parts).where(is_release() & F.col("handed_us").isNotNull())
     return released.select(
         "origin",
         "topic",
         "id",
-        F.col("life").alias("born"),
+        "born",
         F.col("actor").alias("consumer"),
-        F.col("event_lease").alias("lease"),
+        "lease",
         F.when(F.col("lateness_ms").isNotNull(), F.col("held_due_ms")).alias("due_ms"),
         "handed_us",
         "lateness_ms",
-        F.col("last_ms").alias("released_ms"),
+        F.col("at_ms").alias("released_ms"),
         day_of(handed_ms()).alias("day"),
     )
 

@@ -1,8 +1,8 @@
 """Messages: one row a message, as the sum of its events.
 
-An event is written as a message row to which only that event has happened; rows of one message then add up to one, and
-adding further events to a row gives the same as adding up all of them at once. So a batch needs the rows of the
-messages that are still pending, and none of their earlier events.
+Events are parts that add up to a message, and a message is itself a part to which further events are added, with the
+same result as adding up all of them at once. So a batch needs the rows of the messages that are still pending, and none
+of their earlier events.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dejaq.pipeline.events import KEY, day_of, handed_ms, order_of
+from dejaq.pipeline.segments import ROW_BITS
 from dejaq.pipeline.tables import MESSAGES
 
 if TYPE_CHECKING:
@@ -20,8 +22,24 @@ if TYPE_CHECKING:
 
 PENDING, OUTCOMES = "pending", ("deleted", "cancelled", "dead_lettered")
 OPEN, DONE = "open", "done"
-# What stands for "no lease" while rows are added up, since a null means "as before".
+# What stands for "no lease" while parts are added up, since a null means "as before".
 _NO_LEASE = -1
+_CODES = {
+    "created": 1,
+    "leased": 2,
+    "extended": 3,
+    "released": 4,
+    "expired": 5,
+    "moved": 6,
+    "edited": 7,
+    "cancelled": 8,
+    "deleted": 9,
+    "dead_lettered": 10,
+    "recalled": 11,
+}
+# What happened to a message so far, as one part.
+_SO_FAR = 0
+_HOLDING: tuple[str | int, ...] = ("leased", "extended", "expired", "released", "recalled", "moved", "edited", _SO_FAR)
 _DAY_MS = 86_400_000
 _COUNTS = {
     "moves": "moved",
@@ -34,124 +52,128 @@ _COUNTS = {
 
 
 def from_events(events: DataFrame) -> DataFrame:
-    """Each event as the row of a message to which only that has happened."""
-    kind, at = F.col("kind"), F.col("at_ms")
-
-    def when(kinds: tuple[str, ...], value: Column) -> Column:
-        return F.when(kind.isin(*kinds), value)
-
+    """Events as parts of messages. Few and narrow columns, since these rows are sorted by message."""
+    kind = F.col("kind")
     return events.select(
         *KEY,
-        when(("created",), F.col("sequence")).alias("born"),
-        when(("created",), F.col("actor")).alias("owner"),
-        when(("created", "edited"), F.col("priority")).alias("priority"),
-        when(("created",), at).alias("created_ms"),
-        when(("created", "moved", "edited", "released"), F.col("ts_ms")).alias("scheduled_ms"),
-        when(("leased",), at).alias("first_lease_ms"),
-        F.when(kind == "leased", 1).when(kind == "recalled", -1).otherwise(0).alias("attempts"),
-        _outcome_code(kind).alias("ending"),
-        when(OUTCOMES, at).alias("finished_ms"),
+        order_of().alias("order"),
+        _code(kind).alias("kind"),
+        "at_ms",
+        F.when(kind.isin("created", "released"), F.col("actor")).alias("actor"),
+        "lease",
+        "expires_ms",
+        "ts_ms",
+        "priority",
+        "body_bytes",
+        "body_crc",
         F.when(F.col("handed_us") > 0, F.col("handed_us")).alias("handed_us"),
-        F.lit(None).cast("double").alias("lateness_ms"),
-        ((kind == "deleted") & (F.col("handed_us") > 0)).alias("delivered"),
-        when(("created", "edited"), F.col("body_bytes")).alias("body_bytes"),
-        when(("created", "edited"), F.col("body_crc")).alias("body_crc"),
-        *(F.when(kind == name, 1).otherwise(0).alias(count) for count, name in _COUNTS.items()),
-        when(("leased",), F.col("lease")).alias("lease"),
-        when(("leased",), F.col("ts_ms")).alias("lease_due_ms"),
-        F.when(kind.isin("leased", "extended", "expired"), F.col("expires_ms"))
-        .when(kind.isin("released", "recalled", "moved", "edited"), _NO_LEASE)
-        .alias("lease_until_ms"),
-        at.alias("last_ms"),
-        order_of().alias("last_order"),
-        # Only events have these; they say which lease a hand-over belongs to and who reported it.
-        F.col("lease").alias("event_lease"),
-        F.col("actor"),
-        kind,
+        F.lit(None).cast(_before()).alias("before"),
     )
 
 
 def from_rows(messages: DataFrame) -> DataFrame:
-    """Rows of messages that are pending, to be added to."""
+    """Messages that are pending, as parts of what they become."""
     return messages.select(
         *KEY,
-        *(name for name in MESSAGES.fieldNames() if name not in (*KEY, "outcome")),
-        F.lit(None).cast("int").alias("ending"),
-        F.lit(None).cast("long").alias("event_lease"),
-        F.lit(None).cast("string").alias("actor"),
-        F.lit("state").alias("kind"),
+        F.col("last_order").alias("order"),
+        F.lit(_SO_FAR).cast("int").alias("kind"),
+        F.col("last_ms").alias("at_ms"),
+        F.col("owner").alias("actor"),
+        "lease",
+        F.col("lease_until_ms").alias("expires_ms"),
+        F.col("scheduled_ms").alias("ts_ms"),
+        "priority",
+        "body_bytes",
+        "body_crc",
+        "handed_us",
+        F.struct(*(field.name for field in _before())).alias("before"),
     )
 
 
-def lives(rows: DataFrame) -> DataFrame:
-    """The same rows, each knowing which life of its id it belongs to and how late its hand-over was.
+def lives(parts: DataFrame) -> DataFrame:
+    """The same parts, each knowing which life of its id it belongs to, and how late its hand-over was.
 
     A created event begins a life, and an ending ends it. What comes behind an ending and before the next beginning
     belongs to neither, and stands alone without a birth.
     """
-    history = Window.partitionBy(*KEY).orderBy("last_order")
+    history = Window.partitionBy(*KEY).orderBy("order")
     so_far = history.rowsBetween(Window.unboundedPreceding, 0)
-    before = history.rowsBetween(Window.unboundedPreceding, -1)
-    begins = F.col("born").isNotNull() | (F.col("kind") == "state")
+    earlier = history.rowsBetween(Window.unboundedPreceding, -1)
+    order, begins = F.col("order"), _is("created", _SO_FAR)
 
     def latest(value: Column) -> Column:
         return F.last(value, ignorenulls=True).over(so_far)
 
-    known = rows.withColumns(
+    born = F.when(_is("created"), F.shiftright(order, ROW_BITS)).otherwise(F.col("before.born"))
+    known = parts.withColumns(
         {
-            "life": latest(F.col("born")),
-            "life_owner": latest(F.col("owner")),
-            "begun": latest(F.when(begins, F.col("last_order"))),
-            "ended": F.max(F.when(F.col("ending").isNotNull(), F.col("last_order"))).over(before),
-            "held_lease": latest(F.col("lease")),
-            "held_due_ms": latest(F.col("lease_due_ms")),
+            "born": latest(born),
+            "owner": latest(F.when(begins, F.col("actor"))),
+            "begun": latest(F.when(begins, order)),
+            "ended": F.max(F.when(_is(*OUTCOMES), order)).over(earlier),
+            "held_lease": latest(F.when(_is("leased", _SO_FAR), F.col("lease"))),
+            "held_due_ms": latest(F.when(_is("leased"), F.col("ts_ms")).otherwise(F.col("before.lease_due_ms"))),
         }
     )
     alone = F.coalesce(F.col("ended") > F.coalesce(F.col("begun"), F.lit(-1)), F.lit(False))
-    matches = (F.col("kind") != "state") & (F.col("event_lease") == F.col("held_lease"))
+    matches = ~_is(_SO_FAR) & (F.col("lease") == F.col("held_lease"))
     # Whole microseconds first: a double of the whole time would have lost them.
     late = F.when(matches, (F.col("handed_us") - F.col("held_due_ms") * 1000) / 1000)
     return known.withColumns(
         {
-            "life": F.when(~alone, F.col("life")),
-            "life_owner": F.when(~alone, F.col("life_owner")),
-            "lateness_ms": F.coalesce(late, F.col("lateness_ms")),
+            "born": F.when(~alone, F.col("born")),
+            "owner": F.when(~alone, F.col("owner")),
+            "lateness_ms": late,
         }
     )
 
 
-def add_up(rows: DataFrame) -> DataFrame:
-    """The messages that rows of `lives` are parts of, with the partition each belongs to."""
-    order = F.col("last_order")
+def add_up(parts: DataFrame) -> DataFrame:
+    """The messages that the parts of `lives` add up to, with the partition each belongs to."""
+    at, order = F.col("at_ms"), F.col("order")
 
-    def latest(name: str) -> Column:
-        value = F.col(name)
-        return F.max_by(value, F.when(value.isNotNull(), order)).alias(name)
+    def latest(kinds: tuple[str | int, ...], value: Column) -> Column:
+        found = F.when(_is(*kinds), value)
+        return F.max_by(found, F.when(found.isNotNull(), order))
 
-    summed = rows.groupBy(*KEY, "life", "life_owner").agg(
-        latest("priority"),
-        F.max("created_ms").alias("created_ms"),
-        latest("scheduled_ms"),
-        F.min("first_lease_ms").alias("first_lease_ms"),
-        F.sum("attempts").cast("int").alias("attempts"),
-        F.max("ending").alias("ending"),
-        F.max("finished_ms").alias("finished_ms"),
-        latest("handed_us"),
+    def total(value: Column, before: str) -> Column:
+        return F.sum(F.coalesce(F.col(f"before.{before}"), F.lit(0)) + value).cast("int")
+
+    def counted(kind: str) -> Column:
+        return F.when(_is(kind), 1).otherwise(0)
+
+    given, handed = ("created", "edited", _SO_FAR), F.col("handed_us")
+    lease_until = F.when(_is("released", "recalled", "moved", "edited"), _NO_LEASE).otherwise(F.col("expires_ms"))
+    summed = parts.groupBy(*KEY, "born", "owner").agg(
+        latest(given, F.col("priority")).alias("priority"),
+        F.max(F.when(_is("created"), at).otherwise(F.col("before.created_ms"))).alias("created_ms"),
+        latest(("created", "moved", "edited", "released", _SO_FAR), F.col("ts_ms")).alias("scheduled_ms"),
+        F.min(F.when(_is("leased"), at).otherwise(F.col("before.first_lease_ms"))).alias("first_lease_ms"),
+        total(counted("leased") - counted("recalled"), "attempts").alias("attempts"),
+        F.max(F.when(_is(*OUTCOMES), F.col("kind"))).alias("ending"),
+        F.max(F.when(_is(*OUTCOMES), at)).alias("finished_ms"),
+        F.max_by(handed, F.when(handed.isNotNull(), order)).alias("handed_us"),
         # Together with the hand-over: one that cannot be matched with its lease has no lateness, not an older one.
-        F.max_by("lateness_ms", F.when(F.col("handed_us").isNotNull(), order)).alias("lateness_ms"),
-        F.coalesce(F.max("delivered"), F.lit(False)).alias("delivered"),
-        latest("body_bytes"),
-        latest("body_crc"),
-        *(F.sum(name).cast("int").alias(name) for name in _COUNTS),
-        latest("lease"),
-        latest("lease_due_ms"),
-        latest("lease_until_ms"),
-        F.max("last_ms").alias("last_ms"),
-        F.max("last_order").alias("last_order"),
+        F.max_by(
+            F.when(_is(_SO_FAR), F.col("before.lateness_ms")).otherwise(F.col("lateness_ms")),
+            F.when(handed.isNotNull(), order),
+        ).alias("lateness_ms"),
+        F.max(_is("deleted") & handed.isNotNull()).alias("delivered"),
+        latest(given, F.col("body_bytes")).alias("body_bytes"),
+        latest(given, F.col("body_crc")).alias("body_crc"),
+        *(total(counted(kind), name).alias(name) for name, kind in _COUNTS.items()),
+        latest(("leased", _SO_FAR), F.col("lease")).alias("lease"),
+        F.max_by(
+            F.when(_is("leased"), F.col("ts_ms")).otherwise(F.col("before.lease_due_ms")),
+            F.when(_is("leased", _SO_FAR), order),
+        ).alias("lease_due_ms"),
+        latest(_HOLDING, lease_until).alias("lease_until_ms"),
+        F.max(at).alias("last_ms"),
+        F.max(order).alias("last_order"),
     )
-    named = summed.withColumnsRenamed({"life": "born", "life_owner": "owner"}).withColumns(
+    named = summed.withColumns(
         {
-            "outcome": _outcome_name(F.col("ending")),
+            "outcome": _outcome(F.col("ending")),
             "lease_until_ms": F.when(F.col("lease_until_ms") != _NO_LEASE, F.col("lease_until_ms")),
         }
     )
@@ -162,8 +184,7 @@ def placed(messages: DataFrame) -> DataFrame:
     """Messages with the partition they belong to.
 
     Finished ones never change again and lie by the day they were delivered, or ended undelivered. Pending ones lie by
-    the day they are due, since consumers change what is due today and leave the future alone; far ahead, a partition is
-    a month or a year.
+    when they are due, since consumers change what is due now and leave the future alone.
     """
     done = F.col("outcome") != PENDING
     return messages.withColumns(
@@ -183,21 +204,39 @@ def _due_period() -> Column:
     return F.when(ahead_days < 32, day).when(ahead_days < 800, F.substring(day, 1, 7)).otherwise(F.substring(day, 1, 4))
 
 
-def _outcome_code(kind: Column) -> Column:
-    """A number for what ends a life; numbers are summed without sorting, text is not."""
-    code = F.when(kind == OUTCOMES[0], 1)
-    for number, name in enumerate(OUTCOMES[1:], start=2):
-        code = code.when(kind == name, number)
+def _before() -> StructType:
+    """What a pending message keeps that none of the columns of an event can carry."""
+    names = ("born", "created_ms", "first_lease_ms", "attempts", "lateness_ms", "lease_due_ms", *_COUNTS)
+    return StructType([MESSAGES[name] for name in names])
+
+
+def _code(kind: Column) -> Column:
+    """A number for each kind of event: numbers are summed without sorting, text is not."""
+    first, *rest = _CODES
+    code = F.when(kind == first, _CODES[first])
+    for name in rest:
+        code = code.when(kind == name, _CODES[name])
     return code
 
 
-def _outcome_name(code: Column) -> Column:
-    name = F.when(code == 1, OUTCOMES[0])
-    for number, outcome in enumerate(OUTCOMES[1:], start=2):
-        name = name.when(code == number, outcome)
+def _is(*kinds: str | int) -> Column:
+    codes = [_CODES[kind] if isinstance(kind, str) else kind for kind in kinds]
+    return F.col("kind") == codes[0] if len(codes) == 1 else F.col("kind").isin(*codes)
+
+
+def is_release() -> Column:
+    """Whether a part is a message being given back."""
+    return _is("released")
+
+
+def _outcome(code: Column) -> Column:
+    """The name of what ended a life."""
+    name = F.when(code == _CODES[OUTCOMES[0]], OUTCOMES[0])
+    for outcome in OUTCOMES[1:]:
+        name = name.when(code == _CODES[outcome], outcome)
     return name.otherwise(PENDING)
 
 
-def fold(rows: DataFrame) -> DataFrame:
-    """The messages that events and earlier rows add up to."""
-    return add_up(lives(rows))
+def fold(parts: DataFrame) -> DataFrame:
+    """The messages that events, and pending messages before them, add up to."""
+    return add_up(lives(parts))

@@ -1,0 +1,104 @@
+"""A real Spark cluster on this machine: a master and workers as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from dejaq.pipeline.java import find_java
+from dejaq.pipeline.session import cache_directory
+from dejaq.testing.waiting import wait_until
+
+SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+SECONDS_MAX = 120
+
+
+def java_options() -> str:
+    """What makes a JVM that lives for seconds start and run fast."""
+    archives = sorted(cache_directory().glob("spark-*.jsa"))
+    shared = f"-XX:SharedArchiveFile={archives[-1]} -Xshare:auto " if archives else ""
+    return f"{shared}-XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=off"
+
+
+def environment() -> dict[str, str]:
+    """Everything on loopback."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEJAQ_", "SPARK_", "PYSPARK_"))}
+    home = str(find_java(cache_directory()).home)
+    return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": java_options(), "JAVA_HOME": home}
+
+
+@dataclass
+class Cluster:
+    url: str
+    workers: list[subprocess.Popen[bytes]]
+
+    @property
+    def conf(self) -> list[str]:
+        """Options of `dejaq pipeline` for small, quick executors."""
+        settings = {
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": java_options(),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.host": "127.0.0.1",
+        }
+        return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+
+    def executors(self) -> list[int]:
+        """The processes that the workers have started."""
+        workers = {worker.pid for worker in self.workers}
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) in workers]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+@contextmanager
+def standalone(home: Path, workers: int = 2) -> Iterator[Cluster]:
+    """A master with workers, each of one core, until the end of the block."""
+    home.mkdir(parents=True, exist_ok=True)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = home / f"{name}.log"
+        with log.open("wb") as file:
+            command = [SPARK_CLASS, f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]]
+            process = subprocess.Popen(
+                command, stdout=file, stderr=file, cwd=home, env=environment(), start_new_session=True
+            )
+        started.append(process)
+        return log
+
+    try:
+        place = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = start("master", "master.Master", *place)
+        wait_until(lambda: _found(log, r"spark://127\.0\.0\.1:[1-9]\d*"), within=SECONDS_MAX, what="master", poll=0.1)
+        url = _found(log, r"spark://127\.0\.0\.1:[1-9]\d*")
+        for number in range(workers):
+            size = ("--cores", "1", "--memory", "768m", "--work-dir", str(home / f"worker-{number}"))
+            log = start(f"worker-{number}", "worker.Worker", url, *place, *size)
+            wait_until(
+                lambda log=log: _found(log, "Successfully registered"), within=SECONDS_MAX, what="worker", poll=0.1
+            )
+        yield Cluster(url, started[1:])
+    finally:
+        for process in reversed(started):
+            # With its executors, which are of the same session.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _found(log: Path, pattern: str) -> str:
+    match = re.search(pattern, log.read_text(errors="replace"))
+    return match[0] if match else ""
