@@ -34,14 +34,21 @@ class Commit:
         """The partitions of a table."""
         return self.tables.get(table, {})
 
-    def with_table(self, table: str, *, replaced: Iterable[str], added: Iterable[str]) -> Commit:
-        """The state in which partitions have lost what they held, and files were added to theirs."""
-        gone = set(replaced)
-        partitions = {name: found for name, found in self.partitions(table).items() if name not in gone}
+    def with_table(
+        self, table: str, *, replaced: Iterable[str] = (), dropped: Iterable[str] = (), added: Iterable[str] = ()
+    ) -> Commit:
+        """The state in which partitions have lost what they held, files are gone, and others were added to theirs."""
+        gone, without = set(replaced), set(dropped)
+        partitions = {
+            name: tuple(file for file in found if file not in without)
+            for name, found in self.partitions(table).items()
+            if name not in gone
+        }
         for file in added:
             name = file.partition("/")[2].rpartition("/")[0]
             partitions[name] = (*partitions.get(name, ()), file)
-        return replace(self, tables={**self.tables, table: dict(sorted(partitions.items()))})
+        held = {name: found for name, found in sorted(partitions.items()) if found}
+        return replace(self, tables={**self.tables, table: held})
 
     def to_json(self) -> bytes:
         """As it stands in its file."""

@@ -29,23 +29,38 @@ class Compacted:
     files: int
 
 
-def compact(lake: Lake, *, files_max: int = 1) -> list[Compacted]:
-    """Write every partition that is in more than `files_max` files anew, in one commit.
+def compact(lake: Lake, *, files_max: int = 1, bytes_small: int | None = None) -> list[Compacted]:
+    """In every partition with more than `files_max` files, make those below `bytes_small` one, in one commit.
 
+    A file that has grown beyond that is never written again, so that all compactions together write a row a few times.
     The rows stay the same. The lake must be held for writing.
     """
     batch = lake.new_batch()
     after, done = lake.head, []
     for table in TABLES:
-        crowded = {name: found for name, found in lake.head.partitions(table).items() if len(found) > files_max}
+        small = _small_files(lake, table, bytes_small)
+        crowded = {name: files for name, files in small.items() if len(files) > files_max}
         if not crowded:
             continue
-        rows = _gathered(lake.read(table, crowded), table)
-        after = after.with_table(table, replaced=crowded, added=lake.write(table, rows, batch))
-        done.append(Compacted(table, len(crowded), sum(map(len, crowded.values()))))
+        gone = [file for files in crowded.values() for file in files]
+        rows = _gathered(lake.read_files(table, gone), table)
+        after = after.with_table(table, dropped=gone, added=lake.write(table, rows, batch))
+        done.append(Compacted(table, len(crowded), len(gone)))
     if done:
         lake.commit(after)
     return done
+
+
+def _small_files(lake: Lake, table: str, bytes_small: int | None) -> dict[str, list[str]]:
+    """The files of each partition that are worth joining."""
+    found = lake.head.partitions(table)
+    if bytes_small is None:
+        return {name: list(files) for name, files in found.items()}
+    return {
+        name: [file for file in files if lake.files.size(f"{table}/{file}") < bytes_small]
+        for name, files in found.items()
+        if len(files) > 1
+    }
 
 
 def _gathered(rows: DataFrame, table: str) -> DataFrame:

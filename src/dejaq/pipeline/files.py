@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,10 @@ class Files:
         """Whether there is a file or directory of this name."""
         return bool(self._system.exists(self._at(name)))
 
+    def size(self, name: str) -> int:
+        """The bytes of a file."""
+        return int(self._system.getFileStatus(self._at(name)).getLen())
+
     def read(self, name: str) -> bytes:
         """The content of a small file."""
         try:
@@ -96,6 +101,20 @@ class Files:
             raise PipelineError(f"{self.path(name)} cannot be written: {told(error)}") from None
         if not done:
             raise PipelineError(f"{self.path(name)} is there already: another pipeline writes to this lake")
+
+    def copy_in(self, path: Path, name: str) -> None:
+        """Copy a file of this machine to below the directory."""
+        try:
+            if self.local is not None:
+                (self.local / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, self.local / name)
+            else:
+                source = self._jvm.org.apache.hadoop.fs.Path(path.absolute().as_uri())
+                self._system.copyFromLocalFile(False, True, source, self._at(name))
+        except OSError as error:
+            raise PipelineError(f"{path} cannot be copied to {self.path(name)}: {error.strerror}") from None
+        except Py4JJavaError as error:
+            raise PipelineError(f"{path} cannot be copied to {self.path(name)}: {told(error)}") from None
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all it holds."""

@@ -8,7 +8,7 @@ again from all of its events.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from dejaq.pipeline.facts import facts, within
 from dejaq.pipeline.failures import explained
 from dejaq.pipeline.handovers import given_back, hand_overs
 from dejaq.pipeline.lake import Lake
-from dejaq.pipeline.segments import Batch, add_all, batches, check, new_segments
+from dejaq.pipeline.segments import Batch, Checked, add_all, batches, check, new_segments
 from dejaq.pipeline.session import suited_to
 from dejaq.pipeline.tables import TABLES
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EVENTS_MAX_DEFAULT = 10_000_000
-# A partition in more files than this is written anew as one.
-FILES_MAX = 48
+# Of a partition with more small files than this, they are made one.
+FILES_MAX, BYTES_SMALL = 48, 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,9 @@ def run(
         for batch in batches(found, dict(lake.head.records), events_max):
             begun = time.monotonic()
             say("checking", batch.events)
-            for segment in batch.segments:
-                check(segment)
-            with suited_to(lake.spark, batch.events):
-                _ingest(lake, batch, partial(_say, say, batch.events))
+            checked = [check(segment) for segment in batch.segments]
+            with suited_to(lake.spark, lake.head.events + batch.events):
+                _ingest(lake, batch, checked, partial(_say, say, batch.events))
             yield Ingested(
                 version=lake.head.version,
                 segments=len(batch.segments),
@@ -70,18 +69,18 @@ def run(
                 seconds=time.monotonic() - begun,
             )
         if found:
-            compact(lake, files_max=FILES_MAX)
+            compact(lake, files_max=FILES_MAX, bytes_small=BYTES_SMALL)
 
 
 def _say(say: Callable[[str, int], None], events: int, what: str) -> None:
     say(what, events)
 
 
-def _ingest(lake: Lake, batch: Batch, say: Callable[[str], None]) -> None:
+def _ingest(lake: Lake, batch: Batch, checked: Sequence[Checked], say: Callable[[str], None]) -> None:
     name = lake.new_batch()
     new = read_segments(lake.spark, batch.segments)
     say("events")
-    after = lake.head.with_table("events", replaced=(), added=lake.write("events", new, name))
+    after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
     change = _late_change(lake, after, new) if batch.late else _change(lake, new)
     say("messages")
     after = after.with_table(
@@ -102,6 +101,14 @@ def _ingest(lake: Lake, batch: Batch, say: Callable[[str], None]) -> None:
             newest_ms=_newest(after.newest_ms, change.touched.newest_ms),
         )
     )
+
+
+def _put_events(lake: Lake, checked: Sequence[Checked], batch: str) -> list[str]:
+    """Segments of one day are taken as they are; the few that reach over midnight are written in two."""
+    over_midnight = [one.segment for one in checked if one.day is None]
+    written = lake.write("events", read_segments(lake.spark, over_midnight), batch) if over_midnight else []
+    of_a_day = {one.segment.path: f"day={one.day}" for one in checked if one.day is not None}
+    return [*written, *lake.adopt("events", of_a_day, batch)]
 
 
 def _newest(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

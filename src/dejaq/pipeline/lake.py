@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -77,9 +78,10 @@ class Lake:
         """A table, or some of its partitions, at the present commit or at another."""
         found = (commit or self.head).partitions(table)
         chosen = found if partitions is None else [name for name in partitions if name in found]
-        return self._read_files(table, [file for name in chosen for file in found[name]])
+        return self.read_files(table, [file for name in chosen for file in found[name]])
 
-    def _read_files(self, table: str, files: list[str]) -> DataFrame:
+    def read_files(self, table: str, files: list[str]) -> DataFrame:
+        """The rows of a table that are in some of its files."""
         kind = TABLES[table]
         schema = kind.schema
         for column in kind.partitioned_by:
@@ -105,6 +107,17 @@ class Lake:
         crash_at(f"pipeline.{table}_written")
         self.files.sync(where)
         return [f"{batch}/{file}" for file in self._files_in(where, kind)]
+
+    def adopt(self, table: str, files: Mapping[Path, str], batch: str) -> list[str]:
+        """Take files that have the columns of a table as they are, each into the partition given for it."""
+        where = f"{table}/{batch}"
+        adopted = [f"{partition}/{path.name}" for path, partition in files.items()]
+        for path, name in zip(files, adopted, strict=True):
+            self.files.copy_in(path, f"{where}/{name}")
+        if adopted:
+            crash_at(f"pipeline.{table}_adopted")
+            self.files.sync(where)
+        return [f"{batch}/{name}" for name in adopted]
 
     def commit(self, after: Commit) -> None:
         """Make `after` what the lake is, if nobody else has changed it meanwhile."""

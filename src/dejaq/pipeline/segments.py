@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from dejaq.pipeline.ranges import Ranges
 # An event's place in its origin's history is one number: its record, then its row in these many bits.
 ROW_BITS = 22
 SEQUENCE_MAX = 2 ** (63 - ROW_BITS) - 1
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _described(directory: Path, name: SegmentName) -> Segment:
         raise PipelineError(f"{path} is not a manifest; run `dejaq audit verify {directory}`") from None
 
 
-def check(segment: Segment) -> None:
+def check(segment: Segment) -> Checked:
     """Raise PipelineError unless the file is the one that the manifest vouches for, with the columns of a segment."""
     path = segment.path
     if not path.exists():
@@ -94,6 +96,17 @@ def check(segment: Segment) -> None:
     fault = "; ".join(_faults(meta, segment))
     if fault:
         raise PipelineError(f"{path} is not a segment of a journal: {fault}")
+    return Checked(segment, _only_day(meta))
+
+
+def _only_day(meta: pq.FileMetaData) -> str | None:
+    """The UTC day of every event of a file; None when there are several, or when the file does not say."""
+    place = meta.schema.names.index("at_ms")
+    found = [meta.row_group(number).column(place).statistics for number in range(meta.num_row_groups)]
+    if not found or not all(statistics is not None and statistics.has_min_max for statistics in found):
+        return None
+    days = {edge // _DAY_MS for statistics in found for edge in (statistics.min, statistics.max)}
+    return (date(1970, 1, 1) + timedelta(days=days.pop())).isoformat() if len(days) == 1 else None
 
 
 def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
@@ -126,6 +139,14 @@ def batches(segments: Sequence[Segment], known: dict[str, Ranges], events_max: i
 
 def _is_late(segment: Segment, known: dict[str, Ranges]) -> bool:
     return segment.name.first < known.get(segment.origin, Ranges()).end
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A segment that is what it should be, and the one day of all its events, if it is one."""
+
+    segment: Segment
+    day: str | None
 
 
 @dataclass(frozen=True, slots=True)
