@@ -87,9 +87,8 @@ class RowWriter:
         self._session = self._transport = None
 
     def _put(self, frame: carrier.ClientFrame) -> None:
-        if self._session is None:
-            self._connect()
-        else:
+        # Without a session the frame waits among those under way, which the next one begins with.
+        if self._session is not None:
             self._session.send(frame)
 
     def _settle_one(self) -> None:
@@ -133,7 +132,7 @@ class RowWriter:
         address = self._options.addresses[self._turn % len(self._options.addresses)]
         self._turn += 1
         self._transport = BlockingTransport(address)
-        session = self._transport.session()
+        self._session = session = self._transport.session()
         hello = carrier.Hello(protocol=PROTOCOL, sdk=f"spark/{package_version()}", client="spark")
         handshake = carrier.ProducerHandshake(topic=self._options.topic, group=self._options.group)
         for number, frame in enumerate(
@@ -149,7 +148,6 @@ class RowWriter:
         self._request = max(self._request, 2)
         for _, frame, _ in self._under_way:
             session.send(frame)
-        self._session = session
 
 
 def _name(scope: str, rows: Rows) -> ProducerSession:

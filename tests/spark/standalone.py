@@ -52,9 +52,17 @@ class Cluster:
         return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
 
     def executors(self) -> list[int]:
-        """The processes that the workers have started."""
+        """The executors that the workers have started; other children of theirs come and go."""
         workers = {worker.pid for worker in self.workers}
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) in workers]
+        children = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) in workers]
+        return [pid for pid in children if "CoarseGrainedExecutorBackend" in _command(pid)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def _parent(pid: int) -> int:
