@@ -11,7 +11,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:7400
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-core test chaos lint format serve protocol docs system clean
+.PHONY: help demo demo-core test test-spark chaos lint format serve protocol docs system clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,11 @@ demo: $(PIPELINE) ## Show the main job: schedule, deliver, kill -9 the broker in
 demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
-# Spark's tests share one session, so they run in one process.
-test: $(DEV) ## Run the whole test suite
+test: $(DEV) ## Run the test suite, all but what needs Spark
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"
+
+# Spark's tests share one session, so they run in one process. They join `make test` when the pipeline is finished.
+test-spark: $(DEV) ## Run the tests of the pipeline and the connector on a real Spark
 	$(BIN)/python -m pytest -m spark
 
 chaos: $(DEV) ## Run the fault tests at full size, for hours, and write docs/reliability.md
