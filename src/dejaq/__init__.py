@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dejaq.broker import Broker
+    from dejaq.domain.backoff import Backoff
     from dejaq.domain.message import Message, Status
     from dejaq.domain.topic import Durability, TopicSettings, TopicState
     from dejaq.errors import (
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 # Each public name is imported when it is first used: a client never loads a store, a command line no gRPC.
 _HOMES = {
     "dejaq.broker": ("Broker",),
+    "dejaq.domain.backoff": ("Backoff",),
     "dejaq.domain.message": ("Message", "Status"),
     "dejaq.domain.topic": ("Durability", "TopicSettings", "TopicState"),
     "dejaq.errors": (
@@ -75,6 +77,7 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Backoff",
     "Batch",
     "Broker",
     "BrokerInfo",

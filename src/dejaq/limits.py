@@ -35,6 +35,9 @@ LEASE_MS_DEFAULT = 30_000
 LEASE_MS_MAX = 12 * 3600 * 1000
 FUTURE_MS_DEFAULT = 10 * 366 * 24 * 3600 * 1000
 
+BACKOFF_MS_MAX = 30 * 24 * 3600 * 1000
+BACKOFF_FACTOR_MAX = 100
+
 CONNECTIONS_MAX = 10_000
 SESSIONS_MAX = 10_000
 # Frames a session may have waiting for their answer before the broker stops reading from it.

@@ -6,6 +6,7 @@ import sys
 import dejaq
 
 PUBLIC = """
+Backoff
 Batch Broker BrokerInfo Client ClientInfo ClusterInfo Code Conflict Consumer DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
 Results Status StoreError TopicExists TopicInfo TopicSettings TopicState Unavailable VersionUnsupported connect
