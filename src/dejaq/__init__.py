@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dejaq.broker import Broker
     from dejaq.domain.backoff import Backoff
     from dejaq.domain.message import Message, Status
-    from dejaq.domain.topic import Durability, TopicSettings, TopicState
+    from dejaq.domain.topic import Durability, TopicKind, TopicSettings, TopicState
     from dejaq.errors import (
         Code,
         Conflict,
@@ -48,7 +48,7 @@ _HOMES = {
     "dejaq.broker": ("Broker",),
     "dejaq.domain.backoff": ("Backoff",),
     "dejaq.domain.message": ("Message", "Status"),
-    "dejaq.domain.topic": ("Durability", "TopicSettings", "TopicState"),
+    "dejaq.domain.topic": ("Durability", "TopicKind", "TopicSettings", "TopicState"),
     "dejaq.errors": (
         "Code",
         "Conflict",
@@ -108,6 +108,7 @@ __all__ = [
     "StoreError",
     "TopicExists",
     "TopicInfo",
+    "TopicKind",
     "TopicSettings",
     "TopicState",
     "Unavailable",

@@ -44,6 +44,7 @@ def topic() -> None:
 @click.option("--max-lease", type=SECONDS, help="The longest lease a consumer may ask for.")
 @click.option("--max-body", type=int, metavar="BYTES", help="The largest body that is accepted.")
 @click.option("--durability", type=click.Choice(["fsync", "relaxed"]), help="When a change is acknowledged.")
+@click.option("--kind", type=click.Choice(["timeline", "priority", "cron"]), help="What decides which message is next.")
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @pass_invocation
 def create(
@@ -54,6 +55,7 @@ def create(
     max_lease: float | None,
     max_body: int | None,
     durability: str | None,
+    kind: str | None,
     journal: bool | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
@@ -63,6 +65,7 @@ def create(
         "max_lease_ms": None if max_lease is None else round(max_lease * 1000),
         "max_body_bytes": max_body,
         "durability": durability,
+        "kind": kind,
         "journal": journal,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}

@@ -28,6 +28,14 @@ class Durability(StrEnum):
     RELAXED = "relaxed"
 
 
+class TopicKind(StrEnum):
+    """What decides which message is next: its time, its priority, or a schedule that makes the messages."""
+
+    TIMELINE = "timeline"
+    PRIORITY = "priority"
+    CRON = "cron"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """What an owner may choose for a topic; every field has a default that is safe."""
@@ -52,6 +60,12 @@ class TopicSettings:
     journal: bool = field(
         default=True,
         metadata={"doc": "Whether every change is written to the journal; off, the audit knows nothing of the topic."},
+    )
+    kind: TopicKind = field(
+        default=TopicKind.TIMELINE,
+        metadata={
+            "doc": "`timeline`: the earliest first. `priority`: of what is available, the lowest priority first."
+        },
     )
 
     def check(self) -> None:
@@ -82,14 +96,19 @@ class TopicSettings:
         if unknown:
             raise error_of(Code.INVALID_SETTING, f"unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
         arguments = dict(values)
-        if "durability" in arguments:
-            try:
-                arguments["durability"] = Durability(str(arguments["durability"]))
-            except ValueError:
-                raise error_of(Code.INVALID_SETTING, "durability is 'fsync' or 'relaxed'") from None
+        for name, choices in _CHOICES.items():
+            if name in arguments:
+                try:
+                    arguments[name] = choices(str(arguments[name]))
+                except ValueError:
+                    named = ", ".join(choices)
+                    raise error_of(Code.INVALID_SETTING, f"{name}={arguments[name]!r} is none of {named}") from None
         settings = cls(**arguments)  # type: ignore[arg-type]
         settings.check()
         return settings
+
+
+_CHOICES: dict[str, type[Durability] | type[TopicKind]] = {"durability": Durability, "kind": TopicKind}
 
 
 @dataclass(frozen=True, slots=True)

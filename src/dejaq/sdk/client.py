@@ -146,6 +146,7 @@ class Client:
         max_body_bytes: int | None = None,
         durability: str | None = None,
         journal: bool | None = None,
+        kind: str | None = None,
     ) -> TopicInfo:
         """Create a topic; what is not given has its default. A repeat with the same settings changes nothing."""
         check_topic_name(name)
@@ -157,6 +158,7 @@ class Client:
                 max_body_bytes=max_body_bytes,
                 durability=durability,
                 journal=journal,
+                kind=kind,
             )
         except (ValueError, TypeError) as error:
             raise error_of(Code.INVALID_SETTING, str(error)) from None

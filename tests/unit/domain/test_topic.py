@@ -3,7 +3,7 @@ import json
 import pytest
 
 from dejaq import limits
-from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState, check_topic_name
+from dejaq.domain.topic import Durability, Topic, TopicKind, TopicSettings, TopicState, check_topic_name
 from dejaq.errors import Code, InvalidArgument
 
 EDGES = {
@@ -31,7 +31,7 @@ def test_the_defaults_are_allowed_and_durable():
 
 
 def test_settings_survive_json():
-    settings = TopicSettings(buckets=3, durability=Durability.RELAXED)
+    settings = TopicSettings(buckets=3, durability=Durability.RELAXED, kind=TopicKind.PRIORITY)
     assert TopicSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
 
@@ -40,7 +40,15 @@ def test_settings_that_are_absent_have_their_default():
 
 
 @pytest.mark.parametrize(
-    "values", [{"bucket": 1}, {"durability": "maybe"}, {"buckets": 0}, {"journal": "yes"}, {"max_lease_ms": "1"}]
+    "values",
+    [
+        {"bucket": 1},
+        {"durability": "maybe"},
+        {"kind": "heap"},
+        {"buckets": 0},
+        {"journal": "yes"},
+        {"max_lease_ms": "1"},
+    ],
 )
 def test_wrong_settings_are_refused(values):
     with pytest.raises(InvalidArgument) as error:

@@ -7,12 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from dejaq.broker.background import Background
-from dejaq.domain.topic import Topic, TopicSettings, TopicState, check_topic_name
+from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicState, check_topic_name
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
+
+# The kinds that this broker can serve.
+KINDS = frozenset({TopicKind.TIMELINE})
 
 
 class Catalog:
@@ -73,6 +76,8 @@ class Catalog:
         """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ."""
         check_topic_name(name)
         settings.check()
+        if settings.kind not in KINDS:
+            raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._changing:
             old = self._topics.get(name)
             if old is not None:

@@ -85,20 +85,22 @@ class PingResponse(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal")
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
     DURABILITY_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     buckets: int
     max_future_ms: int
     max_lease_ms: int
     max_body_bytes: int
     durability: str
     journal: bool
-    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ...) -> None: ...
+    kind: str
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers")
