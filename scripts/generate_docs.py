@@ -224,7 +224,7 @@ def guarantees_page() -> str:
         return f"<!-- proofs {match[1]} -->\n\n**Tests.**\n\n{tests}\n\n<!-- end -->"
 
     page = (DOCS / "guarantees.md").read_text(encoding="utf-8")
-    return re.sub(r"<!-- proofs (G\d) -->.*?<!-- end -->", filled, page, flags=re.DOTALL)
+    return re.sub(r"<!-- proofs (G\d+) -->.*?<!-- end -->", filled, page, flags=re.DOTALL)
 
 
 def proofs_by_guarantee() -> dict[str, list[str]]:
@@ -233,7 +233,7 @@ def proofs_by_guarantee() -> dict[str, list[str]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                for name in sorted(set(re.findall(r"\bG[1-9]\b", ast.get_docstring(node) or ""))):
+                for name in sorted(set(re.findall(r"\bG[1-9]\d*\b", ast.get_docstring(node) or ""))):
                     found.setdefault(name, []).append(f"{path.relative_to(ROOT).as_posix()}::{node.name}")
     return found
 

@@ -6,7 +6,7 @@
     │   │                       INVALID_HEADERS INVALID_LEASE INVALID_TOPIC INVALID_SETTING
     │   │                       DUPLICATE_IN_BATCH
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
-    │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT
+    │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
@@ -56,6 +56,7 @@ class Code(IntEnum):
     LEASE_LOST = 32
     NOT_OWNER = 33
     VERSION_CONFLICT = 34
+    DIFFERENT_STORES = 35
     NOT_FOUND = 40
     TOPIC_NOT_FOUND = 41
     TOPIC_DELETING = 42
@@ -102,6 +103,7 @@ MEANINGS: dict[Code, str] = {
     Code.LEASE_LOST: "The lease has expired or is held by another; drop the message, it is delivered again.",
     Code.NOT_OWNER: "The message belongs to another producer group.",
     Code.VERSION_CONFLICT: "The message changed since it was read; read it again.",
+    Code.DIFFERENT_STORES: "The steps concern topics of different stores; a transaction must stay within one.",
     Code.NOT_FOUND: "No message has this id: it was deleted, cancelled or never created.",
     Code.TOPIC_NOT_FOUND: "No topic has this name; create it first.",
     Code.TOPIC_DELETING: "The topic is being deleted.",
@@ -251,7 +253,7 @@ class InternalError(DejaqError):
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19)),
     (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 22)),
-    (Conflict, frozenset(c for c in Code if 30 <= c <= 34)),
+    (Conflict, frozenset(c for c in Code if 30 <= c <= 35)),
     (Missing, frozenset(c for c in Code if 40 <= c <= 42)),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),

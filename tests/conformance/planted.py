@@ -11,6 +11,7 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Filter, Page, Storage
+from dejaq.storage.steps import Transaction, Verdict
 from dejaq.testing.conformance import StorageFactory
 
 
@@ -217,6 +218,26 @@ class ReusedNumbers(Around):
         return max((topic.number for topic in await self.inner.topics()), default=0) + 1
 
 
+class StepByStep(Around):
+    """A transaction does its steps one after the other and stops at the first that is refused."""
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        for number, step in enumerate(transaction.steps):
+            part = replace(transaction, sequence=transaction.sequence * 100 + number, steps=[step])
+            verdict = await self.inner.transact(part, now)
+            if not verdict.code.succeeded:
+                return replace(verdict, step=number)
+        return verdict
+
+
+class NamelessTransactions(Around):
+    """A repeated transaction is taken for a new one."""
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        number = self.memory["done"] = self.memory.get("done", 0) + 1
+        return await self.inner.transact(replace(transaction, sequence=number), now)
+
+
 # Each bug, a check that finds it, and whether the model can see it.
 BUGS: dict[type[Around], tuple[str, bool]] = {
     NoVersionCheck: ("settle.a_stale_holder_is_fenced_off", True),
@@ -238,6 +259,8 @@ BUGS: dict[type[Around], tuple[str, bool]] = {
     InclusiveEnd: ("queries.histogram_counts_each_step", True),
     SkippingPages: ("queries.browse_is_in_order_of_time_and_id", True),
     CutBodies: ("create.bodies_of_every_size_come_back", True),
+    StepByStep: ("steps.a_refusal_undoes_everything", True),
+    NamelessTransactions: ("steps.a_repeat_is_known_by_its_name", True),
     ReusedNumbers: ("topics.numbers_are_never_used_again", False),
 }
 

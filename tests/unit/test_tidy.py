@@ -213,7 +213,7 @@ def test_every_test_cited_in_the_docs_exists() -> None:
 
 def guarantees() -> dict[str, str]:
     page = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (G\d)", page, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^## (G\d+)", page, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
+from dejaq.storage.edits import Edits as Edits
+from dejaq.storage.steps import Transaction, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +55,6 @@ class Holder:
     lease_id: int
     row: int
     due: int
-
-
-@dataclass(frozen=True, slots=True)
-class Edits:
-    """New values for messages of one owner, as columns; a None column, or a None in it, leaves that field.
-
-    `versions` makes a row conditional: VERSION_CONFLICT unless the message still has that version.
-    """
-
-    ids: Sequence[str]
-    ts: Sequence[int | None] | None = None
-    bodies: Sequence[bytes | None] | None = None
-    priorities: Sequence[int | None] | None = None
-    headers: Sequence[bytes | None] | None = None
-    versions: Sequence[int | None] | None = None
 
 
 class Snapshot(Protocol):
@@ -208,6 +195,17 @@ class Storage(Protocol):
         now: int,
     ) -> Outcomes:
         """Undo a live lease that user code never saw: time and attempts are as before it. OK or LEASE_LOST."""
+
+    # Both sides at once
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        """Do every row of every step in one commit, or nothing: OK, ALREADY_EXISTS or the refusal of one row.
+
+        Each row is decided as the call of its step decides it, on the state before the transaction. Refused is the
+        first step that has a row that does not succeed, for the lowest such row; a message that an earlier row has
+        named is DUPLICATE_IN_BATCH. A repeat of what was done, by its name, is ALREADY_EXISTS and changes nothing.
+        Raises DIFFERENT_STORES where the topics have no one commit in common.
+        """
 
     # The journal
 

@@ -6,20 +6,30 @@ It also serves users' tests. What it holds lives as long as the object: `close` 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from dejaq import limits
 from dejaq.domain import transitions
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseRequest, LeaseSet, Outcomes, RowRange
 from dejaq.domain.message import Message, status_of
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.memory_deciding import cell, check_times, decide_create, decide_step, message_of, settle
 from dejaq.storage.memory_journal import MemoryJournal
 from dejaq.storage.memory_snapshot import MemorySnapshot
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
 from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
+from dejaq.storage.steps import (
+    CancelStep,
+    CreateStep,
+    DeleteStep,
+    EditStep,
+    Names,
+    Step,
+    Transaction,
+    Verdict,
+)
 
 _TS_BYTES = 8
 T = TypeVar("T")
@@ -33,6 +43,8 @@ class MemoryStorage:
         self._journal = MemoryJournal(journal)
         self._topics: dict[int, Topic] = {}
         self._timelines: dict[int, Timeline] = {}
+        # Of no topic: only its sessions are used, for the names of transactions.
+        self._transactions = Timeline()
         self._topic_number = 0
         self._version = 0
 
@@ -99,10 +111,8 @@ class MemoryStorage:
             if counter in seen:
                 outcomes.codes[row] = Code.ALREADY_EXISTS
                 continue
-            new = _message_of(topic, batch, row=row, version=version)
-            old = timeline.find_for(new)
-            same = old is not None and old.same_content(new)
-            code = transitions.decide_create(exists=old is not None, same_content=same)
+            new = message_of(topic, batch, row=row, version=version)
+            code = decide_create(timeline, new)
             if code is Code.OK:
                 timeline.add(new)
                 start = created.pop()[0] if created and created[-1][1] == row else row
@@ -128,20 +138,20 @@ class MemoryStorage:
                 message.standing() if message else None,
                 owner=owner,
                 now=now,
-                version=_cell(edits.versions, row),
+                version=cell(edits.versions, row),
             )
             if message is None or code is not Code.OK:
                 outcomes.codes[row] = code
                 continue
             timeline.leave_lease(message)
             message.version = version
-            if (body := _cell(edits.bodies, row)) is not None:
+            if (body := cell(edits.bodies, row)) is not None:
                 message.body = body
-            if (headers := _cell(edits.headers, row)) is not None:
+            if (headers := cell(edits.headers, row)) is not None:
                 message.headers = headers
-            if (priority := _cell(edits.priorities, row)) is not None:
+            if (priority := cell(edits.priorities, row)) is not None:
                 message.priority = priority
-            ts = _cell(edits.ts, row)
+            ts = cell(edits.ts, row)
             timeline.place(message, message.ts if ts is None else ts)
             changed[id(message)] = message
         self._journal.edited(topic, owner, edits, list(changed.values()))
@@ -245,7 +255,7 @@ class MemoryStorage:
         """Remove rows of a live lease."""
         timeline = self._timeline(topic)
         lease = timeline.leases.get(lease_id)
-        outcomes, settled = _settle(lease, consumer, rows, now, lambda message, _: timeline.remove(message))
+        outcomes, settled = settle(lease, consumer, rows, now, lambda message, _: timeline.remove(message))
         self._journal.settled(DELETED, topic, lease, settled, handed_us=handed_us)
         self._journal.commit(now)
         return outcomes
@@ -269,7 +279,7 @@ class MemoryStorage:
                 timeline.hold(message, expires)
                 moved.append((position, message))
 
-        outcomes, _ = _settle(lease, consumer, rows, now, lengthen)
+        outcomes, _ = settle(lease, consumer, rows, now, lengthen)
         self._journal.settled(EXTENDED, topic, lease, moved, expires=expires)
         self._journal.commit(now)
         return outcomes
@@ -287,10 +297,7 @@ class MemoryStorage:
         """End a live lease and put the rows at `ts`; each gets a new version."""
         timeline = self._timeline(topic)
         lease = timeline.leases.get(lease_id)
-        if lease is not None and not isinstance(ts, int):
-            asked = sum(end - start for start, end in whole(rows, len(lease.rows)))
-            if len(ts) != asked:
-                raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {asked} rows to release")
+        check_times(lease, rows, ts)
         version = self._next_version()
 
         def put_back(message: HeldMessage, position: int) -> None:
@@ -298,7 +305,7 @@ class MemoryStorage:
             message.version = version
             timeline.place(message, ts if isinstance(ts, int) else ts[position])
 
-        outcomes, settled = _settle(lease, consumer, rows, now, put_back)
+        outcomes, settled = settle(lease, consumer, rows, now, put_back)
         self._journal.settled(RELEASED, topic, lease, settled, ts=ts, handed_us=handed_us)
         self._journal.commit(now)
         return outcomes
@@ -320,10 +327,41 @@ class MemoryStorage:
             timeline.place(message, message.due)
 
         lease = timeline.leases.get(lease_id)
-        outcomes, settled = _settle(lease, consumer, rows, now, undo)
+        outcomes, settled = settle(lease, consumer, rows, now, undo)
         self._journal.settled(RECALLED, topic, lease, settled)
         self._journal.commit(now)
         return outcomes
+
+    # Both sides at once
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        """Do all steps, or none. Nothing is awaited that waits, so nobody sees a part."""
+        done = self._transactions.seen_counters(transaction.session, now)
+        if transaction.sequence in done:
+            return Verdict(Code.ALREADY_EXISTS)
+        names = Names()
+        for number, step in enumerate(transaction.steps):
+            outcomes, ids = decide_step(self._timeline(step.topic), step, now)
+            refusal = names.refusal(number, step.topic, outcomes, ids)
+            if refusal is not None:
+                return refusal
+        with self._journal.one_record(now):
+            for step in transaction.steps:
+                await self._apply(step, now)
+        done.add(transaction.sequence)
+        return Verdict()
+
+    async def _apply(self, step: Step, now: int) -> None:
+        if isinstance(step, CreateStep):
+            await self.create(step.topic, step.batch, now)
+        elif isinstance(step, EditStep):
+            await self.edit(step.topic, step.owner, step.edits, now)
+        elif isinstance(step, CancelStep):
+            await self.cancel(step.topic, step.owner, step.ids, now)
+        elif isinstance(step, DeleteStep):
+            await self.delete(step.topic, step.lease_id, step.consumer, step.rows, now, step.handed_us)
+        else:
+            await self.release(step.topic, step.lease_id, step.consumer, step.rows, step.ts, now, step.handed_us)
 
     # The journal
 
@@ -431,20 +469,6 @@ class MemoryStorage:
             raise error_of(Code.STORE_FAILED, "the memory store is not open")
 
 
-def _message_of(topic: Topic, batch: CreateBatch, *, row: int, version: int) -> HeldMessage:
-    return HeldMessage(
-        id=batch.id_of(row),
-        natural=batch.ids is not None,
-        bucket=batch.bucket_of(row, topic.settings.buckets),
-        owner=batch.owner,
-        ts=batch.ts[row],
-        priority=batch.priorities[row] if batch.priorities is not None else 0,
-        body=batch.bodies[row],
-        headers=batch.headers[row] if batch.headers is not None else b"",
-        version=version,
-    )
-
-
 def _may_lease(message: HeldMessage, request: LeaseRequest, now: int) -> bool:
     code = transitions.decide_lease(message.standing(), until=request.until, expires=request.expires, now=now)
     return code is Code.OK
@@ -467,43 +491,6 @@ def _lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage
         headers=headers if any(headers) else None,
         rows=numbers if numbers != list(range(len(lease.rows))) else None,
     )
-
-
-def _settle(
-    lease: HeldLease | None,
-    consumer: str,
-    rows: Sequence[RowRange] | None,
-    now: int,
-    change: Callable[[HeldMessage, int], None],
-) -> tuple[Outcomes, list[tuple[int, HeldMessage]]]:
-    """Apply `change` to each row that may be settled, with the row's place among those asked for; and those."""
-    if lease is None:
-        return _all_lost(rows), []
-    outcomes = Outcomes(len(lease.rows))
-    settled: list[tuple[int, HeldMessage]] = []
-    asked = (row for start, end in whole(rows, len(lease.rows)) for row in range(start, end))
-    for position, row in enumerate(asked):
-        message = lease.rows[row]
-        code = transitions.decide_by_consumer(
-            message.standing() if message else None, consumer=consumer, version=lease.lease_id, now=now
-        )
-        if message is None or code is not Code.OK:
-            outcomes.codes[row] = code
-        else:
-            change(message, position)
-            settled.append((position, message))
-    return outcomes, settled
-
-
-def _all_lost(rows: Sequence[RowRange] | None) -> Outcomes:
-    """Every row asked for is lost; where all were asked for and their number is forgotten, row 0 says so."""
-    asked = [(0, 1)] if rows is None else whole(rows, limits.LEASE_ROWS_MAX)
-    lost = {row: Code.LEASE_LOST for start, end in asked for row in range(start, end)}
-    return Outcomes(max(lost, default=-1) + 1, lost)
-
-
-def _cell(column: Sequence[T | None] | None, row: int) -> T | None:
-    return column[row] if column is not None else None
 
 
 def _position(message: HeldMessage) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
 from dejaq.domain.topic import Topic
@@ -20,6 +21,7 @@ class MemoryJournal:
     def __init__(self, wanted: bool) -> None:
         self._outbox = Outbox(0) if wanted else None
         self._records: deque[tuple[int, bytes]] = deque()
+        self._gathering = False
 
     def of(self, topic: Topic) -> Outbox | None:
         """Where a change to the topic is told; None when it is not."""
@@ -31,9 +33,21 @@ class MemoryJournal:
 
     def commit(self, now: int) -> None:
         """End a change: what was told of it becomes a record."""
+        if self._gathering:
+            return
         entry = self._outbox.take(now) if self._outbox is not None else None
         if entry is not None:
             self._records.append(entry)
+
+    @contextmanager
+    def one_record(self, now: int) -> Iterator[None]:
+        """What is told within it becomes one record."""
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+        self.commit(now)
 
     def read(self, after: int, bytes_max: int) -> list[bytes]:
         """The records behind a sequence."""

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from dejaq import limits
 from dejaq.domain.headers import encode_headers
 from dejaq.testing.conformance.scene import StorageFactory
-from dejaq.testing.pair import BUCKETS, LeasePair, Pair, Row, Settle
+from dejaq.testing.pair import BUCKETS, Change, LeasePair, Pair, Plan, Row, Settle
 
 T = TypeVar("T")
 NewPlace = Callable[[], StorageFactory]
@@ -43,6 +43,15 @@ _ROW = st.tuples(st.sampled_from(_DELAYS), _PRIORITIES, _BODIES, _HEADERS)
 _DUE_ROW = st.tuples(st.sampled_from([-1, 0, 1]), _PRIORITIES, _BODIES, _HEADERS)
 _ROWS = st.lists(_ROW, min_size=1, max_size=6)
 _PICK = st.integers(0, 1_000)
+_PLANS = st.builds(
+    Plan,
+    change=st.sampled_from(Change),
+    pick=_PICK,
+    recent=st.booleans(),
+    delay=st.sampled_from(_DELAYS),
+    owner=_OWNERS,
+    id=st.sampled_from(["", *_IDS]),
+)
 _PASSING = [1, 50, 99, 100, 999, 1_000, 10_000, 30_000, 3_600_000]
 
 
@@ -209,6 +218,12 @@ class StorageMachine(RuleBasedStateMachine):
     def cancel(self, picks: list[int], owner: str) -> None:
         """Cancel messages."""
         self._run(self._pair.cancel(picks, owner=owner))
+
+    @precondition(lambda self: self._pair.ids and self._pair.leases)
+    @rule(plans=st.lists(_PLANS, min_size=1, max_size=4), back=st.sampled_from([0, 0, 0, 1, 2]))
+    def transact(self, plans: list[Plan], back: int) -> None:
+        """Do several steps together, now and then under a name that was used."""
+        self._run(self._pair.transact(plans, back=back))
 
     # Rules that take nothing are chosen too often, so these share one.
     @rule(event=st.sampled_from(["restart", "trim journal", *_PASSING]))

@@ -15,6 +15,7 @@ from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Filter, Storage
 from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.steps import CancelStep, CreateStep, DeleteStep, EditStep, ReleaseStep, Step, Transaction
 from dejaq.testing.conformance.scene import (
     START_MS,
     StorageFactory,
@@ -39,6 +40,16 @@ _OWNERS = ("billing", "mail")
 Row = tuple[int, int, str, bytes]
 
 
+class Change(Enum):
+    """What a step of a transaction may do."""
+
+    CREATE = auto()
+    MOVE = auto()
+    CANCEL = auto()
+    DELETE = auto()
+    RELEASE = auto()
+
+
 class Settle(Enum):
     """What a consumer may do to rows of its lease."""
 
@@ -47,6 +58,19 @@ class Settle(Enum):
     RELEASE = auto()
     RELEASE_EACH = auto()
     RECALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step of a transaction: what it does, and what picks the message, row or lease it does it to."""
+
+    change: Change
+    pick: int
+    recent: bool
+    delay: int
+    owner: str
+    # Of what is created: a natural id, or none for a generated one.
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,8 @@ class Pair:
         self._topic = Topic("model", 1, TopicSettings(buckets=BUCKETS))
         self._sequences = [0] * _SESSIONS
         self._versions: dict[str, dict[int, int]] = {}
+        self._transactions = 0
+        self._made = 0
         self.now = START_MS
         self.batches: list[CreateBatch] = []
         self.leases: list[LeasePair] = []
@@ -262,6 +288,61 @@ class Pair:
         else:
             answer = storage.recall(topic, lease_id, consumer, rows, now)
         return await settled(answer, replace(lease, rows=None), rows)
+
+    # Both sides at once
+
+    async def transact(self, plans: Sequence[Plan], *, back: int) -> None:
+        """Do steps together; with `back` under a name that may have been used before."""
+        self._transactions = max(0, self._transactions + 1 - back)
+        steps = [self._steps_of(plan) for plan in plans]
+        name = ProducerSession(START_MS, _SESSIONS)
+        verdicts = [
+            await storage.transact(Transaction(name, self._transactions, [pair[side] for pair in steps]), self.now)
+            for side, storage in enumerate((self._real, self._model))
+        ]
+        assert verdicts[0] == verdicts[1], f"transact answered {verdicts[0]}, the model {verdicts[1]}"
+
+    def _steps_of(self, plan: Plan) -> tuple[Step, Step]:
+        """One step as the storage and as the model know it; there is a message and a lease to name."""
+        lease = self.leases[plan.pick % len(self.leases)] if plan.recent else self.leases[-1]
+        row = plan.pick % lease.count
+        rows, ts = [(row, row + 1)], self.now + plan.delay
+        message_id = self.ids[plan.pick % len(self.ids)]
+        real, model = lease.real, lease.model
+        if plan.change is Change.DELETE:
+            return (
+                DeleteStep(self._topic, real.lease_id, real.consumer, rows),
+                DeleteStep(self._topic, model.lease_id, model.consumer, rows),
+            )
+        if plan.change is Change.RELEASE:
+            return (
+                ReleaseStep(self._topic, real.lease_id, real.consumer, rows, ts),
+                ReleaseStep(self._topic, model.lease_id, model.consumer, rows, ts),
+            )
+        step: Step
+        if plan.change is Change.MOVE:
+            step = EditStep(self._topic, plan.owner, Edits([message_id], ts=[ts]))
+        elif plan.change is Change.CANCEL:
+            step = CancelStep(self._topic, plan.owner, [message_id])
+        else:
+            step = CreateStep(self._topic, self._batch_of(plan, ts))
+        return step, step
+
+    def _batch_of(self, plan: Plan, ts: int) -> CreateBatch:
+        session = ProducerSession(START_MS, _SESSIONS)
+        bucket = plan.pick % BUCKETS
+        batch = CreateBatch(
+            owner=plan.owner,
+            session=session,
+            sequence=self._made,
+            ts=[ts],
+            bodies=[b"made"],
+            ids=[plan.id] if plan.id else None,
+            bucket=bucket,
+        )
+        self._made += 1
+        self.ids += [one for one in ids_of(batch) if one not in self.ids]
+        return batch
 
     # Queries
 

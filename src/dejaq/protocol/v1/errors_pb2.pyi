@@ -29,6 +29,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEASE_LOST: _ClassVar[Code]
     NOT_OWNER: _ClassVar[Code]
     VERSION_CONFLICT: _ClassVar[Code]
+    DIFFERENT_STORES: _ClassVar[Code]
     NOT_FOUND: _ClassVar[Code]
     TOPIC_NOT_FOUND: _ClassVar[Code]
     TOPIC_DELETING: _ClassVar[Code]
@@ -67,6 +68,7 @@ LEASED: Code
 LEASE_LOST: Code
 NOT_OWNER: Code
 VERSION_CONFLICT: Code
+DIFFERENT_STORES: Code
 NOT_FOUND: Code
 TOPIC_NOT_FOUND: Code
 TOPIC_DELETING: Code

@@ -17,15 +17,21 @@ from dejaq.storage.rocksdb.image import Draft, Image, Row
 from dejaq.storage.rocksdb.run import Run
 
 
-def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outcomes:
-    """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row."""
+def decide(image: Image, incoming: CreateBatch) -> Outcomes:
+    """What becomes of each row; nothing is done yet."""
     count = len(incoming)
     outcomes = Outcomes(count, dict(incoming.refused))
-    seen = image.seen.rows(incoming.session, incoming.sequence, count)
-    for row in seen:
+    for row in image.seen.rows(incoming.session, incoming.sequence, count):
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     if incoming.ids is not None:
         _check_ids(image, incoming, outcomes)
+    return outcomes
+
+
+def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outcomes:
+    """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row."""
+    outcomes = decide(image, incoming)
+    count = len(incoming)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
     used = _stretches(count, {row: code for row, code in outcomes.codes.items() if not code.succeeded})
     if used:

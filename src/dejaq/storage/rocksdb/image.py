@@ -7,6 +7,7 @@ the write fails the whole image is thrown away and read again from disk, so it c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dejaq import limits
@@ -78,6 +79,7 @@ class Image:
         self._runs: dict[bytes, Run] = {}
         self._owners: dict[str, int] = {}
         self._owner_names: dict[int, str] = {}
+        self._shared: dict[bytes, Run] | None = None
 
     def load(self) -> None:
         """Read counts, owners and leases; runs come when they are near."""
@@ -163,13 +165,28 @@ class Image:
     def run_at(self, place: bytes) -> Run:
         """The run at a place: the one in memory, or read from disk for this use only."""
         key = keys.at_place(keys.RUN, self.topic.number, place)
-        run = self._runs.get(key)
+        run = self._shared.get(key) if self._shared is not None else None
+        run = run or self._runs.get(key)
         if run is None:
             value, gone = self.database.get_many([key, keys.gone(key)])
             if value is None:
                 raise KeyError(key)
             run = Run.parse(key, value, masks.unpack(gone or b""), self.leases.leased_rows(key))
+        if self._shared is not None:
+            self._shared[key] = run
         return run
+
+    @contextmanager
+    def sharing_runs(self) -> Iterator[None]:
+        """Within it a run stays one object, even when it is not kept, so that several steps of one write can alter it.
+
+        The database does not know of the first step when the second reads.
+        """
+        self._shared = {}
+        try:
+            yield
+        finally:
+            self._shared = None
 
     def runs_between(self, start_ms: int, end_ms: int, owner: int | None = None) -> Iterator[Run]:
         """Every run of the slices that touch [start_ms, end_ms), bucket by bucket."""

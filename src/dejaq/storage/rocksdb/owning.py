@@ -20,6 +20,18 @@ Holding = tuple[Lease, Part, int]
 Value = TypeVar("Value")
 
 
+def decide(
+    image: Image, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+) -> Outcomes:
+    """Whether each message may be changed or cancelled; nothing is done yet."""
+    outcomes = Outcomes(len(ids))
+    for item, at in enumerate(image.locate(ids)):
+        code, _ = _decide(image, at, owner, now, versions[item] if versions is not None else None)
+        if code is not Code.OK:
+            outcomes.codes[item] = code
+    return outcomes
+
+
 def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outcomes:
     """Move each message that may be changed into a new run, with its new values."""
     if image.outbox is not None:

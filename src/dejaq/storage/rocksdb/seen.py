@@ -33,6 +33,11 @@ class Seen:
             for counter in range(max(start, sequence), min(end, sequence + count))
         }
 
+    def check_room(self, session: ids.ProducerSession, more: int) -> None:
+        """Raise LIMIT_EXCEEDED when so many more ranges might be too many; `add` cannot fail after this."""
+        if len(self._ranges(session.pack())) + more > limits.PRODUCER_SESSION_GAPS_MAX:
+            raise error_of(Code.LIMIT_EXCEEDED, "the session has too many gaps in its sequence; begin a new one")
+
     def add(
         self,
         session: ids.ProducerSession,

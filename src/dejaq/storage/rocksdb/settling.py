@@ -62,6 +62,17 @@ class Settlement:
             handed_us=handed_us,
         )
 
+    def named(self) -> Iterator[tuple[int, str]]:
+        """Each row asked for that is held, with its id."""
+        if self.lease is None:
+            return
+        ids: dict[int, str] = {}
+        for part, rows in self.parts():
+            for row in masks.rows(rows):
+                ids[part.offset + row - part.start] = part.run.id_at(row)
+        for start, end in self.asked:
+            yield from ((row, ids[row]) for row in range(start, end) if row in ids)
+
     def parts(self) -> Iterator[tuple[Part, int]]:
         """Each part with rows to change, and those rows as a mask of its run."""
         assert self.lease is not None
@@ -112,7 +123,7 @@ def extend(settlement: Settlement, expires: int, batch: Batch) -> None:
 def release(settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence[int], batch: Batch) -> None:
     """Move the held rows into new runs at their new time, with the attempts they have had."""
     image, lease = settlement.image, settlement.lease
-    times = _times(settlement, ts)
+    times = times_of(settlement, ts)
     if lease is None or not settlement.held:
         return
     settlement.tell(RELEASED, ts=times, handed_us=handed_us)
@@ -150,7 +161,7 @@ def recall(settlement: Settlement, batch: Batch) -> None:
     image.add_rows(batch, draft)
 
 
-def _times(settlement: Settlement, ts: int | Sequence[int]) -> int | dict[int, int]:
+def times_of(settlement: Settlement, ts: int | Sequence[int]) -> int | dict[int, int]:
     """One time for all rows, or the time of each row of the lease."""
     if isinstance(ts, int):
         return ts

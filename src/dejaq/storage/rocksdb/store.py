@@ -16,18 +16,22 @@ from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, settling
+from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, settling, stepping
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
+from dejaq.storage.rocksdb.seen import Seen
 from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 from dejaq.storage.rocksdb.window import Budget
+from dejaq.storage.steps import Transaction, Verdict
 
 Result = TypeVar("Result")
 
 FORMAT = 1
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
+# The names of transactions are kept like those of batches, under the number that no topic has.
+_OF_NO_TOPIC = 0
 _TRIMMED = keys.META + b"trimmed"
 # The low bits count within one start of the store, the high bits count the starts.
 _COUNTER_BITS = 40
@@ -123,6 +127,7 @@ class RocksStorage:
         self._outbox = Outbox(_journalled(database)[1]) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(_read_topic(value))
+        self._transactions = Seen(_OF_NO_TOPIC, database)
         self._watermark = watermark
         self._committer = Committer(database, watermark, self._fail)
         self._failure = None
@@ -181,33 +186,38 @@ class RocksStorage:
         return self._images.get(topic.number) or self._new_image(topic)
 
     async def _change(self, topic: Topic, now: int, change: Callable[[Image, Batch], Result]) -> Result:
-        """Make one change, write it, and wait until it is durable."""
+        """Make one change to a topic, write it, and wait until it is durable."""
         image = self._image(topic)
+        return await self._commit((image,), now, lambda batch: change(image, batch))
+
+    async def _commit(self, images: Sequence[Image], now: int, change: Callable[[Batch], Result]) -> Result:
+        """Make one change to images, write it, and wait until it is durable."""
         batch = new_batch()
         try:
-            result = change(image, batch)
+            result = change(batch)
         except StoreError as cause:
             self._fail(str(cause))
             raise
         except DejaqError:
             # What was refused changed nothing; the end of a lease that was noticed on the way stands.
-            self._write(image, batch, now)
+            self._write(images, batch, now)
             raise
         except Exception as cause:
             # The image may be half changed; it is read again from disk before anything else is taken.
             self._fail(f"a change was left half done: {cause!r}")
             raise
-        durable = self._write(image, batch, now)
+        durable = self._write(images, batch, now)
         if durable is None and result is not None:
             # A refusal tells of a state that must not be undone by a crash; "nothing is due" tells of none.
             durable = self._committer.pending()
-        if durable is not None and topic.settings.durability is Durability.FSYNC:
+        if durable is not None and any(image.topic.settings.durability is Durability.FSYNC for image in images):
             await asyncio.shield(durable)
         return result
 
-    def _write(self, image: Image, batch: Batch, now: int) -> asyncio.Future[None] | None:
+    def _write(self, images: Sequence[Image], batch: Batch, now: int) -> asyncio.Future[None] | None:
         """Write what a change has put together, with its record in the journal; None when that is nothing."""
-        image.cells.write(batch)
+        for image in images:
+            image.cells.write(batch)
         entry = self._outbox.take(now) if self._outbox is not None else None
         if entry is not None:
             batch.put(keys.journal(entry[0]), entry[1])
@@ -273,10 +283,13 @@ class RocksStorage:
 
     async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
         """Create the admitted rows."""
-        if topic.number not in self._images and self._failure is None:
-            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
+        self._check_known(topic)
         self._forget_sessions(now)
         return await self._change(topic, now, lambda image, writes: creating.create(image, batch, now, writes))
+
+    def _check_known(self, topic: Topic) -> None:
+        if topic.number not in self._images and self._failure is None:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
 
     def _forget_sessions(self, now: int) -> None:
         """Once an hour, drop the producer sessions that nobody can still be repeating."""
@@ -286,6 +299,7 @@ class RocksStorage:
         batch = new_batch()
         for image in self._images.values():
             image.seen.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch)
+        self._transactions.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch)
         if len(batch):
             self._committer.write(batch)
 
@@ -383,6 +397,20 @@ class RocksStorage:
             return settlement.outcomes
 
         return await self._change(topic, now, change)
+
+    # Both sides at once
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        """Do all steps in one write, or none."""
+        for step in transaction.steps:
+            self._check_known(step.topic)
+        self._forget_sessions(now)
+        images = {step.topic.number: self._image(step.topic) for step in transaction.steps}
+
+        def change(writes: Batch) -> Verdict:
+            return stepping.transact(images, self._transactions, transaction, now, writes)
+
+        return await self._commit(list(images.values()), now, change)
 
     # The journal
 

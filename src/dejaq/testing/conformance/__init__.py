@@ -23,6 +23,7 @@ from dejaq.testing.conformance import (
     sessions,
     settle,
     snapshots,
+    steps,
     topics,
 )
 from dejaq.testing.conformance.check import Check, StorageFactory, checks_of
@@ -30,7 +31,20 @@ from dejaq.testing.conformance.scene import Scene
 
 CHECKS: tuple[Check, ...] = tuple(
     check
-    for module in (create, ids, sessions, leases, settle, owner, queries, snapshots, topics, concurrency, journal)
+    for module in (
+        create,
+        ids,
+        sessions,
+        leases,
+        settle,
+        owner,
+        queries,
+        snapshots,
+        topics,
+        concurrency,
+        steps,
+        journal,
+    )
     for check in checks_of(module)
 ) + tuple(check for module in (restart, journal_restart) for check in checks_of(module, restarts=True))
 

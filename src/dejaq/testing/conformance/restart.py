@@ -10,12 +10,14 @@ from dejaq.errors import Code
 from dejaq.storage.base import Edits, Filter
 from dejaq.testing.conformance.scene import (
     LEASE_MS,
+    OWNER,
     WORKER,
     Scene,
     attempts_of,
     ids_of,
     numbers_of,
 )
+from dejaq.testing.conformance.steps import creating, deleting
 
 
 async def messages_survive(scene: Scene) -> None:
@@ -240,3 +242,18 @@ async def a_store_may_restart_often(scene: Scene) -> None:
         created.remove(lease.ids()[0])
     assert sorted(message.id for message in await scene.browse()) == sorted(created)
     assert await scene.count(status=Status.AVAILABLE) == 12
+
+
+async def transactions_survive(scene: Scene) -> None:
+    """What a transaction did stands after a restart, and its name is still known (guarantee 10)."""
+    out = await scene.new_topic("out")
+    await scene.put_many(2)
+    lease = await scene.lease()
+    steps = (deleting(scene, lease, [(0, 1)]), creating(scene, out, "made"))
+    assert (await scene.transact(*steps)).code is Code.OK
+    await scene.restart()
+    assert [message.id for message in await scene.browse_of(out)] == ["made"]
+    assert [message.id for message in await scene.browse()] == lease.ids()[1:]
+    await scene.storage.cancel(out, OWNER, ["made"], scene.now)
+    assert (await scene.transact(*steps)).code is Code.ALREADY_EXISTS
+    assert await scene.browse_of(out) == []

@@ -13,6 +13,7 @@ from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, Conflict, Refused
 from dejaq.storage.base import Edits, Filter, Holder, Storage
+from dejaq.storage.steps import Step, Transaction, Verdict
 
 StorageFactory = Callable[[], Storage]
 T = TypeVar("T")
@@ -22,6 +23,8 @@ OWNER = "billing"
 WORKER = "worker-1"
 LEASE_MS = 30_000
 BUCKETS = 8
+# Names the transactions of a scene.
+STEPS = ProducerSession(START_MS, 2**32 - 1)
 
 
 class Scene:
@@ -231,6 +234,10 @@ class Scene:
         asked = numbered(lease, rows)
         answer = self.storage.recall(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now)
         return await settled(answer, lease, rows)
+
+    async def transact(self, *steps: Step, sequence: int = 0) -> Verdict:
+        """Do steps together, under a name in the session `STEPS`."""
+        return await self.storage.transact(Transaction(STEPS, sequence, steps), self.now)
 
     # Queries
 
