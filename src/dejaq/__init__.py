@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.lease import Batch, Lease
     from dejaq.sdk.producer import Producer
     from dejaq.sdk.results import FanOut, Results
+    from dejaq.sdk.worker import Postpone, Worker
 
 # Each public name is imported when it is first used: a client never loads a store, a command line no gRPC.
 _HOMES = {
@@ -73,6 +74,7 @@ _HOMES = {
     "dejaq.sdk.lease": ("Batch", "Lease"),
     "dejaq.sdk.producer": ("Producer",),
     "dejaq.sdk.results": ("FanOut", "Results"),
+    "dejaq.sdk.worker": ("Postpone", "Worker"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -101,6 +103,7 @@ __all__ = [
     "OutOfState",
     "Pong",
     "PortTaken",
+    "Postpone",
     "Producer",
     "Refused",
     "Results",
@@ -113,6 +116,7 @@ __all__ = [
     "TopicState",
     "Unavailable",
     "VersionUnsupported",
+    "Worker",
     "connect",
 ]
 

@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LINES_MAX = 60
 SAYS = {
     "quickstart": ["received b'hello'"],
-    "worker": ["job 15 failed, attempt 1", "20 jobs done"],
+    "worker": ["job 15 fails, attempt 1", "20 jobs done, 4 failures on the way"],
     "batches": ["20000 sent", "20000 received and deleted"],
     "cancel_and_move": ["no-such-id: NOT_FOUND", "'write to Ada', waiting", "1 waiting"],
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],

@@ -16,6 +16,7 @@ COMMANDS = {
     "topic": "dejaq.cli.topic:topic",
     "produce": "dejaq.cli.produce:produce",
     "consume": "dejaq.cli.consume:consume",
+    "worker": "dejaq.cli.worker:worker",
     "get": "dejaq.cli.message:get",
     "move": "dejaq.cli.message:move",
     "edit": "dejaq.cli.message:edit",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.logs import LEVELS, log_to_stderr
 from dejaq.config import BrokerConfig, load_config
 from dejaq.errors import Code, DejaqError
 
@@ -26,7 +26,6 @@ METAVARS = {
     "cluster": "NAME",
     "broker": "NAME",
 }
-LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +58,7 @@ def serve(invocation: Invocation, /, memory: bool, file: str | None, log_level: 
     config = _config(file, keys)
     if config.data is None and not memory:
         raise click.UsageError("Give a directory with --data DIR, or --memory to keep nothing.")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    log_to_stderr(log_level, as_json=False)
     # gRPC's own remarks on a port that is taken would stand before our one clear line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from dejaq.broker.serve import serve as serve_broker

@@ -8,12 +8,14 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
 from dejaq import limits
+from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import check_topic_name
 from dejaq.errors import Code, DejaqError, Missing, error_of
@@ -30,6 +32,7 @@ from dejaq.sdk.seeds import Local, Seeds, transports_to
 from dejaq.sdk.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS, ClientSettings
 from dejaq.sdk.subscription import CREDIT_BYTES, Subscription
 from dejaq.sdk.times import At, Delay, lease_ms, resolve
+from dejaq.sdk.worker import GRACE_SECONDS, RETRY, Handler, Terms, Worker, run_until_signal
 from dejaq.timekeeper.clock import Clock, SystemClock
 
 PREFETCH_SECONDS = limits.PREFETCH_MS_DEFAULT / 1_000
@@ -77,6 +80,7 @@ class Client:
         self._queries = Queries(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
         self._children: WeakSet[Producer | Consumer] = WeakSet()
+        self._workers: list[Worker] = []
         self._fans: dict[tuple[str, str], asyncio.Task[Producer]] = {}
 
     async def open(self) -> None:
@@ -247,6 +251,52 @@ class Client:
         consumer = Consumer(self._seeds, self._settings, subscription, self._queries)
         self._children.add(consumer)
         return consumer
+
+    def worker(
+        self,
+        topic: str,
+        *,
+        concurrency: int = 8,
+        retry: Backoff | str = RETRY,
+        timeout: float | None = None,
+        grace: float = GRACE_SECONDS,
+        name: str = "",
+        lease: float | timedelta = LEASE_SECONDS,
+        prefetch: float = PREFETCH_SECONDS,
+        max_in_flight: int | None = None,
+        max_messages: int | None = None,
+    ) -> Callable[[Handler], Worker]:
+        """Make a function, async or not, into a worker that runs it for each message, at most `concurrency` at once.
+
+        What it returns from is deleted, what it raises on comes again as `retry` says, and one that takes longer than
+        `timeout` seconds counts as failed. A stop waits up to `grace` seconds. The rest is as for a consumer.
+        """
+        terms = Terms(
+            concurrency=concurrency,
+            retry=Backoff.parse(retry) if isinstance(retry, str) else retry,
+            timeout=timeout,
+            grace=grace,
+        )
+        consumer = partial(
+            self.consumer,
+            topic,
+            name=name,
+            lease=lease,
+            prefetch=prefetch,
+            max_in_flight=concurrency if max_in_flight is None else max_in_flight,
+            max_messages=max_messages,
+        )
+
+        def made(function: Handler) -> Worker:
+            worker = Worker(function, consumer=consumer, topic=topic, terms=terms, random=self._random)
+            self._workers.append(worker)
+            return worker
+
+        return made
+
+    async def run_workers(self) -> None:
+        """Run the workers that were made here until SIGTERM or Ctrl-C, then let them finish; a second hurries."""
+        await run_until_signal(self._workers)
 
     async def fan_out(
         self,

@@ -58,6 +58,8 @@ class Consumer:
         self._waiters: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._handed = 0
+        self._paused = False
+        self._ended = False
         self._closed = False
 
     # Life
@@ -76,9 +78,8 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        self._wake()
         try:
-            await self._say_goodbye()
+            await self.stop()
             await self._settler.drain()
         finally:
             self._alarm.close()
@@ -87,7 +88,18 @@ class Consumer:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._connection.close()
 
-    async def _say_goodbye(self) -> None:
+    async def stop(self) -> None:
+        """Take no more: give back what user code has not seen and end the iteration; the rest can still be settled."""
+        if not self._ended:
+            self._ended = True
+            self._wake()
+            await self.pause()
+
+    async def pause(self) -> None:
+        """Take nothing until `resume`: what user code has not seen is given back, for others to have at once."""
+        if self._paused:
+            return
+        self._paused = True
         if not self._connection.connected:
             return
         try:
@@ -101,6 +113,20 @@ class Consumer:
         except (DejaqError, TimeoutError):
             # The leases stand and run out by themselves.
             return
+
+    async def resume(self) -> None:
+        """Take messages again after `pause`."""
+        if not self._paused or self._ended:
+            return
+        self._paused = False
+        frame = self._connection.frame()
+        frame.subscribe.CopyFrom(self._subscription.subscribe())
+        await self._connection.request(frame, self._connection.until())
+
+    @property
+    def paused(self) -> bool:
+        """Whether it takes nothing at present."""
+        return self._paused
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -138,7 +164,7 @@ class Consumer:
     async def _take(self, limit: int) -> list[Portion]:
         most = self._subscription.max_messages
         while True:
-            if self._closed or (most is not None and self._handed >= most):
+            if self._ended or (most is not None and self._handed >= most):
                 raise StopAsyncIteration
             now = self._clock.surely_ms()
             portions = self._holder.take(
@@ -178,6 +204,8 @@ class Consumer:
         frame.consumer.topic = self.topic
         frame.consumer.name = self.name
         await ask_once(link, frame)
+        if self._paused:
+            return
         frame = self._connection.frame()
         frame.subscribe.CopyFrom(self._subscription.subscribe())
         await ask_once(link, frame)

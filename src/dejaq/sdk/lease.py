@@ -89,6 +89,11 @@ class Lease:
         """Whether the lease has ended by the broker's clock; another consumer may have the message then."""
         return self.expires_ms <= self._clock.now_ms()
 
+    @property
+    def settled(self) -> bool:
+        """Whether it was deleted or released, or is known to be lost."""
+        return self._delivery.row_at(self._index) not in self._delivery.grant.unsettled
+
     async def delete(self) -> None:
         """Remove the message: its work is done. Raises LEASE_LOST when the lease has ended."""
         await self._settle(DELETE)

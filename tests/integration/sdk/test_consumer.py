@@ -382,3 +382,38 @@ async def test_a_recall_is_answered_with_the_rows_that_nobody_has_seen(
         assert (answer.request, answer.recalled.lease) == (77, seen.version)
         assert list(answer.recalled.rows) == [1]
         assert len(await consumer.take(10)) == 1
+
+
+async def test_a_paused_consumer_gives_back_what_was_not_seen_and_takes_nothing_until_it_goes_on(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    """A pause keeps what user code has, and others get the rest at once."""
+    async with client.consumer(TOPIC, name="paused", max_in_flight=5) as consumer:
+        await producer.send_batch([b"x"] * 10)
+        held = await anext(consumer)
+        await consumer.pause()
+        await consumer.pause()
+        assert consumer.paused
+        assert await client.count(TOPIC, status="processing") == 1
+        async with client.consumer(TOPIC, name="other", max_messages=9) as other:
+            assert [lease.attempts async for lease in other] == [1] * 9
+        await producer.send(b"later")
+        await clock.advance(1_000)
+        assert await client.count(TOPIC, status="processing", consumer="paused") == 1
+        await held.delete()
+        await consumer.resume()
+        assert (await anext(consumer)).body == b"later"
+
+
+async def test_a_pause_outlasts_a_new_session(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    async with client.consumer(TOPIC, name="paused") as consumer:
+        await consumer.pause()
+        await wire.cut_now()
+        await eventually(lambda: wire.sent.count("consumer") == 2, within=10, what="it is back")
+        await producer.send(b"x")
+        assert await client.count(TOPIC, status="available") == 1
+        await consumer.resume()
+        assert (await anext(consumer)).body == b"x"
+    assert wire.sent.count("subscribe") == 2
