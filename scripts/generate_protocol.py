@@ -1,4 +1,4 @@
-"""Generate `src/dejaq/protocol/v1` from `proto/`; with --check, fail when it is stale."""
+"""Generate `src/dejaq/protocol/v1` and `src/dejaq/protocol/etcd` from `proto/`; with --check, fail when stale."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
-TARGET = ROOT / "src/dejaq/protocol/v1"
+PROTOCOL = ROOT / "src/dejaq/protocol"
+# The folder in proto/ and the package in dejaq.protocol.
+FOLDERS = {"dejaq/v1": "v1", "etcd": "etcd"}
 
 
-def generate(target: Path) -> None:
+def generate(folder: str, target: Path) -> None:
     """Write the generated modules to `target`, importing each other from their place in the package."""
-    sources = sorted(str(path) for path in PROTO.glob("dejaq/v1/*.proto"))
+    sources = sorted(str(path) for path in PROTO.glob(f"{folder}/*.proto"))
     with tempfile.TemporaryDirectory() as out:
         include = str(Path(grpc_tools.__file__).parent / "_proto")
         code = protoc.main(
@@ -35,25 +37,27 @@ def generate(target: Path) -> None:
         if code:
             raise SystemExit("protoc failed")
         target.mkdir(parents=True, exist_ok=True)
-        (target / "__init__.py").write_text('"""Generated from proto/dejaq/v1 by `make protocol`."""\n')
-        for path in sorted(Path(out, "dejaq/v1").glob("*_pb2*")):
+        (target / "__init__.py").write_text(f'"""Generated from proto/{folder} by `make protocol`."""\n')
+        for path in sorted(Path(out, folder).glob("*_pb2*")):
             text = re.sub(r"from dejaq\.v1 import", "from dejaq.protocol.v1 import", path.read_text())
-            if path.name.endswith("_grpc.py") and "def add_" not in text:
+            # Of etcd only the messages are used: its server is elsewhere.
+            if path.name.endswith("_grpc.py") and (folder == "etcd" or "def add_" not in text):
                 continue
             (target / path.name).write_text(text)
 
 
 def main() -> None:
     """Generate, or check what is there."""
-    if "--check" not in sys.argv:
-        generate(TARGET)
-        return
-    with tempfile.TemporaryDirectory() as fresh:
-        generate(Path(fresh))
-        names = sorted(path.name for path in Path(fresh).iterdir())
-        _, differ, missing = filecmp.cmpfiles(fresh, TARGET, names, shallow=False)
-        if differ or missing:
-            raise SystemExit(f"stale: {', '.join(differ + missing)}; run `make protocol`")
+    for folder, package in FOLDERS.items():
+        if "--check" not in sys.argv:
+            generate(folder, PROTOCOL / package)
+            continue
+        with tempfile.TemporaryDirectory() as fresh:
+            generate(folder, Path(fresh))
+            names = sorted(path.name for path in Path(fresh).iterdir())
+            _, differ, missing = filecmp.cmpfiles(fresh, PROTOCOL / package, names, shallow=False)
+            if differ or missing:
+                raise SystemExit(f"stale: {', '.join(differ + missing)}; run `make protocol`")
 
 
 if __name__ == "__main__":

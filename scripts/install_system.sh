@@ -16,6 +16,8 @@ missing() {
         python_works || echo python3-venv
     else
         [ "$only" = java ] || command -v strace >/dev/null || echo strace
+        [ "$only" = java ] || command -v etcd >/dev/null || echo etcd-server
+        [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless
     fi
 }

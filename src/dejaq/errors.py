@@ -12,13 +12,17 @@
     │   ├── OutOfState          OUT_OF_STATE
     │   └── VersionUnsupported  VERSION_UNSUPPORTED
     ├── Unavailable             nothing changed; the same request may succeed later
-    │   │                       UNAVAILABLE DRAINING OVERLOADED
+    │   │                       UNAVAILABLE DRAINING OVERLOADED CUT_OFF
     │   └── NoBroker            NO_BROKER
     ├── Indefinite              the outcome is unknown; resolved by an idempotent retry
     │                           INDEFINITE
     ├── StoreError              the data directory cannot be used
     │                           STORE_LOCKED STORE_CORRUPT STORE_NEWER STORE_FAILED
     ├── PortTaken               PORT_TAKEN
+    ├── ClusterRefused          the broker may not join its cluster as it is set up
+    │                           CLUSTER_REFUSED
+    ├── SynchronizationError    the synchronization service does not answer
+    │                           SYNCHRONIZATION_FAILED
     ├── PipelineError           the lake could not be built or read
     │                           PIPELINE_FAILED
     └── InternalError           INTERNAL
@@ -67,6 +71,7 @@ class Code(IntEnum):
     DRAINING = 61
     OVERLOADED = 62
     NO_BROKER = 63
+    CUT_OFF = 64
     INDEFINITE = 70
     STORE_LOCKED = 80
     STORE_CORRUPT = 81
@@ -74,6 +79,8 @@ class Code(IntEnum):
     STORE_FAILED = 83
     PORT_TAKEN = 90
     PIPELINE_FAILED = 91
+    CLUSTER_REFUSED = 92
+    SYNCHRONIZATION_FAILED = 93
     INTERNAL = 99
 
     @property
@@ -114,6 +121,7 @@ MEANINGS: dict[Code, str] = {
     Code.DRAINING: "The broker is shutting down; nothing was changed; use another or wait for its return.",
     Code.OVERLOADED: "Too much is in flight; nothing was changed; slow down and try again.",
     Code.NO_BROKER: "No broker answered; check the address and that `dejaq serve` runs.",
+    Code.CUT_OFF: "The broker is cut off from its cluster; nothing was changed; use another broker.",
     Code.INDEFINITE: "The outcome is unknown; repeat the request with the same ids.",
     Code.STORE_LOCKED: "Another process holds the data directory.",
     Code.STORE_CORRUPT: "The data directory is damaged; restore it from a backup.",
@@ -121,6 +129,8 @@ MEANINGS: dict[Code, str] = {
     Code.STORE_FAILED: "The storage failed; the broker acknowledges nothing until it works again.",
     Code.PORT_TAKEN: "The address is in use by another process.",
     Code.PIPELINE_FAILED: "The pipeline could not do its work; what was committed before stands.",
+    Code.CLUSTER_REFUSED: "The broker may not join the cluster as it is set up; change its settings.",
+    Code.SYNCHRONIZATION_FAILED: "The synchronization service does not answer; check its address and its quorum.",
     Code.INTERNAL: "The broker has a fault; the broker's log has the details.",
 }
 
@@ -244,6 +254,19 @@ class PipelineError(DejaqError):
     code = Code.PIPELINE_FAILED
 
 
+class ClusterRefused(DejaqError):
+    """The broker may not join the cluster as it is set up."""
+
+    code = Code.CLUSTER_REFUSED
+
+
+class SynchronizationError(DejaqError):
+    """The synchronization service does not answer."""
+
+    code = Code.SYNCHRONIZATION_FAILED
+    retryable = True
+
+
 class InternalError(DejaqError):
     """The broker has a fault."""
 
@@ -258,12 +281,14 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),
     (VersionUnsupported, frozenset({Code.VERSION_UNSUPPORTED})),
-    (Unavailable, frozenset({Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED})),
+    (Unavailable, frozenset({Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED, Code.CUT_OFF})),
     (NoBroker, frozenset({Code.NO_BROKER})),
     (Indefinite, frozenset({Code.INDEFINITE})),
     (StoreError, frozenset(c for c in Code if 80 <= c <= 83)),
     (PortTaken, frozenset({Code.PORT_TAKEN})),
     (PipelineError, frozenset({Code.PIPELINE_FAILED})),
+    (ClusterRefused, frozenset({Code.CLUSTER_REFUSED})),
+    (SynchronizationError, frozenset({Code.SYNCHRONIZATION_FAILED})),
 )
 _CLASS_OF: dict[Code, type[DejaqError]] = {code: kind for kind, codes in _CLASSES for code in codes}
 

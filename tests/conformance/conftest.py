@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("dejaq.testing.conformance", "dejaq.testing.model", "dejaq.testing.pair")
+pytest.register_assert_rewrite(
+    "dejaq.testing.conformance", "dejaq.testing.model", "dejaq.testing.pair", "dejaq.testing.synchronization"
+)

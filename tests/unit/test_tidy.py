@@ -14,7 +14,7 @@ import pytest
 from dejaq.testing.conformance import CHECKS
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATED = "src/dejaq/protocol/v1/"
+GENERATED = ("src/dejaq/protocol/v1/", "src/dejaq/protocol/etcd/")
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 FILE_BYTES_MAX = 1024 * 1024

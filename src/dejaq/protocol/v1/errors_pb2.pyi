@@ -40,6 +40,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAINING: _ClassVar[Code]
     OVERLOADED: _ClassVar[Code]
     NO_BROKER: _ClassVar[Code]
+    CUT_OFF: _ClassVar[Code]
     INDEFINITE: _ClassVar[Code]
     STORE_LOCKED: _ClassVar[Code]
     STORE_CORRUPT: _ClassVar[Code]
@@ -47,6 +48,8 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STORE_FAILED: _ClassVar[Code]
     PORT_TAKEN: _ClassVar[Code]
     PIPELINE_FAILED: _ClassVar[Code]
+    CLUSTER_REFUSED: _ClassVar[Code]
+    SYNCHRONIZATION_FAILED: _ClassVar[Code]
     INTERNAL: _ClassVar[Code]
 OK: Code
 ALREADY_EXISTS: Code
@@ -79,6 +82,7 @@ UNAVAILABLE: Code
 DRAINING: Code
 OVERLOADED: Code
 NO_BROKER: Code
+CUT_OFF: Code
 INDEFINITE: Code
 STORE_LOCKED: Code
 STORE_CORRUPT: Code
@@ -86,6 +90,8 @@ STORE_NEWER: Code
 STORE_FAILED: Code
 PORT_TAKEN: Code
 PIPELINE_FAILED: Code
+CLUSTER_REFUSED: Code
+SYNCHRONIZATION_FAILED: Code
 INTERNAL: Code
 
 class Error(_message.Message):

@@ -1,0 +1,1 @@
+"""What brokers agree on: who is there, which topics exist, who works on what."""

@@ -1,0 +1,130 @@
+"""Real etcd servers on loopback, started and stopped by a test.
+
+async with EtcdCluster(tmp_path, size=3) as etcd:
+    ...                         # etcd.url
+    await etcd.kill_leader()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dejaq.errors import SynchronizationError
+from dejaq.protocol.etcd import rpc_pb2 as rpc
+from dejaq.synchronization.etcd.child import EtcdChild, EtcdPlace
+from dejaq.synchronization.etcd.endpoints import Endpoints
+from dejaq.synchronization.etcd.wire import Wire
+from dejaq.testing.process import HOST, free_port
+from dejaq.testing.waiting import eventually
+
+READY_SECONDS = 30.0
+
+
+class EtcdCluster:
+    """So many etcd servers in one cluster."""
+
+    def __init__(self, path: Path, *, size: int = 1, options: Sequence[str] = ()) -> None:
+        places = [
+            EtcdPlace(
+                name=f"etcd-{number}",
+                data=path / f"etcd-{number}",
+                client=f"{HOST}:{free_port()}",
+                peer=f"{HOST}:{free_port()}",
+            )
+            for number in range(size)
+        ]
+        members = [(place.name, place.peer) for place in places]
+        self.servers = [EtcdChild(place, members, options=options) for place in places]
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of each server."""
+        return [server.place.client for server in self.servers]
+
+    @property
+    def url(self) -> str:
+        """What a broker is told."""
+        return f"etcd://{','.join(self.addresses)}"
+
+    def endpoints(self, *addresses: str) -> Endpoints:
+        """The servers, or these, for a client."""
+        return Endpoints(addresses or tuple(self.addresses))
+
+    async def ready(self) -> None:
+        """Wait until every running server knows a leader."""
+        for server in self.servers:
+            if server.running:
+                await eventually(
+                    lambda server=server: self.leader(server),  # type: ignore[misc]
+                    within=READY_SECONDS,
+                    what=f"etcd at {server.place.client} has a leader; it says {server.last_words()}",
+                    poll=0.05,
+                )
+
+    async def leader(self, server: EtcdChild) -> int:
+        """The id of the leader that a server knows; 0 for none."""
+        status = await self._status(server)
+        return 0 if status is None else status.leader
+
+    async def _status(self, server: EtcdChild) -> rpc.StatusResponse | None:
+        wire = Wire(self.endpoints(server.place.client))
+        try:
+            answer = await wire.call("Maintenance.Status", rpc.StatusRequest(), rpc.StatusResponse, seconds=0.1)
+            return answer.response
+        except SynchronizationError:
+            return None
+        finally:
+            await wire.close()
+
+    async def kill_leader(self) -> EtcdChild:
+        """Kill the server that leads, and give it."""
+        for server in self.servers:
+            status = await self._status(server) if server.running else None
+            if status is not None and status.leader == status.header.member_id:
+                server.kill()
+                return server
+        raise AssertionError("no server leads")
+
+    def pause(self, server: EtcdChild) -> None:
+        """Stop a server in its tracks."""
+        self._signal(server, signal.SIGSTOP)
+
+    def resume(self, server: EtcdChild) -> None:
+        """Let it go on."""
+        self._signal(server, signal.SIGCONT)
+
+    def _signal(self, server: EtcdChild, number: signal.Signals) -> None:
+        if server.pid is None:
+            raise RuntimeError(f"{server.place.name} does not run")
+        os.kill(server.pid, number)
+
+    async def start(self) -> None:
+        """Start those that do not run, and wait for a leader."""
+        for server in self.servers:
+            if not server.running:
+                server.start()
+        await self.ready()
+
+    def kill(self) -> None:
+        """End every server."""
+        for server in self.servers:
+            server.kill()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.kill)
