@@ -49,7 +49,8 @@ def test_every_failure_has_a_class_of_its_own_kind():
 
 def test_what_may_be_retried_is_an_attribute():
     retryable = {code for code in Code if error_class(code).retryable}
-    assert retryable == {Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED, Code.NO_BROKER, Code.INDEFINITE}
+    unavailable = {Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED, Code.NO_BROKER, Code.CUT_OFF}
+    assert retryable == unavailable | {Code.INDEFINITE, Code.SYNCHRONIZATION_FAILED}
     assert {code for code in Code if error_class(code).indefinite} == {Code.INDEFINITE}
 
 
