@@ -69,6 +69,7 @@ $(CORE): requirements/core.txt pyproject.toml scripts/build_venv.sh
 $(PIPELINE): $(CORE) requirements/pipeline.txt
 	scripts/install_system.sh java
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/pipeline.txt
+	scripts/install_java.sh
 	touch $@
 
 $(DEV): $(PIPELINE) requirements/dev.txt

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from dejaq.journal.names import SegmentName
 from dejaq.journal.schema import SCHEMA
 
-START_MS = 1_790_000_000_000
+# Ten minutes before a midnight, so that every history reaches over it.
+START_MS = 1_790_037_000_000
 LEASE_MS = 30_000
 
 Event = dict[str, Any]
@@ -178,7 +179,9 @@ def random_store(seed: int, *, steps: int, origin: str = "store-1") -> Store:
     return store
 
 
-def write_segments(directory: Path, events: Sequence[Event], cuts: Iterable[int]) -> list[Path]:
+def write_segments(
+    directory: Path, events: Sequence[Event], cuts: Iterable[int], *, statistics: bool = True
+) -> list[Path]:
     """The events as segments with manifests; a segment ends with each record in `cuts`, and with the last one."""
     directory.mkdir(parents=True, exist_ok=True)
     ends = sorted({*cuts, events[-1]["sequence"]})
@@ -186,16 +189,16 @@ def write_segments(directory: Path, events: Sequence[Event], cuts: Iterable[int]
     for end in ends:
         part = [event for event in events if begin <= event["sequence"] <= end]
         if part:
-            written.append(write_segment(directory, part, begin, end))
+            written.append(write_segment(directory, part, begin, end, statistics=statistics))
         begin = end + 1
     return written
 
 
-def write_segment(directory: Path, events: Sequence[Event], first: int, last: int) -> Path:
+def write_segment(directory: Path, events: Sequence[Event], first: int, last: int, *, statistics: bool) -> Path:
     """One segment and its manifest."""
     name = SegmentName(events[0]["origin"], first, last)
     path = directory / name.segment
-    pq.write_table(pa.Table.from_pylist(list(events), schema=SCHEMA), path, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(list(events), schema=SCHEMA), path, write_statistics=statistics)
     write_manifest(path, events=len(events))
     return path
 

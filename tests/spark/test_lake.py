@@ -12,7 +12,7 @@ from dejaq.pipeline.compaction import compact
 from dejaq.pipeline.ingest import run
 from dejaq.pipeline.lake import Lake
 from tests.spark.comparing import assert_lake_equals_oracle, collected
-from tests.spark.history import random_store, write_segments
+from tests.spark.history import START_MS, random_store, write_segments
 
 
 def test_one_batch_equals_the_oracle(lake: Lake, journal: Path) -> None:
@@ -25,7 +25,7 @@ def test_one_batch_equals_the_oracle(lake: Lake, journal: Path) -> None:
 
 def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
     store = random_store(2, steps=160)
-    paths = write_segments(journal / "all", store.events, cuts=(10, 30, 31, 60, 90))
+    paths = write_segments(journal / "all", store.events, cuts=(10, 40, 41, 80))
     for path in paths:
         for file in (path, path.with_suffix(".json")):
             shutil.copy(file, journal / file.name)
@@ -37,7 +37,7 @@ def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
 
 def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal: Path) -> None:
     one, two = random_store(3, steps=120), random_store(4, steps=60, origin="store-2")
-    paths = write_segments(journal / "all", one.events, cuts=(15, 30, 45, 60))
+    paths = write_segments(journal / "all", one.events, cuts=(15, 30, 50))
     paths += write_segments(journal / "all", two.events, cuts=(20,))
     random.Random(0).shuffle(paths)
     late = []
@@ -53,14 +53,24 @@ def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal
 def test_a_batch_is_cut_by_its_number_of_events(lake: Lake, journal: Path) -> None:
     store = random_store(5, steps=60)
     write_segments(journal, store.events, cuts=(10, 20, 30))
-    told = list(run(lake, journal, events_max=1))
-    assert [batch.segments for batch in told] == [1, 1, 1, 1]
+    most = len([event for event in store.events if event["sequence"] <= 20])
+    told = list(run(lake, journal, events_max=most))
+    assert told[0].segments == 2
+    assert sum(batch.segments for batch in told) == 4
+    assert all(batch.events <= most for batch in told)
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_segments_that_say_nothing_of_themselves_are_looked_into(lake: Lake, journal: Path) -> None:
+    store = random_store(10, steps=80)
+    write_segments(journal, store.events, cuts=(20,), statistics=False)
+    list(run(lake, journal))
     assert_lake_equals_oracle(lake, store.events)
 
 
 def test_compaction_keeps_every_row_and_leaves_one_file_a_partition(lake: Lake, journal: Path) -> None:
     store = random_store(6, steps=80)
-    write_segments(journal, store.events, cuts=range(10, 60, 10))
+    write_segments(journal, store.events, cuts=(10, 20))
     list(run(lake, journal, events_max=1))
     crowded = [len(found) for found in lake.head.partitions("events").values()]
     with lake.writing():
@@ -96,12 +106,12 @@ def test_a_batch_leaves_pending_messages_of_other_days_alone(lake: Lake, journal
 
 
 def _placed(messages: object) -> list[int]:
-    return [(m.ts - 1_790_000_000_000) // 86_400_000 for m in messages]  # type: ignore[attr-defined]
+    return [(m.ts - START_MS) // 86_400_000 for m in messages]  # type: ignore[attr-defined]
 
 
 def test_nothing_is_left_of_replaced_files_but_what_the_newest_commits_need(lake: Lake, journal: Path) -> None:
     store = random_store(8, steps=60)
-    write_segments(journal, store.events, cuts=range(5, 50, 5))
+    write_segments(journal, store.events, cuts=(5, 10, 15, 20, 25))
     list(run(lake, journal, events_max=1))
     with lake.writing():
         compact(lake)

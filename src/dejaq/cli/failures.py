@@ -35,6 +35,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.STORE_NEWER: "run the DejaQ release that wrote it, or a newer one",
     Code.STORE_FAILED: "check the disk: free space, rights and the kernel's log",
     Code.PORT_TAKEN: "stop the process that uses it, or choose another --listen",
+    Code.PIPELINE_FAILED: "put that right and run it again; what was committed before stands",
     Code.INTERNAL: "look into the broker's log, and report it with what is there",
 }
 

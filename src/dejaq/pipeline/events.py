@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dejaq.pipeline.segments import ROW_BITS, Segment
+from dejaq.pipeline.segments import DAY_MS, ROW_BITS, Checked, Segment, day_name
 from dejaq.pipeline.tables import EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 MINUTE_MS = 60_000
+# A file that says no more than that hand-overs lie within a longer time than this is looked into.
+_STRETCH_DAYS_MAX = 2
 KEY = ("id", "topic", "origin")
 
 
@@ -31,7 +32,7 @@ def day_of(ms: Column) -> Column:
 
 
 def _day_number(ms: Column) -> Column:
-    return F.floor(ms / F.lit(86_400_000)).cast("int")
+    return F.floor(ms / F.lit(DAY_MS)).cast("int")
 
 
 def minute_of(ms: Column) -> Column:
@@ -75,17 +76,45 @@ def touched_by(events: DataFrame) -> Touched:
     )
     found = by_days.collect()
     newest: dict[str, int] = {}
-    minutes: dict[str, tuple[int, int]] = {}
+    minutes = Minutes()
     for row in found:
         newest[row.origin] = max(newest.get(row.origin, 0), row.newest_ms)
-        stretches = [(row.day, row.first, row.last), (row.handed_day, row.handed_first, row.handed_last)]
-        for number, first, last in stretches:
-            if number is not None:
-                day = (date(1970, 1, 1) + timedelta(days=number)).isoformat()
-                low, high = minutes.get(day, (first, last))
-                minutes[day] = (min(low, first), max(high, last))
-    return Touched(
-        newest_ms=newest,
-        minutes={day: (low - low % MINUTE_MS, high - high % MINUTE_MS) for day, (low, high) in minutes.items()},
-        gave_back=any(row.given_back for row in found),
-    )
+        minutes.add(row.first, row.last)
+        if row.handed_first is not None:
+            minutes.add(row.handed_first, row.handed_last)
+    return Touched(newest, minutes.by_day, gave_back=any(row.given_back for row in found))
+
+
+def touched_by_segments(segments: Sequence[Checked]) -> Touched | None:
+    """The same from what the files say of themselves; None when they do not say enough."""
+    newest: dict[str, int] = {}
+    minutes = Minutes()
+    gave_back = False
+    for checked in segments:
+        at, handed, origin = checked.at_ms, checked.handed_us, checked.segment.origin
+        if not (at.known and handed.known and checked.kind.known) or at.least is None:
+            return None
+        newest[origin] = max(newest.get(origin, 0), at.greatest)
+        minutes.add(at.least, at.greatest)
+        if handed.least is not None:
+            if handed.least <= 0 or handed.greatest - handed.least > _STRETCH_DAYS_MAX * DAY_MS * 1000:
+                return None
+            minutes.add(handed.least // 1000, handed.greatest // 1000)
+        # No other kind comes behind it in the alphabet.
+        gave_back = gave_back or (handed.least is not None and str(checked.kind.greatest) >= "released")
+    return Touched(newest, minutes.by_day, gave_back=gave_back)
+
+
+class Minutes:
+    """Stretches of minutes, one a day."""
+
+    def __init__(self) -> None:
+        self.by_day: dict[str, tuple[int, int]] = {}
+
+    def add(self, first_ms: int, last_ms: int) -> None:
+        """Reach from one time to another."""
+        for number in range(first_ms // DAY_MS, last_ms // DAY_MS + 1):
+            low, high = max(first_ms, number * DAY_MS), min(last_ms, (number + 1) * DAY_MS - 1)
+            low, high = low - low % MINUTE_MS, high - high % MINUTE_MS
+            before = self.by_day.get(day_name(number), (low, high))
+            self.by_day[day_name(number)] = (min(before[0], low), max(before[1], high))

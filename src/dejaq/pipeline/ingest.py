@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dejaq.pipeline import messages
 from dejaq.pipeline.commit import Commit
 from dejaq.pipeline.compaction import compact
-from dejaq.pipeline.events import KEY, Touched, handed_ms, read_segments, touched_by
+from dejaq.pipeline.events import KEY, Touched, handed_ms, read_segments, touched_by, touched_by_segments
 from dejaq.pipeline.facts import facts, within
 from dejaq.pipeline.failures import explained
 from dejaq.pipeline.handovers import given_back, hand_overs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EVENTS_MAX_DEFAULT = 10_000_000
 # Of a partition with more small files than this, they are made one.
-FILES_MAX, BYTES_SMALL = 48, 16 * 1024 * 1024
+FILES_MAX, BYTES_SMALL = 256, 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _ingest(lake: Lake, batch: Batch, checked: Sequence[Checked], say: Callable[
     new = read_segments(lake.spark, batch.segments)
     say("events")
     after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
-    change = _late_change(lake, after, new) if batch.late else _change(lake, new)
+    change = _late_change(lake, after, new) if batch.late else _change(lake, new, touched_by_segments(checked))
     say("messages")
     after = after.with_table(
         "messages", replaced=change.messages_replaced, added=lake.write("messages", change.messages, name)
@@ -126,9 +126,9 @@ class _Change:
     releases_replaced: list[str]
 
 
-def _change(lake: Lake, new: DataFrame) -> _Change:
+def _change(lake: Lake, new: DataFrame, touched: Touched | None) -> _Change:
     """What events that follow on those in the lake do to it."""
-    touched = touched_by(new)
+    touched = touched or touched_by(new)
     keys = new.select(*KEY).distinct()
     open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
     replaced = _partitions_with(lake.read("messages", open_parts), keys, "messages") if open_parts else []

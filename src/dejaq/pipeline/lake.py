@@ -115,7 +115,7 @@ class Lake:
         for path, name in zip(files, adopted, strict=True):
             self.files.copy_in(path, f"{where}/{name}")
         if adopted:
-            crash_at(f"pipeline.{table}_adopted")
+            crash_at(f"pipeline.{table}_written")
             self.files.sync(where)
         return [f"{batch}/{name}" for name in adopted]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from dejaq.pipeline.ranges import Ranges
 # An event's place in its origin's history is one number: its record, then its row in these many bits.
 ROW_BITS = 22
 SEQUENCE_MAX = 2 ** (63 - ROW_BITS) - 1
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class Segment:
     def origin(self) -> str:
         """Whose records these are."""
         return self.name.origin
+
+
+def day_name(number: int) -> str:
+    """A day, counted from 1970, as it stands in the name of a partition."""
+    return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
 
 
 def journal_directory(text: str) -> Path:
@@ -96,17 +102,21 @@ def check(segment: Segment) -> Checked:
     fault = "; ".join(_faults(meta, segment))
     if fault:
         raise PipelineError(f"{path} is not a segment of a journal: {fault}")
-    return Checked(segment, _only_day(meta))
+    return Checked(segment, *(_extent(meta, name) for name in ("at_ms", "handed_us", "kind")))
 
 
-def _only_day(meta: pq.FileMetaData) -> str | None:
-    """The UTC day of every event of a file; None when there are several, or when the file does not say."""
-    place = meta.schema.names.index("at_ms")
-    found = [meta.row_group(number).column(place).statistics for number in range(meta.num_row_groups)]
-    if not found or not all(statistics is not None and statistics.has_min_max for statistics in found):
-        return None
-    days = {edge // _DAY_MS for statistics in found for edge in (statistics.min, statistics.max)}
-    return (date(1970, 1, 1) + timedelta(days=days.pop())).isoformat() if len(days) == 1 else None
+def _extent(meta: pq.FileMetaData, column: str) -> Extent:
+    """The least and the greatest value of a column, by the file's own statistics."""
+    place = meta.schema.names.index(column)
+    groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
+    edges: list[Any] = []
+    for group in groups:
+        statistics = group.column(place).statistics
+        if statistics is not None and statistics.has_min_max:
+            edges += [statistics.min, statistics.max]
+        elif statistics is None or statistics.null_count != group.num_rows:
+            return Extent(known=False)
+    return Extent(known=True, least=min(edges), greatest=max(edges)) if edges else Extent(known=True)
 
 
 def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
@@ -142,11 +152,30 @@ def _is_late(segment: Segment, known: dict[str, Ranges]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Between which values a column lies; none when all are null, not known when the file does not say."""
+
+    known: bool
+    least: Any = None
+    greatest: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
-    """A segment that is what it should be, and the one day of all its events, if it is one."""
+    """A segment that is what it should be, and what its file says of all its events."""
 
     segment: Segment
-    day: str | None
+    at_ms: Extent
+    handed_us: Extent
+    kind: Extent
+
+    @property
+    def day(self) -> str | None:
+        """The UTC day of every event; None when there are several, or when the file does not say."""
+        if self.at_ms.least is None:
+            return None
+        days = {self.at_ms.least // DAY_MS, self.at_ms.greatest // DAY_MS}
+        return day_name(days.pop()) if len(days) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
