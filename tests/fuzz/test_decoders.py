@@ -139,7 +139,7 @@ async def _read_with(storage: RocksStorage, records: list[tuple[bytes, bytes]]) 
         await storage.count(topic, Filter(owner="fuzz"), NOW)
         await storage.get(topic, ["one", SESSION_ID], NOW)
     assert storage.failure is None
-    await storage.drop_topic(topic)
+    await storage.drop_topic(topic, NOW)
     for key, _ in records:
         del storage._database._db[key]
 

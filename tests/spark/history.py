@@ -162,6 +162,12 @@ class Store:
             rows.append(event)
         self.record(rows)
 
+    def drop(self, topic: str) -> None:
+        """A topic is deleted with all it has; one of the same name may follow."""
+        self.record([{"kind": "topic_dropped", "topic": topic, "id": "", "actor": ""}])
+        for message in [m for m in self.pending.values() if m.topic == topic]:
+            self._finish(message)
+
     def _finish(self, message: Message) -> None:
         del self.pending[message.topic, message.id]
         self.finished.append((message.topic, message.id))

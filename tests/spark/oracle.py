@@ -108,6 +108,11 @@ def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
     releases = []
     for event in sorted(events, key=lambda e: (e["origin"], e["sequence"], e["row"])):
         key = (event["origin"], event["topic"], event["id"])
+        if event["kind"] == "topic_dropped":
+            for (origin, topic, _), ended in current.items():
+                if (origin, topic) == key[:2] and ended.row["outcome"] == "pending":
+                    ended.row["outcome"], ended.row["finished_ms"] = "dropped", event["at_ms"]
+            continue
         life = current.get(key)
         if event["kind"] == "created":
             life = current[key] = Life(event, event["sequence"])

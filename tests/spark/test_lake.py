@@ -15,6 +15,12 @@ from tests.spark.comparing import assert_lake_equals_oracle, collected
 from tests.spark.history import START_MS, random_store, write_segments
 
 
+def _bring(path: Path, journal: Path) -> None:
+    """Put a segment and its manifest where the pipeline looks."""
+    for file in (path, path.with_suffix(".json")):
+        shutil.copy(file, journal / file.name)
+
+
 def test_one_batch_equals_the_oracle(lake: Lake, journal: Path) -> None:
     store = random_store(1, steps=150)
     write_segments(journal, store.events, cuts=(20, 50))
@@ -27,8 +33,7 @@ def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
     store = random_store(2, steps=160)
     paths = write_segments(journal / "all", store.events, cuts=(10, 40, 41, 80))
     for path in paths:
-        for file in (path, path.with_suffix(".json")):
-            shutil.copy(file, journal / file.name)
+        _bring(path, journal)
         (told,) = run(lake, journal)
         assert not told.late
     assert list(run(lake, journal)) == []
@@ -42,8 +47,7 @@ def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal
     random.Random(0).shuffle(paths)
     late = []
     for path in paths:
-        for file in (path, path.with_suffix(".json")):
-            shutil.copy(file, journal / file.name)
+        _bring(path, journal)
         late += [told.late for told in run(lake, journal)]
     assert True in late
     assert False in late
@@ -93,8 +97,7 @@ def test_a_batch_leaves_pending_messages_of_other_days_alone(lake: Lake, journal
     paths = write_segments(journal / "all", store.events, cuts=(cut,))
     before = {}
     for path in paths:
-        for file in (path, path.with_suffix(".json")):
-            shutil.copy(file, journal / file.name)
+        _bring(path, journal)
         list(run(lake, journal))
         before = before or dict(lake.head.partitions("messages"))
     after = lake.head.partitions("messages")
@@ -143,3 +146,37 @@ def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) 
     with pytest.raises(PipelineError, match="is there already"):
         other.commit(other.head)
     assert len(collected(Lake(lake.spark, lake.files.address).read("events"))) == len(store.events)
+
+
+def test_messages_of_a_deleted_topic_end_with_it(lake: Lake, journal: Path) -> None:
+    store = random_store(11, steps=40)
+    store.drop("mail")
+    for _ in range(30):
+        store.step()
+    cut = store.sequence
+    store.drop("billing")
+    store.create()
+    paths = write_segments(journal / "all", store.events, cuts=(10, cut - 1))
+    # In order, then a batch that ends a topic of which the lake has pending messages.
+    _bring(paths[0], journal)
+    list(run(lake, journal))
+    _bring(paths[2], journal)
+    list(run(lake, journal))
+    # The first end of a topic comes late, behind the second.
+    _bring(paths[1], journal)
+    (told,) = run(lake, journal)
+    assert told.late
+    assert "dropped" in {row["outcome"] for row in collected(lake.read("messages"))}
+    assert_lake_equals_oracle(lake, store.events)
+
+
+def test_a_topic_deleted_in_the_order_of_its_records_ends_its_messages(lake: Lake, journal: Path) -> None:
+    store = random_store(12, steps=40)
+    cut = store.sequence
+    pending = sum(message.topic == "mail" for message in store.pending.values())
+    store.drop("mail")
+    write_segments(journal, store.events, cuts=(cut,))
+    list(run(lake, journal, events_max=1))
+    assert pending > 0
+    assert sum(row["outcome"] == "dropped" for row in collected(lake.read("messages"))) == pending
+    assert_lake_equals_oracle(lake, store.events)

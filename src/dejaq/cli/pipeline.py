@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dejaq.pipeline.ingest import Ingested
     from dejaq.pipeline.lake import Lake
     from dejaq.pipeline.snapshot import Snapshot
+    from dejaq.sdk.admin import ClusterInfo
     from dejaq.sdk.client import Client
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -323,12 +324,19 @@ def _snapshot(
     if not live:
         return None
 
-    async def journaled(client: Client) -> list[str]:
-        info = await client.info()
-        return [topic.name for topic in info.topics if topic.settings.journal]
+    async def asked(client: Client) -> ClusterInfo:
+        return await client.info()
 
-    known = invocation.run(journaled)
-    return snapshots.from_broker(lake.spark, invocation.url, [name for name in known if not topics or name in topics])
+    info = invocation.run(asked)
+    wanted = [topic for topic in info.topics if not topics or topic.name in topics]
+    for note in {note for broker in info.brokers for note in broker.notes}:
+        invocation.output.note(f"the broker says: {note}")
+    return snapshots.from_broker(
+        lake.spark,
+        invocation.url,
+        [topic.name for topic in wanted if topic.settings.journal],
+        silent=[topic.name for topic in wanted if not topic.settings.journal],
+    )
 
 
 def _settled(
@@ -458,7 +466,7 @@ def report(
 # What fits a terminal; --json has every column.
 COLUMNS = {
     "hours": ("topic", "hour_ms", "delivered", "p50_ms", "p99_ms", "max_ms", "late", "early", "breached"),
-    "balance": ("topic", "created", "deleted", "cancelled", "dead_lettered", "pending", "on_timeline"),
+    "balance": ("topic", "created", "deleted", "cancelled", "dead_lettered", "dropped", "pending", "on_timeline"),
     "minutes": ("topic", "minute_ms", "due", "expected", "peak_second", "consumers"),
     "topics": ("topic", "leased", "retried", "expiries", "releases", "attempts_max", "dead_lettered"),
     "poison_candidates": ("topic", "id", "owner", "attempts", "expiries", "releases", "outcome"),

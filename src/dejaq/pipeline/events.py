@@ -60,6 +60,8 @@ class Touched:
     minutes: Mapping[str, tuple[int, int]]
     # Whether any message was handed over and given back.
     gave_back: bool
+    # Whether any topic was deleted.
+    dropped: bool
 
 
 def touched_by(events: DataFrame) -> Touched:
@@ -73,6 +75,7 @@ def touched_by(events: DataFrame) -> Touched:
         F.min(handed).alias("handed_first"),
         F.max(handed).alias("handed_last"),
         F.count(F.when((F.col("kind") == "released") & (F.col("handed_us") > 0), 1)).alias("given_back"),
+        F.count(F.when(F.col("kind") == "topic_dropped", 1)).alias("dropped"),
     )
     found = by_days.collect()
     newest: dict[str, int] = {}
@@ -82,14 +85,19 @@ def touched_by(events: DataFrame) -> Touched:
         minutes.add(row.first, row.last)
         if row.handed_first is not None:
             minutes.add(row.handed_first, row.handed_last)
-    return Touched(newest, minutes.by_day, gave_back=any(row.given_back for row in found))
+    return Touched(
+        newest,
+        minutes.by_day,
+        gave_back=any(row.given_back for row in found),
+        dropped=any(row.dropped for row in found),
+    )
 
 
 def touched_by_segments(segments: Sequence[Checked]) -> Touched | None:
     """The same from what the files say of themselves; None when they do not say enough."""
     newest: dict[str, int] = {}
     minutes = Minutes()
-    gave_back = False
+    gave_back = dropped = False
     for checked in segments:
         at, handed, origin = checked.at_ms, checked.handed_us, checked.segment.origin
         if not (at.known and handed.known and checked.kind.known) or at.least is None:
@@ -100,9 +108,10 @@ def touched_by_segments(segments: Sequence[Checked]) -> Touched | None:
             if handed.least <= 0 or handed.greatest - handed.least > _STRETCH_DAYS_MAX * DAY_MS * 1000:
                 return None
             minutes.add(handed.least // 1000, handed.greatest // 1000)
-        # No other kind comes behind it in the alphabet.
+        # The last two kinds of the alphabet: a file whose greatest comes before them has none of them.
         gave_back = gave_back or (handed.least is not None and str(checked.kind.greatest) >= "released")
-    return Touched(newest, minutes.by_day, gave_back=gave_back)
+        dropped = dropped or str(checked.kind.greatest) >= "topic_dropped"
+    return Touched(newest, minutes.by_day, gave_back=gave_back, dropped=dropped)
 
 
 class Minutes:

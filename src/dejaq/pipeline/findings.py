@@ -95,10 +95,12 @@ def audit(lake: Lake, snapshot: Snapshot | None = None, *, topics: Sequence[str]
     figures = {
         **{
             name: sum(row[name] for row in balance)
-            for name in ("created", "deleted", "cancelled", "dead_lettered", "pending")
+            for name in ("created", "deleted", "cancelled", "dead_lettered", "dropped", "pending")
         },
         "on_timeline": sum(there.values()) if taken is not None else None,
         **{kind: counts.get(kind, 0) for kind in kinds},
+        # Nothing can be said of these, so the balance is not about them.
+        "not_journaled": ", ".join(snapshot.silent) if snapshot is not None and snapshot.silent else None,
         "balanced": not counts,
     }
     return Findings("audit", {"balance": balance, "findings": listed}, figures, draw, failed=bool(counts))

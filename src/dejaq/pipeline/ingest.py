@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 EVENTS_MAX_DEFAULT = 10_000_000
 # Of a partition with more small files than this, they are made one.
 FILES_MAX, BYTES_SMALL = 256, 16 * 1024 * 1024
+_TOPIC = ("origin", "topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,12 @@ def _change(lake: Lake, new: DataFrame, touched: Touched | None) -> _Change:
     """What events that follow on those in the lake do to it."""
     touched = touched or touched_by(new)
     keys = new.select(*KEY).distinct()
+    drops = messages.drops_of(new) if touched.dropped else None
     open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
-    replaced = _partitions_with(lake.read("messages", open_parts), keys, "messages") if open_parts else []
+    pending = lake.read("messages", open_parts)
+    replaced = _partitions_with(pending, keys, "messages") if open_parts else []
+    if drops is not None and open_parts:
+        replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=_TOPIC)})
     rows = messages.from_events(new)
     if replaced:
         rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
@@ -141,7 +146,7 @@ def _change(lake: Lake, new: DataFrame, touched: Touched | None) -> _Change:
         releases = given_back(rows.join(returned, list(KEY), "left_semi"))
     return _Change(
         touched=touched,
-        messages=messages.fold(rows),
+        messages=messages.fold(rows, drops),
         messages_replaced=replaced,
         releases=releases,
         releases_replaced=[],
@@ -150,8 +155,11 @@ def _change(lake: Lake, new: DataFrame, touched: Touched | None) -> _Change:
 
 def _late_change(lake: Lake, after: Commit, new: DataFrame) -> _Change:
     """What events do that belong before others in the lake: their messages are added up again from the beginning."""
-    keys = new.select(*KEY).distinct()
-    history = lake.read("events", commit=after).join(keys, list(KEY), "left_semi")
+    everything = lake.read("events", commit=after)
+    drops = messages.drops_of(everything)
+    of_dropped = lake.read("messages").join(messages.drops_of(new), list(_TOPIC), "left_semi").select(*KEY)
+    keys = new.select(*KEY).unionByName(of_dropped).distinct()
+    history = everything.join(keys, list(KEY), "left_semi")
     rows = messages.from_events(history)
     replaced = _partitions_with(lake.read("messages"), keys, "messages")
     stay = lake.read("messages", replaced).join(keys, list(KEY), "left_anti")
@@ -160,18 +168,18 @@ def _late_change(lake: Lake, after: Commit, new: DataFrame) -> _Change:
     releases_stay = lake.read("releases", releases_replaced).join(keys, list(KEY), "left_anti")
     return _Change(
         touched=touched_by(history),
-        messages=messages.fold(rows).select(*columns).unionByName(stay.select(*columns)),
+        messages=messages.fold(rows, drops).select(*columns).unionByName(stay.select(*columns)),
         messages_replaced=replaced,
         releases=given_back(rows).unionByName(releases_stay),
         releases_replaced=releases_replaced,
     )
 
 
-def _partitions_with(rows: DataFrame, keys: DataFrame, table: str) -> list[str]:
+def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequence[str] = KEY) -> list[str]:
     """The partitions of a table in which any of the keys is."""
-    by = TABLES[table].partitioned_by
-    found = rows.join(keys, list(KEY), "left_semi").select(*by).distinct().collect()
-    return sorted("/".join(f"{name}={row[name]}" for name in by) for row in found)
+    names = TABLES[table].partitioned_by
+    found = rows.join(keys, list(by), "left_semi").select(*names).distinct().collect()
+    return sorted("/".join(f"{name}={row[name]}" for name in names) for row in found)
 
 
 def _facts(lake: Lake, after: Commit, minutes: Mapping[str, tuple[int, int]]) -> DataFrame:

@@ -20,7 +20,11 @@ from dejaq.pipeline.tables import MESSAGES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PENDING, OUTCOMES = "pending", ("deleted", "cancelled", "dead_lettered")
+PENDING, DROPPED = "pending", "dropped"
+# How an event of its own ends a message; the end of its topic does so without one.
+ENDINGS = ("deleted", "cancelled", "dead_lettered")
+OUTCOMES = (*ENDINGS, DROPPED)
+TOPIC_DROPPED = "topic_dropped"
 OPEN, DONE = "open", "done"
 # What stands for "no lease" while parts are added up, since a null means "as before".
 _NO_LEASE = -1
@@ -54,7 +58,7 @@ _COUNTS = {
 def from_events(events: DataFrame) -> DataFrame:
     """Events as parts of messages. Few and narrow columns, since these rows are sorted by message."""
     kind = F.col("kind")
-    return events.select(
+    return events.where(kind != TOPIC_DROPPED).select(
         *KEY,
         order_of().alias("order"),
         _code(kind).alias("kind"),
@@ -110,7 +114,7 @@ def lives(parts: DataFrame) -> DataFrame:
             "born": latest(born),
             "owner": latest(F.when(begins, F.col("actor"))),
             "begun": latest(F.when(begins, order)),
-            "ended": F.max(F.when(_is(*OUTCOMES), order)).over(earlier),
+            "ended": F.max(F.when(_is(*ENDINGS), order)).over(earlier),
             "held_lease": latest(F.when(_is("leased", _SO_FAR), F.col("lease"))),
             "held_due_ms": latest(F.when(_is("leased"), F.col("ts_ms")).otherwise(F.col("before.lease_due_ms"))),
         }
@@ -129,7 +133,7 @@ def lives(parts: DataFrame) -> DataFrame:
 
 
 def add_up(parts: DataFrame) -> DataFrame:
-    """The messages that the parts of `lives` add up to, with the partition each belongs to."""
+    """The messages that the parts of `lives` add up to."""
     at, order = F.col("at_ms"), F.col("order")
 
     def latest(kinds: tuple[str | int, ...], value: Column) -> Column:
@@ -150,8 +154,8 @@ def add_up(parts: DataFrame) -> DataFrame:
         latest(("created", "moved", "edited", "released", _SO_FAR), F.col("ts_ms")).alias("scheduled_ms"),
         F.min(F.when(_is("leased"), at).otherwise(F.col("before.first_lease_ms"))).alias("first_lease_ms"),
         total(counted("leased") - counted("recalled"), "attempts").alias("attempts"),
-        F.max(F.when(_is(*OUTCOMES), F.col("kind"))).alias("ending"),
-        F.max(F.when(_is(*OUTCOMES), at)).alias("finished_ms"),
+        F.max(F.when(_is(*ENDINGS), F.col("kind"))).alias("ending"),
+        F.max(F.when(_is(*ENDINGS), at)).alias("finished_ms"),
         F.max_by(handed, F.when(handed.isNotNull(), order)).alias("handed_us"),
         # Together with the hand-over: one that cannot be matched with its lease has no lateness, not an older one.
         F.max_by(
@@ -171,13 +175,32 @@ def add_up(parts: DataFrame) -> DataFrame:
         F.max(at).alias("last_ms"),
         F.max(order).alias("last_order"),
     )
-    named = summed.withColumns(
+    return summed.withColumns(
         {
             "outcome": _outcome(F.col("ending")),
             "lease_until_ms": F.when(F.col("lease_until_ms") != _NO_LEASE, F.col("lease_until_ms")),
         }
     )
-    return placed(named)
+
+
+def drops_of(events: DataFrame) -> DataFrame:
+    """When each topic was deleted: origin, topic, and `drops`, the places in history and the times, in order."""
+    drop = F.struct(order_of().alias("order"), F.col("at_ms"))
+    dropped = events.where(F.col("kind") == TOPIC_DROPPED)
+    return dropped.groupBy("origin", "topic").agg(F.sort_array(F.collect_list(drop)).alias("drops"))
+
+
+def end_with_topics(messages: DataFrame, drops: DataFrame) -> DataFrame:
+    """The messages, those still pending when their topic was deleted being dropped with it."""
+    later = F.filter("drops", lambda drop: drop["order"] > F.col("last_order"))
+    drop = F.when((F.col("outcome") == PENDING) & F.col("born").isNotNull(), F.get(later, F.lit(0)))
+    known = messages.join(F.broadcast(drops), ["origin", "topic"], "left").withColumn("drop", drop)
+    return known.withColumns(
+        {
+            "outcome": F.when(F.col("drop").isNotNull(), DROPPED).otherwise(F.col("outcome")),
+            "finished_ms": F.coalesce("drop.at_ms", "finished_ms"),
+        }
+    ).drop("drop", "drops")
 
 
 def placed(messages: DataFrame) -> DataFrame:
@@ -231,12 +254,13 @@ def is_release() -> Column:
 
 def _outcome(code: Column) -> Column:
     """The name of what ended a life."""
-    name = F.when(code == _CODES[OUTCOMES[0]], OUTCOMES[0])
-    for outcome in OUTCOMES[1:]:
+    name = F.when(code == _CODES[ENDINGS[0]], ENDINGS[0])
+    for outcome in ENDINGS[1:]:
         name = name.when(code == _CODES[outcome], outcome)
     return name.otherwise(PENDING)
 
 
-def fold(parts: DataFrame) -> DataFrame:
-    """The messages that events, and pending messages before them, add up to."""
-    return add_up(lives(parts))
+def fold(parts: DataFrame, drops: DataFrame | None = None) -> DataFrame:
+    """The messages that events, and pending messages before them, add up to, with the partition each belongs to."""
+    summed = add_up(lives(parts))
+    return placed(summed if drops is None else end_with_topics(summed, drops))

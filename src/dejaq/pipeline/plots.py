@@ -127,7 +127,7 @@ def audit_plot(rows: Sequence[Row]) -> Figure:
     chosen = sorted(rows, key=lambda row: -row["created"])[: 2 * TOPICS_MAX]
     places = range(len(chosen))
     left = [0] * len(chosen)
-    for colour, name in zip(COLOURS[2:], ("deleted", "cancelled", "dead_lettered", "pending"), strict=False):
+    for colour, name in zip(COLOURS[2:], ("deleted", "cancelled", "dead_lettered", "dropped", "pending"), strict=False):
         widths = [row[name] for row in chosen]
         axes.barh(places, widths, left=left, color=colour, label=name, height=0.55)
         left = [low + high for low, high in zip(left, widths, strict=True)]

@@ -27,10 +27,12 @@ class Snapshot:
     rows: DataFrame
     begun_ms: int
     ended_ms: int
+    # Topics that were left out, since the journal knows nothing of them.
+    silent: tuple[str, ...] = ()
 
 
-def from_broker(spark: SparkSession, url: str, topics: Sequence[str]) -> Snapshot:
-    """Read the topics through the connector, whole, now."""
+def from_broker(spark: SparkSession, url: str, topics: Sequence[str], *, silent: Sequence[str] = ()) -> Snapshot:
+    """Read the topics through the connector, whole, now; `silent` names those of which no journal is kept."""
     begun_ms = int(time.time() * 1000)
     with explained():
         parts = [
@@ -48,7 +50,7 @@ def from_broker(spark: SparkSession, url: str, topics: Sequence[str]) -> Snapsho
             rows.count()
         else:
             rows = spark.range(0).selectExpr("'' AS topic", "'' AS id", "0L AS due_ms")
-    return Snapshot(rows, begun_ms - CLOCK_MS, int(time.time() * 1000) + CLOCK_MS)
+    return Snapshot(rows, begun_ms - CLOCK_MS, int(time.time() * 1000) + CLOCK_MS, tuple(silent))
 
 
 def from_parquet(spark: SparkSession, path: str, taken_ms: int) -> Snapshot:

@@ -106,8 +106,8 @@ class Storage(Protocol):
     async def next_topic_number(self) -> int:
         """A number that no topic of this store ever had."""
 
-    async def drop_topic(self, topic: Topic) -> None:
-        """Remove a topic, its messages and everything kept for them."""
+    async def drop_topic(self, topic: Topic, now: int) -> None:
+        """Remove a topic, its messages and everything kept for them; the journal tells of it once."""
 
     # The producer's side
 

@@ -89,10 +89,12 @@ class MemoryStorage:
         self._topic_number += 1
         return self._topic_number
 
-    async def drop_topic(self, topic: Topic) -> None:
+    async def drop_topic(self, topic: Topic, now: int) -> None:
         """Remove a topic, its messages and everything kept for them."""
         self._check_open()
-        self._topics.pop(topic.number, None)
+        if self._topics.pop(topic.number, None) is not None:
+            self._journal.dropped(topic)
+            self._journal.commit(now)
         self._timelines.pop(topic.number, None)
 
     # The producer's side

@@ -149,6 +149,12 @@ class MemoryJournal:
         if outbox is not None:
             outbox.changed(CANCELLED, topic.name, owner=owner, ids=ids)
 
+    def dropped(self, topic: Topic) -> None:
+        """A topic was deleted with all it had."""
+        outbox = self.of(topic)
+        if outbox is not None:
+            outbox.dropped(topic.name)
+
 
 def _spans(messages: Sequence[HeldMessage]) -> list[IdSpan]:
     return [IdSpan(len(messages), ids=[message.id for message in messages])]

@@ -12,6 +12,7 @@ CREATED, LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
 EXTENDED, RELEASED, DELETED = journal.EVENT_EXTENDED, journal.EVENT_RELEASED, journal.EVENT_DELETED
 EXPIRED, RECALLED = journal.EVENT_EXPIRED, journal.EVENT_RECALLED
 MOVED, EDITED, CANCELLED = journal.EVENT_MOVED, journal.EVENT_EDITED, journal.EVENT_CANCELLED
+TOPIC_DROPPED = journal.EVENT_TOPIC_DROPPED
 
 
 class Outbox:
@@ -98,6 +99,12 @@ class Outbox:
         events.body_bytes.extend(map(len, bodies))
         events.body_crcs.extend(map(crc32, bodies))
         events.priorities.extend(priorities)
+
+    def dropped(self, topic: str) -> None:
+        """A topic was deleted with every message it still had: one event, whose id is empty, for all of them."""
+        events = self._record.events.add(kind=TOPIC_DROPPED, topic=topic)
+        events.spans.add(count=1)
+        events.ids.append("")
 
     def take(self, at_ms: int) -> tuple[int, bytes] | None:
         """The record of the change and its sequence; None when nothing happened."""

@@ -132,6 +132,9 @@ class Replay:
         """Take the next events."""
         for event in events:
             key = (event.topic, event.id)
+            if event.kind == "topic_dropped":
+                self.messages = {key: told for key, told in self.messages.items() if key[0] != event.topic}
+                continue
             if event.kind == "created":
                 assert key not in self.messages, f"{event.id} is created a second time"
                 self.messages[key] = _created(event)

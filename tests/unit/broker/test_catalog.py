@@ -127,9 +127,9 @@ async def test_a_topic_that_is_being_deleted_takes_nothing(
     gate = asyncio.Event()
     drop = storage.drop_topic
 
-    async def slow_drop(topic: Topic) -> None:
+    async def slow_drop(topic: Topic, now: int) -> None:
         await gate.wait()
-        await drop(topic)
+        await drop(topic, now)
 
     monkeypatch.setattr(storage, "drop_topic", slow_drop)
     await delete_topic(transport, "mail")

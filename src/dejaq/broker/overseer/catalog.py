@@ -126,7 +126,7 @@ class Catalog:
         try:
             if self.evacuate is not None:
                 await self.evacuate(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
-            await self._storage.drop_topic(topic)
+            await self._storage.drop_topic(topic, self._clock.now_ms())
             async with self._changing:
                 self._topics.pop(topic.name, None)
         except DejaqError as error:

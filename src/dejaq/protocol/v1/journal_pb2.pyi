@@ -22,6 +22,7 @@ class EventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVENT_DELETED: _ClassVar[EventKind]
     EVENT_DEAD_LETTERED: _ClassVar[EventKind]
     EVENT_RECALLED: _ClassVar[EventKind]
+    EVENT_TOPIC_DROPPED: _ClassVar[EventKind]
 EVENT_KIND_UNSPECIFIED: EventKind
 EVENT_CREATED: EventKind
 EVENT_LEASED: EventKind
@@ -34,6 +35,7 @@ EVENT_CANCELLED: EventKind
 EVENT_DELETED: EventKind
 EVENT_DEAD_LETTERED: EventKind
 EVENT_RECALLED: EventKind
+EVENT_TOPIC_DROPPED: EventKind
 
 class Events(_message.Message):
     __slots__ = ("kind", "topic", "actor", "lease", "expires", "spans", "ids", "ts", "priorities", "attempts", "body_bytes", "body_crcs", "handed_us")

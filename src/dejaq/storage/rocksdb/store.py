@@ -218,10 +218,13 @@ class RocksStorage:
         """Write what a change has put together, with its record in the journal; None when that is nothing."""
         for image in images:
             image.cells.write(batch)
+        self._put_record(batch, now)
+        return self._committer.write(batch) if len(batch) else None
+
+    def _put_record(self, batch: Batch, now: int) -> None:
         entry = self._outbox.take(now) if self._outbox is not None else None
         if entry is not None:
             batch.put(keys.journal(entry[0]), entry[1])
-        return self._committer.write(batch) if len(batch) else None
 
     async def _look(self, topic: Topic, query: Callable[[Image], Result]) -> Result:
         """Answer a query with what is durable."""
@@ -267,13 +270,16 @@ class RocksStorage:
         await asyncio.shield(self._committer.write(batch))
         return number
 
-    async def drop_topic(self, topic: Topic) -> None:
+    async def drop_topic(self, topic: Topic, now: int) -> None:
         """Remove everything of a topic and give the disk space back."""
         image = self._images.pop(topic.number, None)
         if image is None:
             return
         image.close()
         batch = new_batch()
+        if image.outbox is not None:
+            image.outbox.dropped(topic.name)
+            self._put_record(batch, now)
         for table in keys.OF_TOPIC:
             prefix = keys.of_topic(table, topic.number)
             batch.delete_range(prefix, keys.after(prefix))

@@ -223,6 +223,25 @@ async def a_topic_may_go_untold(scene: Scene) -> None:
     assert {event.id for record in records for event in events_of(record)} == {"told", "also-told"}
 
 
+async def a_dropped_topic_is_told(scene: Scene) -> None:
+    """The end of a topic is one event for all of its messages, told once; of a silent topic nothing is told."""
+    await scene.put_many(3)
+    before = await _sequence(scene)
+    await scene.storage.drop_topic(scene.topic, scene.now)
+    await scene.storage.drop_topic(scene.topic, scene.now)
+    (event,) = _of_kind(await _last_change(scene, before), "topic_dropped")
+    assert (event.topic, event.id) == (scene.topic.name, "")
+    replay = Replay()
+    for record in await read_journal(scene.storage):
+        replay.follow(events_of(record))
+    assert replay.standing(scene.topic.name, scene.now) == {}
+    silent = replace(scene.topic, name="silent", number=await scene.storage.next_topic_number())
+    silent = replace(silent, settings=replace(silent.settings, journal=False))
+    await scene.storage.put_topic(silent)
+    await scene.storage.drop_topic(silent, scene.now)
+    assert await _sequence(scene) == before + 1
+
+
 async def records_are_read_in_steps(scene: Scene) -> None:
     """Reading behind a sequence gives the records that follow, about as many bytes as asked for, never none."""
     for number in range(20):

@@ -170,7 +170,7 @@ async def topics_survive(scene: Scene) -> None:
     await scene.storage.put_topic(creating)
     dropped = await scene.new_topic("dropped")
     await scene.put("m", topic=dropped)
-    await scene.storage.drop_topic(dropped)
+    await scene.storage.drop_topic(dropped, scene.now)
     await scene.restart()
     listed = sorted(await scene.storage.topics(), key=lambda topic: topic.number)
     assert listed == [scene.topic, creating]

@@ -44,7 +44,7 @@ async def numbers_are_never_used_again(scene: Scene) -> None:
         topic = await scene.new_topic(name)
         assert topic.number not in used
         used.add(topic.number)
-        await scene.storage.drop_topic(topic)
+        await scene.storage.drop_topic(topic, scene.now)
     assert await scene.storage.next_topic_number() not in used
 
 
@@ -58,7 +58,7 @@ async def a_dropped_topic_leaves_nothing(scene: Scene) -> None:
     assert await scene.create(batch) == [Code.OK, Code.OK]
     ids = ["held", "natural", *ids_of(batch)]
     dropped = scene.topic
-    await scene.storage.drop_topic(dropped)
+    await scene.storage.drop_topic(dropped, scene.now)
     assert await scene.storage.topics() == []
     assert await scene.storage.get(dropped, ids, scene.now) == [None] * 4
     assert await scene.storage.holders(dropped, ids, scene.now) == [None] * 4
@@ -78,7 +78,7 @@ async def a_new_topic_of_the_same_name_is_empty(scene: Scene) -> None:
     batches = [scene.batch(["a", "b"], delays=[0, 9]), scene.batch(None, delays=[0, 9])]
     for batch in batches:
         assert await scene.create(batch) == [Code.OK, Code.OK]
-    await scene.storage.drop_topic(scene.topic)
+    await scene.storage.drop_topic(scene.topic, scene.now)
     scene.topic = await scene.new_topic(scene.topic.name)
     assert await scene.count() == 0
     for batch in batches:
@@ -94,7 +94,7 @@ async def a_drop_spares_the_other_topics(scene: Scene) -> None:
         assert await scene.create(batch, topic) == [Code.OK, Code.OK]
         await scene.put("n", topic=topic)
     await scene.put("m")
-    await scene.storage.drop_topic(scene.topic)
+    await scene.storage.drop_topic(scene.topic, scene.now)
     for topic in numbers:
         assert await scene.storage.count(topic, Filter(), scene.now) == 3
         assert await scene.create(batch, topic) == [Code.ALREADY_EXISTS] * 2
@@ -106,8 +106,8 @@ async def dropping_twice_is_harmless(scene: Scene) -> None:
     """A drop that is repeated, as after a crash, does nothing more."""
     other = await scene.new_topic("other")
     await scene.put("m", topic=other)
-    await scene.storage.drop_topic(scene.topic)
-    await scene.storage.drop_topic(scene.topic)
+    await scene.storage.drop_topic(scene.topic, scene.now)
+    await scene.storage.drop_topic(scene.topic, scene.now)
     assert await scene.storage.count(other, Filter(), scene.now) == 1
 
 
