@@ -22,12 +22,13 @@ demo: $(PIPELINE) ## Show the main job: schedule, deliver, kill -9 the broker in
 demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
-test: $(DEV) ## Run the test suite, all but what needs Spark
+test: $(DEV) ## Run the test suite: everything else on two workers, then what needs Spark
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"
+	$(BIN)/python -m pytest -m spark tests/spark
 
-# Spark's tests share one session, so they run in one process. They join `make test` when the pipeline is finished.
-test-spark: $(DEV) ## Run the tests of the pipeline and the connector on a real Spark
-	$(BIN)/python -m pytest -m spark
+# Spark's tests share one session, so they run in one process, and have both cores to themselves.
+test-spark: $(DEV) ## Run only the tests of the pipeline and the connector, on a real Spark
+	$(BIN)/python -m pytest -m spark tests/spark
 
 chaos: $(DEV) ## Run the fault tests at full size, for hours, and write docs/reliability.md
 	$(BIN)/python scripts/chaos_report.py --full

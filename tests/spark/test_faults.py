@@ -36,27 +36,22 @@ POINTS = [
 def test_a_failure_at_any_step_neither_loses_nor_doubles_a_row(
     lake: Lake, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = random_store(21, steps=150)
-    cuts = [store.sequence * (place + 1) // (len(POINTS) + 1) for place in range(len(POINTS))]
-    write_segments(journal, store.events, cuts=cuts)
-
+    store = random_store(21, steps=100)
+    write_segments(journal, store.events, cuts=(store.sequence // 3,))
+    next(run(lake, journal, events_max=1))
     for point in POINTS:
 
         def fail_at(name: str, wanted: str = point) -> None:
             if name == wanted:
                 raise Broken(name)
 
-        before = lake.head.version
         with monkeypatch.context() as patched:
             patched.setattr(lakes, "crash_at", fail_at)
             with pytest.raises(Broken):
-                next(run(lake, journal, events_max=1))
-        again = Lake(lake.spark, lake.files.address)
-        assert again.head.version == before + (point == "pipeline.committed")
-        told = next(run(again, journal, events_max=1))
-        lake = again
-        assert told.version == lake.head.version
-    list(run(lake, journal))
+                list(run(lake, journal))
+        lake = Lake(lake.spark, lake.files.address)
+        assert lake.head.version == (2 if point == "pipeline.committed" else 1)
+    assert list(run(lake, journal)) == []
     assert_lake_equals_oracle(lake, store.events)
 
 

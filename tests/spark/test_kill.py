@@ -58,8 +58,8 @@ def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path
 
 
 def test_r18_on_a_cluster_a_killed_executor_is_made_up_for(lake: Lake, journal: Path, tmp_path: Path) -> None:
-    store = random_store(42, steps=120)
-    every = store.sequence // 6
+    store = random_store(42, steps=90)
+    every = store.sequence // 4
     write_segments(journal, store.events, cuts=range(every, store.sequence, every))
     where = ("--lake", lake.files.address)
     with standalone(tmp_path / "cluster") as cluster:
@@ -79,7 +79,7 @@ def test_r18_on_a_cluster_a_killed_executor_is_made_up_for(lake: Lake, journal: 
         assert driver.returncode == 0, err
         *batches, state = map(json.loads, out.splitlines())
         assert first["version"] == 1
-        assert len(batches) >= 5
+        assert len(batches) >= 3
         assert state["events"] == len(store.events)
         (balanced,) = told(dejaq("audit", *on_cluster, "--json"))
         assert balanced["balanced"]

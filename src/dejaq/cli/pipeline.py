@@ -63,6 +63,12 @@ batch_option = click.option(
 plot_option = click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it, as PNG."
 )
+fresh_option = click.option(
+    "--journal", envvar="DEJAQ_JOURNAL", metavar="DIR", help="Take in what is new of this journal first."
+)
+settle_option = click.option(
+    "--settle", type=SECONDS, default=10.0, show_default=True, help="How long to wait for the journal to catch up."
+)
 topic_option = click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 
 
@@ -282,10 +288,8 @@ def accuracy(invocation: Invocation, where: Where, topics: Sequence[str], plot: 
 @click.option("--live", is_flag=True, help="Compare with the live timeline of the broker at --url.")
 @click.option("--snapshot", metavar="PATH", help="Compare with a snapshot kept as Parquet (topic, id).")
 @click.option("--taken-ms", type=int, help="When that snapshot was taken, in epoch ms. Default: now.")
-@click.option("--journal", envvar="DEJAQ_JOURNAL", metavar="DIR", help="Take in what is new of this journal first.")
-@click.option(
-    "--settle", type=SECONDS, default=10.0, show_default=True, help="How long to wait for the journal to catch up."
-)
+@fresh_option
+@settle_option
 @pass_invocation
 def audit(
     invocation: Invocation,
@@ -432,35 +436,49 @@ def traffic(invocation: Invocation, where: Where, topics: Sequence[str], plot: P
     help="Where the page goes.",
 )
 @click.option("--live", is_flag=True, help="Audit against the live timeline of the broker at --url.")
+@fresh_option
+@settle_option
 @click.option("--slo-ms", type=float, default=100.0, show_default=True, help="The lateness that 99 % may not exceed.")
 @pass_invocation
 def report(
-    invocation: Invocation, where: Where, topics: Sequence[str], output: Path, live: bool, slo_ms: float
-) -> None:
-    """Write one page with the figures and pictures of every job, readable without a server."""
+    invocation: Invocation,
+    where: Where,
+    topics: Sequence[str],
+    output: Path,
+    live: bool,
+    journal: str | None,
+    settle: float,
+    slo_ms: float,
+) -> int:
+    """Write one page with the figures and pictures of every job, readable without a server; exits 1 as audit does."""
     from dejaq.pipeline import findings
     from dejaq.pipeline.report import page
+    from dejaq.pipeline.segments import journal_directory
 
+    directory = None if journal is None else journal_directory(journal)
     now_ms = int(time.time() * 1000)
-    with _opened(invocation, where) as opened, Progress("asking", 5, quiet=invocation.json) as progress:
+    with _opened(invocation, where, journal=directory) as opened:
         taken = _snapshot(invocation, opened, topics, live=live, path=None, taken_ms=None)
+        found = [_settled(invocation, opened, taken, directory, topics, settle)]
         jobs: list[Callable[[], Findings]] = [
-            lambda: findings.audit(opened, taken, topics=topics),
             lambda: findings.accuracy(opened, topics=topics, slo_ms=slo_ms),
             lambda: findings.forecast(opened, now_ms=now_ms, topics=topics, snapshot=taken),
             lambda: findings.retries(opened, topics=topics),
             lambda: findings.traffic(opened, topics=topics),
         ]
-        found = []
-        for job in jobs:
-            found.append(job())
-            progress.advance(1, found[-1].job)
+        with Progress("asking", len(jobs), quiet=invocation.json) as progress:
+            for job in jobs:
+                found.append(job())
+                progress.advance(1, found[-1].job)
         newest = max(opened.head.newest_ms.values(), default=None)
         text = page(found, lake=opened.files.address, made_ms=now_ms, newest_ms=newest)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
-    figures = {findings_.job: findings_.figures for findings_ in found}
+    if not invocation.json:
+        _tell(invocation, found[0], None)
+    figures = {one.job: one.figures for one in found}
     invocation.output.record({"report": str(output.resolve()), **figures}, str(output.resolve()))
+    return 1 if found[0].failed else 0
 
 
 # What fits a terminal; --json has every column.
