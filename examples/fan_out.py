@@ -1,4 +1,4 @@
-"""One message to several topics under one id, so that a repeat doubles it in none of them.
+"""One message to several topics under one id: in all of them or in none, and a repeat doubles it nowhere.
 
 Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
 """
@@ -19,9 +19,11 @@ async def main() -> None:
         for topic in TOPICS:
             await client.create_topic(topic, buckets=4)
 
-        sent = await client.fan_out([*TOPICS, "no-such-topic"], b"order 17 is paid", delay=0.2)
-        for topic, code in sent.codes.items():
-            print(f"{topic}: {code.name}")
+        try:
+            await client.fan_out([*TOPICS, "no-such-topic"], b"order 17 is paid")
+        except dejaq.Missing as refused:
+            print(f"nothing was sent: {refused.code.name}")
+        sent = await client.fan_out(TOPICS, b"order 17 is paid", delay=0.2)
 
         for topic in TOPICS:
             async with client.consumer(topic, name="fan-1", max_messages=1) as consumer:

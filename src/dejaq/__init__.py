@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.lease import Batch, Lease
     from dejaq.sdk.producer import Producer
     from dejaq.sdk.results import FanOut, Results
+    from dejaq.sdk.transaction import Transaction
     from dejaq.sdk.worker import Postpone, Worker
 
 # Each public name is imported when it is first used: a client never loads a store, a command line no gRPC.
@@ -75,6 +76,7 @@ _HOMES = {
     "dejaq.sdk.producer": ("Producer",),
     "dejaq.sdk.results": ("FanOut", "Results"),
     "dejaq.sdk.worker": ("Postpone", "Worker"),
+    "dejaq.sdk.transaction": ("Transaction",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -114,6 +116,7 @@ __all__ = [
     "TopicKind",
     "TopicSettings",
     "TopicState",
+    "Transaction",
     "Unavailable",
     "VersionUnsupported",
     "Worker",

@@ -22,6 +22,8 @@ BATCH_COUNT_MAX = 10_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 # One frame on the wire: the largest batch, its columns and some room.
 FRAME_BYTES_MAX = BATCH_BYTES_MAX + 4 * 1024 * 1024
+# A transaction's rows and bytes are those of one batch.
+TRANSACTION_STEPS_MAX = 1_000
 BROWSE_PAGE_MAX = 5_000
 HISTOGRAM_STEPS_MAX = 10_000
 

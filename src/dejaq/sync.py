@@ -30,6 +30,7 @@ from dejaq.sdk.lease import Batch as AsyncBatch
 from dejaq.sdk.lease import Lease as AsyncLease
 from dejaq.sdk.producer import Producer as AsyncProducer
 from dejaq.sdk.results import FanOut, Results
+from dejaq.sdk.transaction import Transaction as AsyncTransaction
 
 Value = TypeVar("Value")
 Inner = TypeVar("Inner")
@@ -108,6 +109,21 @@ class Batch(_Wrapper[AsyncBatch]):
     def release(self, **when: Any) -> Results:
         """Put them back on the timeline, at `at` or after `delay`."""
         return self._runner.run(self._inner.release(**when))
+
+
+class Transaction(_Wrapper[AsyncTransaction]):
+    """Changes that are done together; its methods are those of `dejaq.Transaction`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.run(self._inner.__aexit__(kind, error, trace))
 
 
 class Producer(_Wrapper[AsyncProducer]):
@@ -194,6 +210,10 @@ class Client(_Wrapper[AsyncClient]):
     def consumer(self, topic: str, **options: Any) -> Consumer:
         """A consumer; open it with `with`."""
         return Consumer(self._inner.consumer(topic, **options), self._runner)
+
+    def transaction(self, *, group: str = "default") -> Transaction:
+        """Changes that are done together or not at all when the `with` block ends."""
+        return Transaction(self._inner.transaction(group=group), self._runner)
 
     def fan_out(self, topics: Sequence[str], body: bytes, **options: Any) -> FanOut:
         """Send one message to several topics under one id."""

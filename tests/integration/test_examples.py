@@ -20,8 +20,9 @@ SAYS = {
     "cancel_and_move": ["no-such-id: NOT_FOUND", "'write to Ada', waiting", "1 waiting"],
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
     "embedded": ["started again, received: written before the restart"],
+    "exactly_once": ["the order is placed twice by mistake: ID_TAKEN", "5 orders became 5 invoices"],
     "fan_out": [
-        "no-such-topic: TOPIC_NOT_FOUND",
+        "nothing was sent: TOPIC_NOT_FOUND",
         "fan-audit received b'order 17 is paid', the same id: True",
     ],
 }

@@ -13,6 +13,7 @@ from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.carrier.session import Session
 from dejaq.broker.carrier.snapshots import Snapshots
+from dejaq.broker.carrier.transactions import Transactions
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Labels, Metrics
@@ -83,6 +84,7 @@ class Central:
             overseer=self._overseer,
             queries=Queries(storage=storage, clock=clock, find_topic=self.catalog.live),
             snapshots=self._snapshots,
+            transactions=Transactions(self._parts),
             greeter=self.greeter,
             metrics=self.metrics,
         )

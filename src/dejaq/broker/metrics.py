@@ -53,6 +53,9 @@ RETURNED = MetricSpec(
     ("topic",),
 )
 EXPIRED = MetricSpec("dejaq_messages_expired", "counter", "Leases that ended unsettled, in messages.", ("topic",))
+TRANSACTIONS = MetricSpec(
+    "dejaq_transactions", "counter", "Transactions, by outcome: done, repeated or refused.", ("outcome",)
+)
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 FRAMES = MetricSpec("dejaq_frames", "counter", "Frames received from clients, by command.", ("command",))
@@ -87,7 +90,7 @@ JOURNAL_BYTES = MetricSpec("dejaq_journal_bytes", "gauge", "What they take on di
 
 METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
-    REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
+    TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE, JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
 )  # fmt: skip
 

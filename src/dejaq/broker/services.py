@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.session import Frames, Send
 from dejaq.broker.carrier.snapshots import Snapshots
+from dejaq.broker.carrier.transactions import Transactions
 from dejaq.broker.metrics import ERRORS, Metrics
 from dejaq.broker.overseer.greeter import Greeter
 from dejaq.broker.overseer.service import OverseerService
@@ -55,7 +56,13 @@ class Services:
 
 
 def services_of(
-    *, overseer: OverseerService, queries: Queries, snapshots: Snapshots, greeter: Greeter, metrics: Metrics
+    *,
+    overseer: OverseerService,
+    queries: Queries,
+    snapshots: Snapshots,
+    transactions: Transactions,
+    greeter: Greeter,
+    metrics: Metrics,
 ) -> Services:
     """The table of every call, named as in the protocol."""
     return Services(
@@ -66,6 +73,7 @@ def services_of(
             "Overseer.DescribeTopic": overseer.describe_topic,
             "Overseer.ListTopics": overseer.list_topics,
             "Overseer.DeleteTopic": overseer.delete_topic,
+            "Carrier.Transact": transactions.transact,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

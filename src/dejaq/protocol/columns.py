@@ -131,6 +131,11 @@ def write_outcomes(proto: errors_pb2.Outcomes, outcomes: Outcomes) -> None:
         proto.codes.extend([int(outcomes.codes[row]) for row in rows])
 
 
+def code_from_proto(code: int) -> Code:
+    """The code that was sent; one of a newer broker counts as INTERNAL."""
+    return _CODES.get(code, Code.INTERNAL)
+
+
 def outcomes_from_proto(proto: errors_pb2.Outcomes, *, count: int) -> Outcomes:
     """The outcomes of a batch of `count` rows; a code of a newer broker counts as INTERNAL."""
     return Outcomes(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import check_topic_name
-from dejaq.errors import Code, DejaqError, Missing, error_of
+from dejaq.errors import Code, Conflict, DejaqError, Missing, error_of
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.accumulator import LINGER_SECONDS
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
@@ -32,6 +31,7 @@ from dejaq.sdk.seeds import Local, Seeds, transports_to
 from dejaq.sdk.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS, ClientSettings
 from dejaq.sdk.subscription import CREDIT_BYTES, Subscription
 from dejaq.sdk.times import At, Delay, lease_ms, resolve
+from dejaq.sdk.transaction import Transaction, Transactor
 from dejaq.sdk.worker import GRACE_SECONDS, RETRY, Handler, Terms, Worker, run_until_signal
 from dejaq.timekeeper.clock import Clock, SystemClock
 
@@ -79,6 +79,7 @@ class Client:
         self._random = random
         self._queries = Queries(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
+        self._transactor = Transactor(self._seeds, settings, self._clock, random)
         self._children: WeakSet[Producer | Consumer] = WeakSet()
         self._workers: list[Worker] = []
         self._fans: dict[tuple[str, str], asyncio.Task[Producer]] = {}
@@ -298,6 +299,13 @@ class Client:
         """Run the workers that were made here until SIGTERM or Ctrl-C, then let them finish; a second hurries."""
         await run_until_signal(self._workers)
 
+    def transaction(self, *, group: str = "default") -> Transaction:
+        """Changes that are done together or not at all when the `async with` block ends; `group` owns what is sent.
+
+        An error inside the block, or one step that the broker refuses, means that nothing is done.
+        """
+        return Transaction(self._transactor, group=group)
+
     async def fan_out(
         self,
         topics: Sequence[str],
@@ -309,11 +317,26 @@ class Client:
         id: str | None = None,
         priority: int = 0,
         headers: Headers | None = None,
+        atomic: bool | None = None,
     ) -> FanOut:
-        """Send one message to several topics under one id; the outcome of each is in the result."""
-        message_id = id if id is not None else str(uuid.uuid4())
+        """Send one message to several topics under one id.
+
+        Where the topics live in one store it is there in all of them or, raising why, in none. Else, or with
+        `atomic=False`, each topic is for itself and its outcome is in the result; `atomic=True` raises then.
+        """
+        message_id = id if id is not None else self._transactor.new_id()
         # Resolved once, so that it is due at the same time everywhere.
         ts = resolve(at, delay, self._clock.now_us())
+        names = list(dict.fromkeys(topics))
+        if atomic is not False:
+            try:
+                async with self.transaction(group=group) as t:
+                    for topic in names:
+                        t.send(topic, body, at=ts, id=message_id, priority=priority, headers=headers)
+                return FanOut(id=message_id, codes=dict.fromkeys(names, Code.OK))
+            except Conflict as error:
+                if atomic or error.code is not Code.DIFFERENT_STORES:
+                    raise
 
         async def one(topic: str) -> Code:
             try:
@@ -323,7 +346,6 @@ class Client:
                 return error.code
             return Code.OK
 
-        names = list(dict.fromkeys(topics))
         codes = await asyncio.gather(*map(one, names))
         return FanOut(id=message_id, codes=dict(zip(names, codes, strict=True)))
 

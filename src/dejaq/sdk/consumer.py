@@ -48,6 +48,7 @@ class Consumer:
         self._holder = Holder()
         self._settler = Settler(
             self._connection,
+            topic=subscription.topic,
             lookup=lambda ids: queries.get(subscription.topic, ids),
             settled=self._holder.forget_if_settled,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -19,6 +20,14 @@ from dejaq.sdk.times import At, Delay, lease_ms, resolve, to_datetime
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leased rows and who settles them."""
+
+    settler: Settler
+    portions: Sequence[Portion]
+
+
 class Lease:
     """One message that this consumer alone has until `expires`. Settle it: delete, or release it to a later time."""
 
@@ -30,6 +39,16 @@ class Lease:
         self._index = index
         self._settler = settler
         self._clock = clock
+
+    @property
+    def topic(self) -> str:
+        """The topic it came from."""
+        return self._settler.topic
+
+    @property
+    def held(self) -> Held:
+        """What a transaction needs to know to settle it."""
+        return Held(self._settler, [Portion(self._delivery, [self._index], self._handed_us)])
 
     @property
     def id(self) -> str:
@@ -129,6 +148,11 @@ class Batch:
 
     def __len__(self) -> int:
         return sum(map(len, self._portions))
+
+    @property
+    def held(self) -> Held:
+        """What a transaction needs to know to settle them."""
+        return Held(self._settler, self._portions)
 
     def __iter__(self) -> Iterator[Lease]:
         for portion in self._portions:

@@ -75,7 +75,8 @@ class Settler:
     LEASE_LOST.
     """
 
-    def __init__(self, connection: Connection, *, lookup: Lookup, settled: Callable[[Grant], None]) -> None:
+    def __init__(self, connection: Connection, *, topic: str, lookup: Lookup, settled: Callable[[Grant], None]) -> None:
+        self.topic = topic
         self._connection = connection
         self._lookup = lookup
         self._settled = settled
@@ -226,6 +227,11 @@ class Settler:
             if settlement.done(message):
                 del codes[row]
         return codes
+
+    def settled(self, grant: Grant, rows: Sequence[int]) -> None:
+        """Rows were settled by a transaction."""
+        grant.settle(rows)
+        self._settled(grant)
 
     async def drain(self) -> None:
         """Send what is gathered and wait until everything is answered."""

@@ -279,17 +279,27 @@ async def test_a_closed_producer_has_sent_what_it_was_given(client: dejaq.Client
 async def test_fan_out_puts_one_message_under_one_id_into_several_topics(
     client: dejaq.Client, clock: VirtualClock
 ) -> None:
+    """G10: one message in all topics of a store, or in none."""
     await client.create_topic("other")
-    sent = await client.fan_out([TOPIC, "other", "nowhere"], b"x", delay=5, headers={"k": "v"})
-    assert sent.codes == {
-        TOPIC: dejaq.Code.OK,
-        "other": dejaq.Code.OK,
-        "nowhere": dejaq.Code.TOPIC_NOT_FOUND,
-    }
+    sent = await client.fan_out([TOPIC, "other"], b"x", delay=5, headers={"k": "v"})
+    assert sent.ok
     for topic in (TOPIC, "other"):
         [message] = await client.get(topic, [sent.id])
         assert message is not None
         assert (message.body, message.ts) == (b"x", clock.now_ms() + 5_000)
     again = await client.fan_out([TOPIC, "other"], b"x", at=clock.now_ms() + 5_000, id=sent.id, headers={"k": "v"})
     assert again.ok
+    with pytest.raises(dejaq.Missing, match="nowhere"):
+        await client.fan_out([TOPIC, "other", "nowhere"], b"y")
     assert await client.count(TOPIC) == 1
+
+
+async def test_fan_out_may_let_each_topic_decide_for_itself(client: dejaq.Client) -> None:
+    await client.create_topic("other")
+    sent = await client.fan_out([TOPIC, "other", "nowhere"], b"x", atomic=False)
+    assert sent.codes == {
+        TOPIC: dejaq.Code.OK,
+        "other": dejaq.Code.OK,
+        "nowhere": dejaq.Code.TOPIC_NOT_FOUND,
+    }
+    assert await client.count(TOPIC) == await client.count("other") == 1

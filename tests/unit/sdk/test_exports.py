@@ -9,8 +9,8 @@ PUBLIC = """
 Backoff Postpone Worker
 Batch Broker BrokerInfo Client ClientInfo ClusterInfo Code Conflict Consumer DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
-Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicState Unavailable VersionUnsupported
-connect
+Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicState Transaction Unavailable
+VersionUnsupported connect
 """
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dejaq import limits
 from dejaq.broker.background import Background
+from dejaq.broker.carrier.admission import handed_times, release_times, rows_of
 from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.broker.carrier.leaser import Flow, Leaser
 from dejaq.broker.metrics import (
@@ -20,14 +21,12 @@ from dejaq.broker.metrics import (
     Metrics,
     MetricSpec,
 )
-from dejaq.domain.batch import LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import LeaseSet, Outcomes
 from dejaq.domain.topic import Topic
-from dejaq.domain.transitions import check_lease, check_ts
+from dejaq.domain.transitions import check_lease
 from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, Unavailable, error_of
 from dejaq.protocol.columns import (
-    ranges_from_proto,
     ranges_of_rows,
-    release_times_from_proto,
     write_push,
 )
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -202,29 +201,27 @@ class Consumer:
 
     async def settle(self, proto: carrier.Settle) -> Outcomes:
         """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
-        ranges = ranges_from_proto(proto.ranges)
-        if ranges is not None and ranges[-1][1] > limits.LEASE_ROWS_MAX:
-            raise InvalidArgument(f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most")
+        ranges = rows_of(proto)
         now = self._clock.now_ms()
         mask = None if ranges is None else mask_of(ranges)
         arguments = (self.topic, proto.lease, self.name, ranges)
         if proto.kind == carrier.DELETE:
-            outcomes = await self._storage.delete(*arguments, now, _handed(proto, ranges))
+            outcomes = await self._storage.delete(*arguments, now, handed_times(proto, ranges))
         elif proto.kind == carrier.EXTEND:
             expires = now + self._checked_lease(proto.lease_ms)
             outcomes = await self._storage.extend(*arguments, expires, now)
             self.inflight.extend(proto.lease, mask, expires)
             mask = mask_of((row, row + 1) for row in outcomes.failed)
         elif proto.kind == carrier.RELEASE:
-            times = self._checked_times(proto, ranges, now)
-            outcomes = await self._storage.release(*arguments, times, now, _handed(proto, ranges))
+            times = release_times(self.topic, proto, ranges, now)
+            outcomes = await self._storage.release(*arguments, times, now, handed_times(proto, ranges))
             self._nudge_all(times if isinstance(times, int) else min(times))
         elif proto.kind == carrier.GIVE_BACK:
             outcomes = await self._storage.recall(*arguments, now)
             self._nudge_all(now)
         else:
             raise InvalidArgument("a settle needs a kind: delete, extend, release or give back")
-        self._settled(proto.lease, mask)
+        self.settled(proto.lease, mask)
         asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
         self._metrics.add(_COUNTED[proto.kind], asked - len(outcomes.codes), self.topic.name)
         return outcomes
@@ -234,18 +231,6 @@ class Consumer:
         if code is not Code.OK:
             raise error_of(code)
         return lease_ms
-
-    def _checked_times(self, proto: carrier.Settle, ranges: list[RowRange] | None, now: int) -> int | list[int]:
-        times = release_times_from_proto(proto, now=now)
-        listed = [times] if isinstance(times, int) else times
-        rows = None if ranges is None else sum(end - start for start, end in ranges)
-        if rows is not None and len(listed) not in (1, rows):
-            raise InvalidArgument(f"{len(listed)} times for {rows} rows")
-        for value in listed:
-            code = check_ts(value, now=now, max_future_ms=self.topic.settings.max_future_ms)
-            if code is not Code.OK:
-                raise error_of(code, details=f"release to {value}")
-        return times
 
     async def ask_back(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Ask for rows that are not yet due; gives those that user code will not see."""
@@ -259,7 +244,7 @@ class Consumer:
         """Undo the lease on rows that the client has let go of."""
         ranges = ranges_of_rows(rows)
         outcomes = await self._storage.recall(self.topic, lease_id, self.name, ranges, self._clock.now_ms())
-        self._settled(lease_id, mask_of(ranges))
+        self.settled(lease_id, mask_of(ranges))
         self._metrics.add(RETURNED, len(rows) - len(outcomes.codes), self.topic.name)
 
     async def take_back(self, lease_id: int, rows: Sequence[int]) -> None:
@@ -269,16 +254,8 @@ class Consumer:
             await self.undo(lease_id, known)
             self._nudge_all(self._clock.now_ms())
 
-    def _settled(self, lease_id: int, mask: int | None) -> None:
+    def settled(self, lease_id: int, mask: int | None) -> None:
+        """Rows have left the lease, all of them when `mask` is None: there is room for others."""
         self.inflight.settle(lease_id, mask)
         if self._leaser is not None:
             self._leaser.room_freed()
-
-
-def _handed(proto: carrier.Settle, ranges: list[RowRange] | None) -> list[int]:
-    """When user code got the rows: for none, for all, or for each of them."""
-    times = list(proto.handed_us)
-    rows = limits.LEASE_ROWS_MAX if ranges is None else sum(end - start for start, end in ranges)
-    if len(times) > rows or (ranges is not None and len(times) not in (0, 1, rows)):
-        raise InvalidArgument(f"{len(times)} times of hand-over for {rows} rows")
-    return times

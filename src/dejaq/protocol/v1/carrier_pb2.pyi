@@ -278,6 +278,42 @@ class RecallAnswer(_message.Message):
     rows: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class TransactRequest(_message.Message):
+    __slots__ = ("session", "sequence", "steps")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    sequence: int
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("topic", "actor", "create", "edit", "cancel", "settle")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    EDIT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    actor: str
+    create: CreateBatch
+    edit: EditBatch
+    cancel: CancelBatch
+    settle: Settle
+    def __init__(self, topic: _Optional[str] = ..., actor: _Optional[str] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
+
+class TransactResponse(_message.Message):
+    __slots__ = ("code", "step", "row")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    code: _errors_pb2.Code
+    step: int
+    row: int
+    def __init__(self, code: _Optional[_Union[_errors_pb2.Code, str]] = ..., step: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...
+
 class GetRequest(_message.Message):
     __slots__ = ("topic", "ids")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

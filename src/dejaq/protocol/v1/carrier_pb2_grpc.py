@@ -41,6 +41,11 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.ClientFrame.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.BrokerFrame.FromString,
                 _registered_method=True)
+        self.Transact = channel.unary_unary(
+                '/dejaq.v1.Carrier/Transact',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/dejaq.v1.Carrier/Get',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.GetRequest.SerializeToString,
@@ -87,6 +92,14 @@ class CarrierServicer:
         """A client's session with the broker, stateful and in order. It begins CONNECTED; a Hello makes it IDLE;
         a ProducerHandshake or ConsumerHandshake makes it a producer or a consumer for good. A command that does
         not fit the state is answered with OUT_OF_STATE and changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Transact(self, request, context):
+        """Changes of producers and consumers, over several topics, that are done together or not at all. In no session: each step
+        says who makes it. May be repeated under the same name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,6 +159,11 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.ClientFrame.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.BrokerFrame.SerializeToString,
+            ),
+            'Transact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Transact,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -212,6 +230,33 @@ class Carrier:
             '/dejaq.v1.Carrier/Session',
             dejaq_dot_v1_dot_carrier__pb2.ClientFrame.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.BrokerFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Transact',
+            dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
             options,
             channel_credentials,
             insecure,

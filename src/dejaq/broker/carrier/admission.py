@@ -1,0 +1,148 @@
+"""What a broker looks at before it asks the storage: the form and size of what a client sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.batch import RowRange
+from dejaq.domain.headers import decode_headers
+from dejaq.domain.ids import valid_id, valid_ids
+from dejaq.domain.message import check_headers
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.domain.transitions import check_ts
+from dejaq.errors import Code, InvalidArgument, error_of
+from dejaq.protocol.columns import ranges_from_proto, release_times_from_proto, times_from_proto
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.base import Edits
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerChanges:
+    """The columns of an edit; an empty one leaves its field."""
+
+    ids: list[str]
+    ts: list[int]
+    bodies: list[bytes]
+    priorities: list[int]
+    headers: list[bytes]
+    versions: list[int]
+
+    @classmethod
+    def from_proto(cls, proto: carrier.EditBatch, *, now: int) -> OwnerChanges:
+        """The changes that were sent; raises when they are malformed or too many."""
+        changes = cls(
+            ids=list(proto.ids),
+            ts=times_from_proto(proto.ts, relative=proto.relative, now=now),
+            bodies=list(proto.bodies),
+            priorities=list(proto.priorities),
+            headers=list(proto.headers),
+            versions=list(proto.versions),
+        )
+        check_count(len(changes.ids))
+        columns = (changes.ts, changes.bodies, changes.priorities, changes.headers)
+        if not any(columns):
+            raise InvalidArgument("an edit changes nothing: every column is empty")
+        if any(len(column) not in (0, len(changes.ids)) for column in (*columns, changes.versions)):
+            raise InvalidArgument("the columns of an edit must be empty or as long as its ids")
+        size = sum(map(len, changes.bodies)) + sum(map(len, changes.headers))
+        if size > limits.BATCH_BYTES_MAX:
+            raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}")
+        return changes
+
+    def refused(self, settings: TopicSettings, now: int) -> dict[int, Code]:
+        """The rows that no storage may take."""
+        refused = refused_ids(self.ids)
+        for row, ts in enumerate(self.ts):
+            code = check_ts(ts, now=now, max_future_ms=settings.max_future_ms)
+            if code is not Code.OK:
+                refused.setdefault(row, code)
+        for row, body in enumerate(self.bodies):
+            if len(body) > settings.max_body_bytes:
+                refused.setdefault(row, Code.BODY_TOO_LARGE)
+        refuse_headers(self.headers, refused)
+        return refused
+
+    def edits(self, rows: list[int]) -> Edits:
+        """The changes of some rows, as the storage takes them."""
+        return Edits(
+            ids=_pick(self.ids, rows),
+            ts=_pick(self.ts, rows) or None,
+            bodies=_pick(self.bodies, rows) or None,
+            priorities=_pick(self.priorities, rows) or None,
+            headers=_pick(self.headers, rows) or None,
+            versions=_pick(self.versions, rows) or None,
+        )
+
+
+def _pick(column: Sequence[T], rows: list[int]) -> Sequence[T]:
+    return [column[row] for row in rows] if column and len(rows) != len(column) else column
+
+
+def check_count(count: int) -> None:
+    """Raise when a batch names no message or too many."""
+    if count == 0:
+        raise InvalidArgument("the batch names no message")
+    if count > limits.BATCH_COUNT_MAX:
+        raise error_of(Code.BATCH_TOO_LARGE, f"{count} items in one batch; at most {limits.BATCH_COUNT_MAX}")
+
+
+def refused_ids(ids: Sequence[str]) -> dict[int, Code]:
+    """The rows whose ids have not the form of one."""
+    if valid_ids(ids):
+        return {}
+    return {row: Code.INVALID_ID for row, message_id in enumerate(ids) if not valid_id(message_id)}
+
+
+def refuse_headers(headers: Sequence[bytes], refused: dict[int, Code]) -> None:
+    """Refuse the rows whose headers are too large or no map of strings; each different one is looked at once."""
+    bad = {encoded for encoded in set(headers) if encoded and not _good_headers(encoded)}
+    if bad:
+        for row, encoded in enumerate(headers):
+            if encoded in bad:
+                refused.setdefault(row, Code.INVALID_HEADERS)
+
+
+def _good_headers(encoded: bytes) -> bool:
+    # Tags and lengths add at most a dozen bytes to each entry.
+    if len(encoded) > limits.HEADERS_BYTES_MAX + 12 * limits.HEADERS_COUNT_MAX:
+        return False
+    try:
+        return check_headers(decode_headers(encoded)) is Code.OK
+    except ValueError:
+        return False
+
+
+def rows_of(proto: carrier.Settle) -> list[RowRange] | None:
+    """The rows that a settlement names, or None for all; raises for rows that no lease has."""
+    ranges = ranges_from_proto(proto.ranges)
+    if ranges is not None and ranges[-1][1] > limits.LEASE_ROWS_MAX:
+        raise InvalidArgument(f"row {ranges[-1][1] - 1} is in no lease; one has {limits.LEASE_ROWS_MAX} at most")
+    return ranges
+
+
+def release_times(topic: Topic, proto: carrier.Settle, ranges: list[RowRange] | None, now: int) -> int | list[int]:
+    """The times of a release: one, or one a row; raises when one is not allowed."""
+    times = release_times_from_proto(proto, now=now)
+    listed = [times] if isinstance(times, int) else times
+    rows = None if ranges is None else sum(end - start for start, end in ranges)
+    if rows is not None and len(listed) not in (1, rows):
+        raise InvalidArgument(f"{len(listed)} times for {rows} rows")
+    for value in listed:
+        code = check_ts(value, now=now, max_future_ms=topic.settings.max_future_ms)
+        if code is not Code.OK:
+            raise error_of(code, details=f"release to {value}")
+    return times
+
+
+def handed_times(proto: carrier.Settle, ranges: list[RowRange] | None) -> list[int]:
+    """When user code got the rows: for none, for all, or for each of them."""
+    times = list(proto.handed_us)
+    rows = limits.LEASE_ROWS_MAX if ranges is None else sum(end - start for start, end in ranges)
+    if len(times) > rows or (ranges is not None and len(times) not in (0, 1, rows)):
+        raise InvalidArgument(f"{len(times)} times of hand-over for {rows} rows")
+    return times

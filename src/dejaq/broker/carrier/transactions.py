@@ -1,0 +1,203 @@
+"""Transactions: steps of producers and consumers that the storage does together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dejaq import limits
+from dejaq.broker.carrier.admission import (
+    OwnerChanges,
+    check_count,
+    handed_times,
+    refuse_headers,
+    refused_ids,
+    release_times,
+    rows_of,
+)
+from dejaq.broker.carrier.inflight import mask_of
+from dejaq.broker.carrier.recall import regain
+from dejaq.broker.metrics import CANCELLED, CREATED, DELETED, EDITED, REFUSED, RELEASED, TRANSACTIONS, MetricSpec
+from dejaq.broker.parts import Parts
+from dejaq.domain.batch import Outcomes, admit
+from dejaq.domain.ids import COUNTER_MAX, ProducerSession
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, InvalidArgument, Unavailable, error_of
+from dejaq.protocol.columns import create_from_proto
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.steps import (
+    CancelStep,
+    CreateStep,
+    DeleteStep,
+    EditStep,
+    ReleaseStep,
+    Step,
+    Transaction,
+    Verdict,
+)
+
+
+class Transactions:
+    """Answers `Carrier.Transact`, and does transactions of the broker's own parts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def transact(self, request: carrier.TransactRequest) -> carrier.TransactResponse:
+        """Do the steps of a client, or say which row of which step was refused."""
+        self._parts.doctor.admit("transact")
+        now = self._parts.clock.now_ms()
+        session = _session_of(request)
+        if not 1 <= len(request.steps) <= limits.TRANSACTION_STEPS_MAX:
+            raise InvalidArgument(
+                f"a transaction has 1 to {limits.TRANSACTION_STEPS_MAX} steps, not {len(request.steps)}"
+            )
+        _check_size(request)
+        steps: list[Step] = []
+        for number, proto in enumerate(request.steps):
+            topic = self._parts.catalog.live(proto.topic)
+            step, refused = _step_of(proto, topic, session, now)
+            if refused:
+                row = min(refused)
+                return self._answer(Verdict(refused[row], number, row))
+            steps.append(step)
+        return self._answer(await self.do(Transaction(session, request.sequence, steps)))
+
+    async def do(self, transaction: Transaction) -> Verdict:
+        """Do steps that were looked at before; messages that are held ahead of their time are called back for it."""
+        parts = self._parts
+        if not parts.storage.capabilities.shared:
+            # Pumps run while this one waits for the commit, so what is due at once is leased in the same one.
+            self._nudge(transaction.steps)
+        verdict = await parts.storage.transact(transaction, parts.clock.now_ms())
+        for _ in transaction.steps:
+            if verdict.code is not Code.LEASED:
+                break
+            verdict = await self._regain(transaction, verdict)
+        if verdict.code is Code.OK:
+            self._done(transaction.steps)
+            self._nudge(transaction.steps)
+        outcome = "done" if verdict.code is Code.OK else "repeated" if verdict.code.succeeded else "refused"
+        parts.metrics.add(TRANSACTIONS, 1, outcome)
+        return verdict
+
+    def _answer(self, verdict: Verdict) -> carrier.TransactResponse:
+        if not verdict.code.succeeded:
+            self._parts.metrics.add(REFUSED, 1, verdict.code.name)
+        return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row)
+
+    async def _regain(self, transaction: Transaction, refused: Verdict) -> Verdict:
+        """Ask consumers to let go of what one step changes and they hold ahead of its time, and try again."""
+        parts, step = self._parts, transaction.steps[refused.step]
+        if not isinstance(step, EditStep | CancelStep):
+            raise Unavailable(f"a step of kind {type(step).__name__} was refused as LEASED")
+        ids = step.edits.ids if isinstance(step, EditStep) else step.ids
+        found = [refused]
+
+        async def redo(rows: list[int]) -> Outcomes:
+            found.append(await parts.storage.transact(transaction, parts.clock.now_ms()))
+            return Outcomes.all(len(rows), found[-1].code)
+
+        await regain(
+            storage=parts.storage,
+            clock=parts.clock,
+            topic=step.topic,
+            roster=parts.rosters.of(step.topic),
+            ids=ids,
+            outcomes=Outcomes.all(len(ids), Code.LEASED),
+            redo=redo,
+        )
+        return found[-1]
+
+    def _done(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            metric, count = _counted(step)
+            if isinstance(step, DeleteStep | ReleaseStep):
+                consumer = self._parts.rosters.of(step.topic).find(step.consumer)
+                if consumer is not None:
+                    consumer.settled(step.lease_id, None if step.rows is None else mask_of(step.rows))
+            self._parts.metrics.add(metric, count, step.topic.name)
+
+    def _nudge(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            times = list(_times_of(step))
+            if times:
+                self._parts.rosters.of(step.topic).nudge(min(times))
+
+
+def _session_of(request: carrier.TransactRequest) -> ProducerSession:
+    try:
+        session = ProducerSession.unpack(request.session)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    if request.sequence > COUNTER_MAX:
+        raise InvalidArgument("the sequence of a session is a 32-bit counter")
+    return session
+
+
+def _check_size(request: carrier.TransactRequest) -> None:
+    rows = sum(len(step.create.ts) + len(step.edit.ids) + len(step.cancel.ids) for step in request.steps)
+    if rows > limits.BATCH_COUNT_MAX:
+        raise error_of(Code.BATCH_TOO_LARGE, f"{rows} messages in one transaction; at most {limits.BATCH_COUNT_MAX}")
+    size = sum(sum(map(len, step.create.bodies)) + sum(map(len, step.edit.bodies)) for step in request.steps)
+    if size > limits.BATCH_BYTES_MAX:
+        raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one transaction; at most {limits.BATCH_BYTES_MAX}")
+
+
+def _step_of(proto: carrier.Step, topic: Topic, session: ProducerSession, now: int) -> tuple[Step, dict[int, Code]]:
+    """A step as the storage takes it, and its rows that no storage may take."""
+    change = proto.WhichOneof("change")
+    longest = limits.CONSUMER_NAME_CHARS_MAX if change == "settle" else limits.GROUP_CHARS_MAX
+    if not 1 <= len(proto.actor) <= longest:
+        raise InvalidArgument(f"a step names its producer group or consumer in 1 to {longest} characters")
+    if change == "create":
+        if not proto.create.session:
+            proto.create.session = session.pack()
+        batch = create_from_proto(proto.create, owner=proto.actor, now=now)
+        admit(batch, topic.settings, now)
+        if batch.headers is not None:
+            refuse_headers(batch.headers, batch.refused)
+        return CreateStep(topic, batch), batch.refused
+    if change == "edit":
+        changes = OwnerChanges.from_proto(proto.edit, now=now)
+        edits = changes.edits(list(range(len(changes.ids))))
+        return EditStep(topic, proto.actor, edits), changes.refused(topic.settings, now)
+    if change == "cancel":
+        ids = list(proto.cancel.ids)
+        check_count(len(ids))
+        return CancelStep(topic, proto.actor, ids), refused_ids(ids)
+    if change == "settle":
+        return _settle_step(proto, topic, now), {}
+    raise InvalidArgument("a step needs a change: create, edit, cancel or settle")
+
+
+def _settle_step(proto: carrier.Step, topic: Topic, now: int) -> Step:
+    settle = proto.settle
+    ranges = rows_of(settle)
+    handed = handed_times(settle, ranges)
+    if settle.kind == carrier.DELETE:
+        return DeleteStep(topic, settle.lease, proto.actor, ranges, handed)
+    if settle.kind == carrier.RELEASE:
+        times = release_times(topic, settle, ranges, now)
+        return ReleaseStep(topic, settle.lease, proto.actor, ranges, times, handed)
+    raise InvalidArgument("within a transaction a lease is settled by delete or release")
+
+
+def _counted(step: Step) -> tuple[MetricSpec, int]:
+    if isinstance(step, CreateStep):
+        return CREATED, len(step.batch)
+    if isinstance(step, EditStep):
+        return EDITED, len(step.edits.ids)
+    if isinstance(step, CancelStep):
+        return CANCELLED, len(step.ids)
+    rows = 1 if step.rows is None else sum(end - start for start, end in step.rows)
+    return (DELETED if isinstance(step, DeleteStep) else RELEASED), rows
+
+
+def _times_of(step: Step) -> Iterator[int]:
+    """The times at which a step puts something on the timeline."""
+    if isinstance(step, CreateStep):
+        yield from step.batch.ts
+    elif isinstance(step, EditStep):
+        yield from (ts for ts in step.edits.ts or () if ts is not None)
+    elif isinstance(step, ReleaseStep):
+        yield from (step.ts,) if isinstance(step.ts, int) else step.ts
