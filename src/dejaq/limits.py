@@ -41,6 +41,9 @@ WORKER_CONCURRENCY_MAX = 10_000
 BACKOFF_MS_MAX = 30 * 24 * 3600 * 1000
 BACKOFF_FACTOR_MAX = 100
 
+ATTEMPTS_MAX = 1_000_000
+REASON_CHARS_MAX = 500
+
 CONNECTIONS_MAX = 10_000
 SESSIONS_MAX = 10_000
 # Frames a session may have waiting for their answer before the broker stops reading from it.

@@ -238,6 +238,59 @@ class NamelessTransactions(Around):
         return await self.inner.transact(replace(transaction, sequence=number), now)
 
 
+class DroppedDead(Around):
+    """What was leased too often is gone, and nowhere else."""
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        lease = await self.inner.lease(topic, request, now)
+        if lease is not None and lease.dead and request.dead_letter is not None:
+            page = await self.inner.browse(request.dead_letter, Filter(), None, 1_000, now)
+            for message in page.messages:
+                await self.inner.cancel(request.dead_letter, message.producer_group, [message.id], now)
+        return lease
+
+
+class IgnoredLimit(Around):
+    """A message may be leased for ever."""
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        return await self.inner.lease(topic, replace(request, dead_letter=None), now)
+
+
+class RejectDeletes(Around):
+    """What is rejected is deleted."""
+
+    async def reject(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Any, dead: Topic, reason: str, now: int
+    ) -> Outcomes:
+        return await self.inner.delete(topic, lease_id, consumer, rows, now)
+
+
+class RedriveDrops(Around):
+    """What meets its id where it came from is removed all the same."""
+
+    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
+        outcomes = await self.inner.redrive(topic, target, ids, now)
+        for row, code in outcomes.codes.items():
+            (found,) = await self.inner.get(topic, [ids[row]], now)
+            if code is Code.ID_TAKEN and found is not None:
+                await self.inner.cancel(topic, found.producer_group, [ids[row]], now)
+        return outcomes
+
+
+class NoBackoff(Around):
+    """A lost message is due at the end of its lease, whatever the topic says."""
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        settings = replace(topic.settings, expiry_backoff="")
+        plain = replace(topic, settings=settings)
+        await self.inner.put_topic(plain)
+        try:
+            return await self.inner.lease(plain, request, now)
+        finally:
+            await self.inner.put_topic(topic)
+
+
 # Each bug, a check that finds it, and whether the model can see it.
 BUGS: dict[type[Around], tuple[str, bool]] = {
     NoVersionCheck: ("settle.a_stale_holder_is_fenced_off", True),
@@ -261,6 +314,11 @@ BUGS: dict[type[Around], tuple[str, bool]] = {
     CutBodies: ("create.bodies_of_every_size_come_back", True),
     StepByStep: ("steps.a_refusal_undoes_everything", True),
     NamelessTransactions: ("steps.a_repeat_is_known_by_its_name", True),
+    DroppedDead: ("dead_letters.a_message_leased_too_often_is_moved", True),
+    IgnoredLimit: ("dead_letters.a_message_leased_too_often_is_moved", True),
+    RejectDeletes: ("dead_letters.reject_moves_at_once", True),
+    RedriveDrops: ("dead_letters.redrive_meets_conditions", False),
+    NoBackoff: ("dead_letters.a_lost_message_waits_for_its_back_off", True),
     ReusedNumbers: ("topics.numbers_are_never_used_again", False),
 }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, bucket_of, generated_ids, valid_ids
-from dejaq.domain.topic import TopicSettings
+from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.domain.transitions import check_ts
 from dejaq.errors import Code, error_of
 
@@ -95,7 +95,8 @@ class LeaseSet:
 
     Row numbers stay valid for the life of the lease. `rows` lists the number of each row where they are not
     plainly 0 to n-1: rows of several runs brought into one order, or what is left of a lease that is pushed
-    again. `attempts` and `priorities` are None where every row has 1 and 0.
+    again. `attempts` and `priorities` are None where every row has 1 and 0. `dead` says how many messages the same
+    step moved to the dead-letter topic; a set without rows did nothing else.
     """
 
     lease_id: int
@@ -108,6 +109,7 @@ class LeaseSet:
     priorities: list[int] | None = None
     headers: list[bytes] | None = None
     rows: list[int] | None = None
+    dead: int = 0
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -149,7 +151,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Ask for what is due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max` bytes."""
+    """Ask for what is due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max` bytes.
+
+    With `dead_letter` the topic's `max_attempts` holds: a message that has had so many leases is moved there instead,
+    and counts as one of the rows.
+    """
 
     buckets: Sequence[int]
     consumer: str
@@ -157,6 +163,7 @@ class LeaseRequest:
     expires: int
     rows_max: int = limits.LEASE_ROWS_MAX
     bytes_max: int = limits.BATCH_BYTES_MAX
+    dead_letter: Topic | None = None
 
 
 def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:

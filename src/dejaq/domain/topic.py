@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 
 from dejaq import limits
+from dejaq.domain.backoff import Backoff
 from dejaq.errors import Code, error_of
 
 _NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
@@ -68,6 +69,18 @@ class TopicSettings:
         },
     )
 
+    max_attempts: int = field(
+        default=0,
+        metadata={"doc": "Leases a message may have; then it goes to the dead-letter topic. 0: no limit."},
+    )
+    dead_letter: str = field(
+        default="", metadata={"doc": "The topic that dead letters go to. Empty: the topic's name and `.dead`."}
+    )
+    expiry_backoff: str = field(
+        default="",
+        metadata={"doc": "How long a message waits after a lost lease, such as `exponential:1s:5m:0.5`. Empty: not."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -75,6 +88,7 @@ class TopicSettings:
             "max_future_ms": (0, limits.TS_MS_MAX),
             "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
             "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+            "max_attempts": (0, limits.ATTEMPTS_MAX),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
@@ -83,6 +97,10 @@ class TopicSettings:
 
         if not isinstance(self.journal, bool):
             raise error_of(Code.INVALID_SETTING, f"journal={self.journal!r} is not true or false")
+        if self.dead_letter and _NAME.fullmatch(self.dead_letter) is None:
+            raise error_of(Code.INVALID_SETTING, f"dead_letter={self.dead_letter[:140]!r} is not a topic name")
+        if self.expiry_backoff:
+            Backoff.parse(self.expiry_backoff)
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Plain values, for JSON."""
@@ -120,6 +138,11 @@ class Topic:
     settings: TopicSettings
     state: TopicState = TopicState.LIVE
     created_ms: int = 0
+
+    @property
+    def dead_letter_name(self) -> str:
+        """The topic that its dead letters go to."""
+        return self.settings.dead_letter or f"{self.name}.dead"
 
     def in_state(self, state: TopicState) -> Topic:
         """The same topic in another state."""

@@ -8,6 +8,8 @@ that writes the change. Where many rows share one standing (a lease set), one an
                   available ◀──────          │ release, expiry
                      │   move, edit          │
                      └── cancel ─────────────┼───────────────────▶ gone
+                            too many leases  │ reject
+                     └───────────────────────┴──────────▶ the dead-letter topic
 """
 
 from __future__ import annotations
@@ -83,6 +85,13 @@ def decide_by_owner(standing: Standing | None, *, owner: str, now: int, version:
     if version is not None and standing.version != version:
         return Code.VERSION_CONFLICT
     return Code.OK
+
+
+def decide_redrive(standing: Standing | None, *, now: int) -> Code:
+    """A dead letter may be sent back by anyone who runs the system, unless a consumer works on it."""
+    if standing is None:
+        return Code.NOT_FOUND
+    return Code.LEASED if standing.lock_consumer and standing.ts > now else Code.OK
 
 
 def check_ts(ts: int, *, now: int, max_future_ms: int) -> Code:

@@ -135,6 +135,14 @@ class Storage(Protocol):
         """Lease what is free and due up to `request.until`, earliest first, then lower priority first.
 
         Rows come sorted by (ts, priority). An expired lease makes its rows due at its end. None: nothing is due.
+
+        With `request.dead_letter` rows whose attempts have reached the topic's `max_attempts` are not leased: the same
+        commit moves them to that topic as natural ids, due now, with no attempts, and with their history in headers
+        (`domain.dead_letter`); where the id is taken there, under another. TOPIC_NOT_FOUND when that topic is not in
+        the store or is being deleted; then nothing is changed.
+
+        Where the topic has an `expiry_backoff`, `lease`, `edit` and `cancel` first put every row whose lease has ended
+        back on the timeline, that much behind the end, with a new version; a row that may have no other lease stays.
         """
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
@@ -205,6 +213,26 @@ class Storage(Protocol):
         first step that has a row that does not succeed, for the lowest such row; a message that an earlier row has
         named is DUPLICATE_IN_BATCH. A repeat of what was done, by its name, is ALREADY_EXISTS and changes nothing.
         Raises DIFFERENT_STORES where the topics have no one commit in common.
+        """
+
+    async def reject(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        dead_letter: Topic,
+        reason: str,
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Move rows of a live lease to the dead-letter topic, as `lease` does: OK or LEASE_LOST by row number."""
+
+    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
+        """Move messages that nobody holds to `target`: OK, NOT_FOUND, LEASED, or ID_TAKEN there.
+
+        Each gets the id, headers and owner it had before it died, is due now and has no attempts. The journal tells of
+        a cancel here and a create there. TOPIC_NOT_FOUND, and nothing changed, when `target` takes no messages.
         """
 
     # The journal

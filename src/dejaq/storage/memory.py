@@ -10,16 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from dejaq.domain import transitions
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.dead_letter import EXHAUSTED, exhausted
 from dejaq.domain.message import Message, status_of
-from dejaq.domain.topic import Topic
+from dejaq.domain.topic import Topic, TopicState
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.memory_dead import Passage, delays_of
 from dejaq.storage.memory_deciding import cell, check_times, decide_create, decide_step, message_of, settle
 from dejaq.storage.memory_journal import MemoryJournal
 from dejaq.storage.memory_snapshot import MemorySnapshot
-from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
-from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
+from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline, lease_set
+from dejaq.storage.outbox import DEAD_LETTERED, DELETED, EXTENDED, RECALLED, RELEASED
 from dejaq.storage.steps import (
     CancelStep,
     CreateStep,
@@ -130,7 +132,7 @@ class MemoryStorage:
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change what the owner may change; a changed message has a new version and no lock."""
         timeline = self._timeline(topic)
-        self._journal.lapse(topic, timeline, now)
+        self._lapse(topic, timeline, now)
         version = self._next_version()
         outcomes = Outcomes(len(edits.ids))
         changed: dict[int, HeldMessage] = {}
@@ -163,7 +165,7 @@ class MemoryStorage:
     async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
         """Remove messages that nobody holds."""
         timeline = self._timeline(topic)
-        self._journal.lapse(topic, timeline, now)
+        self._lapse(topic, timeline, now)
         outcomes = Outcomes(len(ids))
         cancelled: list[str] = []
         for row, message_id in enumerate(ids):
@@ -183,44 +185,52 @@ class MemoryStorage:
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is free and due, earliest first, then lower priority first."""
         timeline = self._timeline(topic)
-        self._journal.lapse(topic, timeline, now)
+        limit = self._limit(topic, request)
+        self._lapse(topic, timeline, now)
         chosen: list[HeldMessage] = []
+        dead: list[HeldMessage] = []
         skipped: list[HeldMessage] = []
         size = 0
         for message in timeline.due(request.buckets, max(request.until, now)):
-            if len(chosen) == request.rows_max or (chosen and size + message.size > request.bytes_max):
+            if len(chosen) + len(dead) == request.rows_max or (chosen and size + message.size > request.bytes_max):
                 skipped.append(message)
                 break
-            if _may_lease(message, request, now):
+            if not _may_lease(message, request, now):
+                skipped.append(message)
+            elif exhausted(message.attempts, limit):
+                dead.append(message)
+            else:
                 chosen.append(message)
                 size += message.size
-            else:
-                skipped.append(message)
         for message in skipped:
             timeline.hold(message, message.ts)
-        lease = self._hold(topic, chosen, request) if chosen else None
-        self._journal.commit(now)
-        return lease
+        return self._grant(topic, chosen, dead, request, now)
 
-    async def lease_these(self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int) -> LeaseSet | None:
-        """Lease exactly these messages, in this order; None when `request` does not allow one of them.
+    async def lease_these(
+        self, topic: Topic, ids: Sequence[str], request: LeaseRequest, now: int, *, dead: Sequence[str] = ()
+    ) -> LeaseSet | None:
+        """Lease exactly these messages, in this order, and bury `dead`; None when `request` does not allow one of them.
 
         For comparing a storage with this one: among messages of equal time and priority the choice is free.
         """
         timeline = self._timeline(topic)
-        self._journal.lapse(topic, timeline, now)
-        found = [timeline.find(message_id) for message_id in ids]
-        chosen = [
+        limit = self._limit(topic, request)
+        self._lapse(topic, timeline, now)
+        leasable = [
             message
-            for message in found
+            for message in map(timeline.find, (*ids, *dead))
             if message is not None and message.bucket in request.buckets and _may_lease(message, request, now)
         ]
-        lease = self._hold(topic, chosen, request) if chosen and len(chosen) == len(ids) else None
-        self._journal.commit(now)
-        return lease
+        chosen = [message for message in leasable if not exhausted(message.attempts, limit)]
+        buried = [message for message in leasable if exhausted(message.attempts, limit)]
+        if (len(chosen), len(buried)) != (len(ids), len(dead)):
+            return None
+        return self._grant(topic, chosen, buried, request, now)
 
     async def leasable(self, topic: Topic, request: LeaseRequest, now: int) -> list[Message]:
-        """Every message that `request` might lease, without its row and byte limits, by (ts, priority)."""
+        """Every message that `request` might lease or bury, without its row and byte limits, by (ts, priority)."""
+        self._lapse(topic, self._timeline(topic), now)
+        self._journal.commit(now)
         messages = [m for m in self._timeline(topic).all() if m.bucket in request.buckets]
         messages = [m for m in messages if _may_lease(m, request, now)]
         return [m.message(topic.name) for m in sorted(messages, key=lambda m: (m.ts, m.priority))]
@@ -242,7 +252,7 @@ class MemoryStorage:
             for message in lease.messages():
                 if message.ts > now:
                     ends.setdefault(message.ts, []).append(message)
-            sets += [_lease_set(lease, expires=end, messages=ends[end]) for end in sorted(ends)]
+            sets += [lease_set(lease, expires=end, messages=ends[end]) for end in sorted(ends)]
         return sets
 
     async def delete(
@@ -326,6 +336,7 @@ class MemoryStorage:
             timeline.leave_lease(message)
             message.version = message.before or version
             message.attempts -= 1
+            message.first_lease, message.last_lease = message.leased_before
             timeline.place(message, message.due)
 
         lease = timeline.leases.get(lease_id)
@@ -341,6 +352,11 @@ class MemoryStorage:
         done = self._transactions.seen_counters(transaction.session, now)
         if transaction.sequence in done:
             return Verdict(Code.ALREADY_EXISTS)
+        for step in transaction.steps:
+            # Before anything is decided, since it changes versions.
+            if step.topic.settings.expiry_backoff:
+                self._lapse(step.topic, self._timeline(step.topic), now)
+        self._journal.commit(now)
         names = Names()
         for number, step in enumerate(transaction.steps):
             outcomes, ids = decide_step(self._timeline(step.topic), step, now)
@@ -364,6 +380,40 @@ class MemoryStorage:
             await self.delete(step.topic, step.lease_id, step.consumer, step.rows, now, step.handed_us)
         else:
             await self.release(step.topic, step.lease_id, step.consumer, step.rows, step.ts, now, step.handed_us)
+
+    async def reject(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        dead_letter: Topic,
+        reason: str,
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Move rows of a live lease to the dead-letter topic."""
+        self._check_live(dead_letter)
+        timeline = self._timeline(topic)
+        lease = timeline.leases.get(lease_id)
+        outcomes, settled = settle(lease, consumer, rows, now, lambda message, _: None)
+        self._journal.settled(DEAD_LETTERED, topic, lease, settled, handed_us=handed_us)
+        self._bury(topic, dead_letter, [message for _, message in settled], reason, now)
+        self._journal.commit(now)
+        return outcomes
+
+    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
+        """Move dead letters to where they may live again."""
+        self._check_live(target)
+        if target.number == topic.number:
+            raise error_of(Code.INVALID_ARGUMENT, f"{topic.name!r} cannot be redriven to itself")
+        self._lapse(topic, self._timeline(topic), now)
+        outcomes, left, came = self._passage(topic, target, now).redrive(ids)
+        for owner in dict.fromkeys(message.owner for message in left):
+            self._journal.cancelled(topic, owner, [message.id for message in left if message.owner == owner])
+        self._journal.arrived(target, came)
+        self._journal.commit(now)
+        return outcomes
 
     # The journal
 
@@ -445,16 +495,75 @@ class MemoryStorage:
             ):
                 yield message
 
-    def _hold(self, topic: Topic, chosen: Iterable[HeldMessage], request: LeaseRequest) -> LeaseSet:
+    def _grant(
+        self,
+        topic: Topic,
+        chosen: Sequence[HeldMessage],
+        dead: Sequence[HeldMessage],
+        request: LeaseRequest,
+        now: int,
+    ) -> LeaseSet | None:
+        if dead:
+            assert request.dead_letter is not None
+            self._journal.dead_lettered(topic, dead)
+            self._bury(topic, request.dead_letter, dead, EXHAUSTED, now)
+        lease = self._hold(topic, chosen, request, now) if chosen else None
+        if lease is None and dead:
+            lease = LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[])
+        if lease is not None:
+            lease.dead = len(dead)
+        self._journal.commit(now)
+        return lease
+
+    def _bury(self, topic: Topic, target: Topic, dead: Sequence[HeldMessage], reason: str, now: int) -> None:
+        """Move messages to the dead-letter topic; the journal knows already that they left."""
+        self._journal.arrived(target, self._passage(topic, target, now).bury(dead, reason))
+
+    def _passage(self, topic: Topic, target: Topic, now: int) -> Passage:
+        return Passage(
+            topic, self._timeline(topic), target, self._timeline(target), version=self._next_version(), now=now
+        )
+
+    def _lapse(self, topic: Topic, timeline: Timeline, now: int) -> None:
+        """Tell of each lease that has ended unsettled, once, and put its rows where the back-off says."""
+        for lease in list(timeline.leases.values()):
+            ends: dict[int, list[HeldMessage]] = {}
+            for message in lease.messages():
+                if message.ts <= now and message.row not in lease.told:
+                    ends.setdefault(message.ts, []).append(message)
+                    lease.told.add(message.row)
+            for _, messages in sorted(ends.items()):
+                delays = delays_of(topic.settings, messages)
+                self._journal.expired(topic, lease, messages, delays)
+                for message, delay in zip(messages, delays, strict=True):
+                    if delay:
+                        timeline.leave_lease(message)
+                        message.version = self._next_version()
+                        timeline.place(message, message.ts + delay)
+
+    def _limit(self, topic: Topic, request: LeaseRequest) -> int:
+        """How many leases a message may have; without a place for the dead there is no limit."""
+        if request.dead_letter is None:
+            return 0
+        self._check_live(request.dead_letter)
+        return topic.settings.max_attempts
+
+    def _check_live(self, topic: Topic) -> None:
+        self._check_open()
+        stored = self._topics.get(topic.number)
+        if stored is None or stored.state is TopicState.DELETING:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not there to take messages")
+
+    def _hold(self, topic: Topic, chosen: Iterable[HeldMessage], request: LeaseRequest, now: int) -> LeaseSet:
         timeline = self._timeline(topic)
         lease = HeldLease(lease_id=self._next_version(), consumer=request.consumer)
         messages = list(chosen)
         for message in messages:
-            timeline.enter_lease(message, lease)
+            timeline.enter_lease(message, lease, now)
             message.version = lease.lease_id
             message.attempts += 1
             timeline.hold(message, request.expires)
-        granted = _lease_set(lease, expires=request.expires, messages=messages)
+        granted = lease_set(lease, expires=request.expires, messages=messages)
         self._journal.leased(topic, granted)
         return granted
 
@@ -474,25 +583,6 @@ class MemoryStorage:
 def _may_lease(message: HeldMessage, request: LeaseRequest, now: int) -> bool:
     code = transitions.decide_lease(message.standing(), until=request.until, expires=request.expires, now=now)
     return code is Code.OK
-
-
-def _lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage]) -> LeaseSet:
-    attempts = [message.attempts for message in messages]
-    priorities = [message.priority for message in messages]
-    headers = [message.headers for message in messages]
-    numbers = [message.row for message in messages]
-    return LeaseSet(
-        lease_id=lease.lease_id,
-        consumer=lease.consumer,
-        expires=expires,
-        spans=[IdSpan(len(messages), ids=[message.id for message in messages])],
-        ts=[message.due for message in messages],
-        bodies=[message.body for message in messages],
-        attempts=attempts if any(count != 1 for count in attempts) else None,
-        priorities=priorities if any(priorities) else None,
-        headers=headers if any(headers) else None,
-        rows=numbers if numbers != list(range(len(lease.rows))) else None,
-    )
 
 
 def _position(message: HeldMessage) -> bytes:

@@ -11,8 +11,8 @@ from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1.journal_pb2 import EventKind
 from dejaq.storage.base import Edits
-from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
-from dejaq.storage.outbox import CANCELLED, EDITED, EXPIRED, MOVED, Outbox
+from dejaq.storage.memory_timeline import HeldLease, HeldMessage
+from dejaq.storage.outbox import CANCELLED, CREATED, DEAD_LETTERED, EDITED, EXPIRED, MOVED, Outbox
 
 
 class MemoryJournal:
@@ -80,25 +80,55 @@ class MemoryJournal:
         if outbox is not None:
             outbox.leased(topic.name, lease)
 
-    def lapse(self, topic: Topic, timeline: Timeline, now: int) -> None:
-        """Tell of each lease that has ended unsettled, once."""
+    def expired(self, topic: Topic, lease: HeldLease, messages: Sequence[HeldMessage], delays: Sequence[int]) -> None:
+        """Rows of a lease that ended together unsettled; each waits so long behind that end."""
         outbox = self.of(topic)
-        if outbox is None:
-            return
-        for lease in timeline.leases.values():
-            ends: dict[int, list[HeldMessage]] = {}
-            for message in lease.messages():
-                if message.ts <= now and message.row not in lease.told:
-                    ends.setdefault(message.ts, []).append(message)
-                    lease.told.add(message.row)
-            for expires, messages in sorted(ends.items()):
-                outbox.settled(
-                    EXPIRED,
+        if outbox is not None and messages:
+            outbox.settled(
+                EXPIRED,
+                topic.name,
+                consumer=lease.consumer,
+                lease_id=lease.lease_id,
+                spans=_spans(messages),
+                expires=messages[0].ts,
+                ts=[m.ts + delay for m, delay in zip(messages, delays, strict=True)] if any(delays) else [],
+            )
+
+    def dead_lettered(
+        self,
+        topic: Topic,
+        messages: Sequence[HeldMessage],
+        *,
+        consumer: str = "",
+        lease_id: int = 0,
+        handed_us: Sequence[int] = (),
+    ) -> None:
+        """Messages left for the dead-letter topic."""
+        outbox = self.of(topic)
+        if outbox is not None and messages:
+            outbox.settled(
+                DEAD_LETTERED,
+                topic.name,
+                consumer=consumer,
+                lease_id=lease_id,
+                spans=_spans(messages),
+                handed_us=handed_us,
+            )
+
+    def arrived(self, topic: Topic, messages: Sequence[HeldMessage]) -> None:
+        """Messages came from another topic."""
+        outbox = self.of(topic)
+        if outbox is not None:
+            for owner in dict.fromkeys(message.owner for message in messages):
+                own = [message for message in messages if message.owner == owner]
+                outbox.changed(
+                    CREATED,
                     topic.name,
-                    consumer=lease.consumer,
-                    lease_id=lease.lease_id,
-                    spans=_spans(messages),
-                    expires=expires,
+                    owner=owner,
+                    ids=[message.id for message in own],
+                    ts=[message.ts for message in own],
+                    priorities=[message.priority for message in own],
+                    bodies=[message.body for message in own],
                 )
 
     def settled(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from dejaq import limits
+from dejaq.domain.batch import IdSpan, LeaseSet
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
@@ -37,6 +38,10 @@ class HeldMessage:
     row: int = 0
     due: int = 0
     before: int = 0
+    # When it was first and last leased, and both as they were before the present lease.
+    first_lease: int = 0
+    last_lease: int = 0
+    leased_before: tuple[int, int] = (0, 0)
     # The number of its valid entry in the bucket's heap; 0 when it is gone.
     entry: int = 0
 
@@ -165,13 +170,16 @@ class Timeline:
         """The position of the first message in `buckets`."""
         return min((heap[0][0] for bucket in buckets if (heap := self._trimmed(bucket))), default=None)
 
-    def enter_lease(self, message: HeldMessage, lease: HeldLease) -> None:
+    def enter_lease(self, message: HeldMessage, lease: HeldLease, now: int) -> None:
         """Make `message` the next row of `lease`; an expired lease on it ends."""
         lost = message.lease is not None
         self.leave_lease(message)
         self.leases[lease.lease_id] = lease
         message.lease, message.row, message.due = lease, len(lease.rows), message.ts
         message.before = 0 if lost else message.version
+        message.leased_before = (message.first_lease, 0 if lost else message.last_lease)
+        message.first_lease = message.first_lease or now
+        message.last_lease = now
         lease.rows.append(message)
         lease.left += 1
 
@@ -203,3 +211,23 @@ class Timeline:
         while heap and heap[0][3].entry != heap[0][2]:
             heapq.heappop(heap)
         return heap
+
+
+def lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage]) -> LeaseSet:
+    """Rows of a lease that end together, as columns."""
+    attempts = [message.attempts for message in messages]
+    priorities = [message.priority for message in messages]
+    headers = [message.headers for message in messages]
+    numbers = [message.row for message in messages]
+    return LeaseSet(
+        lease_id=lease.lease_id,
+        consumer=lease.consumer,
+        expires=expires,
+        spans=[IdSpan(len(messages), ids=[message.id for message in messages])],
+        ts=[message.due for message in messages],
+        bodies=[message.body for message in messages],
+        attempts=attempts if any(count != 1 for count in attempts) else None,
+        priorities=priorities if any(priorities) else None,
+        headers=headers if any(headers) else None,
+        rows=numbers if numbers != list(range(len(lease.rows))) else None,
+    )

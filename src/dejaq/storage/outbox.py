@@ -13,6 +13,7 @@ EXTENDED, RELEASED, DELETED = journal.EVENT_EXTENDED, journal.EVENT_RELEASED, jo
 EXPIRED, RECALLED = journal.EVENT_EXPIRED, journal.EVENT_RECALLED
 MOVED, EDITED, CANCELLED = journal.EVENT_MOVED, journal.EVENT_EDITED, journal.EVENT_CANCELLED
 TOPIC_DROPPED = journal.EVENT_TOPIC_DROPPED
+DEAD_LETTERED = journal.EVENT_DEAD_LETTERED
 
 
 class Outbox:
@@ -89,7 +90,7 @@ class Outbox:
         bodies: Sequence[bytes] = (),
         priorities: Sequence[int] = (),
     ) -> None:
-        """Messages were moved, edited or cancelled by their owner."""
+        """Messages were moved, edited or cancelled by their owner, or came from another topic."""
         if not ids:
             return
         events = self._record.events.add(kind=kind, topic=topic, actor=owner)

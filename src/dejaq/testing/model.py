@@ -66,10 +66,10 @@ class StorageMachine(RuleBasedStateMachine):
     def _run(self, step: Coroutine[object, object, T]) -> T:
         return self._loop.run_until_complete(step)
 
-    @initialize()
-    def begin(self) -> None:
-        """Open both."""
-        self._run(self._pair.open())
+    @initialize(limit=st.sampled_from([0, 0, 1, 2]), backoff=st.sampled_from(["", "", "exponential:50ms:1s:0.5"]))
+    def begin(self, limit: int, backoff: str) -> None:
+        """Open both, with a topic that may have a limit of attempts and a wait after a lost lease."""
+        self._run(self._pair.open(max_attempts=limit, expiry_backoff=backoff))
 
     def teardown(self) -> None:
         """Close both."""
@@ -169,7 +169,7 @@ class StorageMachine(RuleBasedStateMachine):
         lease_ms=_LEASES,
     )
     def settle_rows(self, kind: Settle, pick: int, part: list[int], delay: int, lease_ms: int) -> None:
-        """Delete, extend, release or recall some rows of a lease, live or not."""
+        """Delete, extend, release, recall or reject some rows of a lease, live or not."""
         lease = self._picked_lease(pick)
         rows = [(row, row + 1) for row in sorted({row % lease.count for row in part})]
         self._run(self._pair.settle(kind, lease, rows=rows, stranger=False, delay=delay, lease_ms=lease_ms))
@@ -183,7 +183,7 @@ class StorageMachine(RuleBasedStateMachine):
         lease_ms=_LEASES,
     )
     def settle_lease(self, kind: Settle, pick: int, stranger: bool, delay: int, lease_ms: int) -> None:
-        """Delete, extend, release or recall a whole lease, now and then one of somebody else."""
+        """Delete, extend, release, recall or reject a whole lease, now and then one of somebody else."""
         lease = self._picked_lease(pick)
         self._run(self._pair.settle(kind, lease, rows=None, stranger=stranger, delay=delay, lease_ms=lease_ms))
 
@@ -224,6 +224,11 @@ class StorageMachine(RuleBasedStateMachine):
     def transact(self, plans: list[Plan], back: int) -> None:
         """Do several steps together, now and then under a name that was used."""
         self._run(self._pair.transact(plans, back=back))
+
+    @rule(picks=st.lists(_PICK, min_size=1, max_size=3))
+    def redrive(self, picks: list[int]) -> None:
+        """Send dead letters back."""
+        self._run(self._pair.redrive(picks))
 
     # Rules that take nothing are chosen too often, so these share one.
     @rule(event=st.sampled_from(["restart", "trim journal", *_PASSING]))

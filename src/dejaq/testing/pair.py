@@ -58,6 +58,7 @@ class Settle(Enum):
     RELEASE = auto()
     RELEASE_EACH = auto()
     RECALL = auto()
+    REJECT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Pair:
         self._real: Storage = factory()
         self._model = MemoryStorage()
         self._topic = Topic("model", 1, TopicSettings(buckets=BUCKETS))
+        self._dead = Topic("model.dead", 2, TopicSettings(buckets=2))
         self._sequences = [0] * _SESSIONS
         self._versions: dict[str, dict[int, int]] = {}
         self._transactions = 0
@@ -106,13 +108,16 @@ class Pair:
         self.leases: list[LeasePair] = []
         self.ids: list[str] = []
 
-    async def open(self) -> None:
-        """Open both and make the topic."""
+    async def open(self, *, max_attempts: int = 0, expiry_backoff: str = "") -> None:
+        """Open both, and make the topic and the one for its dead letters."""
         await self._real.open(self.now)
         await self._model.open(self.now)
-        self._topic = replace(self._topic, number=await self._real.next_topic_number())
-        await self._real.put_topic(self._topic)
-        await self._model.put_topic(self._topic)
+        chosen = TopicSettings(buckets=BUCKETS, max_attempts=max_attempts, expiry_backoff=expiry_backoff)
+        self._topic = replace(self._topic, number=await self._real.next_topic_number(), settings=chosen)
+        self._dead = replace(self._dead, number=await self._real.next_topic_number())
+        for topic in (self._topic, self._dead):
+            await self._real.put_topic(topic)
+            await self._model.put_topic(topic)
 
     async def close(self) -> None:
         """Close both."""
@@ -227,21 +232,37 @@ class Pair:
             until=self.now + ahead,
             expires=self.now + ahead + lease_ms,
             rows_max=rows_max,
+            dead_letter=self._dead,
         )
         free = await self._model.leasable(self._topic, request, self.now)
         real = await self._real.lease(self._topic, request, self.now)
         if real is None:
             assert not free, f"nothing was leased, although {[m.id for m in free]} are due"
             return
-        check_shape(real, request)
-        keys = list(zip(real.ts, priorities_of(real), strict=True))
-        assert keys == [(m.ts, m.priority) for m in free[: len(keys)]], "what was leased was not next"
+        still = await self._real.get(self._topic, [m.id for m in free], self.now)
+        died = [message for message, left in zip(free, still, strict=True) if left is None]
+        assert len(died) == real.dead, f"{real.dead} were moved, {[m.id for m in died]} are gone"
+        if len(real):
+            check_shape(real, request)
+        keys = [*zip(real.ts, priorities_of(real), strict=True), *((m.ts, m.priority) for m in died)]
+        assert sorted(keys) == [(m.ts, m.priority) for m in free[: len(keys)]], "what was leased was not next"
         numbers = numbers_of(real)
         by_number = [real.ids()[numbers.index(number)] for number in range(len(real))]
-        model = await self._model.lease_these(self._topic, by_number, request, self.now)
+        model = await self._model.lease_these(
+            self._topic, by_number, request, self.now, dead=[message.id for message in died]
+        )
         assert model is not None, f"{by_number} were leased, which may not be"
         assert _rows(real) == _rows(model)
-        self.leases.append(LeasePair(real, model))
+        if len(real):
+            self.leases.append(LeasePair(real, model))
+
+    async def redrive(self, picks: Sequence[int]) -> None:
+        """Move dead letters back."""
+        there = [message.id for message in await self._browse(self._model, Filter(), limit=1_000, topic=self._dead)]
+        ids = [[*there, "nobody"][pick % (len(there) + 1)] for pick in picks]
+        expected = listed(await self._model.redrive(self._dead, self._topic, ids, self.now), len(ids))
+        codes = listed(await self._real.redrive(self._dead, self._topic, ids, self.now), len(ids))
+        assert codes == expected, f"redrive answered {codes}, the model {expected}"
 
     async def settle(
         self,
@@ -285,6 +306,8 @@ class Pair:
             rows = rows or [(0, count)]
             times = [now + delay + place for place in range(count)]
             answer = storage.release(topic, lease_id, consumer, rows, times, now)
+        elif kind is Settle.REJECT:
+            answer = storage.reject(topic, lease_id, consumer, rows, self._dead, "no use", now)
         else:
             answer = storage.recall(topic, lease_id, consumer, rows, now)
         return await settled(answer, replace(lease, rows=None), rows)
@@ -348,6 +371,8 @@ class Pair:
 
     async def compare(self) -> None:
         """Everything that can be seen is the same in both."""
+        buried = await self._browse(self._model, Filter(), limit=1_000, topic=self._dead)
+        assert _plain(await self._browse(self._real, Filter(), limit=4, topic=self._dead)) == _plain(buried)
         expected = await self._browse(self._model, Filter(), limit=1_000)
         found = await self._browse(self._real, Filter(), limit=4)
         assert _plain(found) == _plain(expected)
@@ -371,8 +396,9 @@ class Pair:
             assert record.sequence == self._journalled, f"record {record.sequence} instead of {self._journalled}"
             assert record.at_ms == self.now, "a record has the time of another change"
             self._replay.follow(events_of(record))
-        found = await self._browse(self._real, Filter(), limit=1_000)
-        assert self._replay.standing(self._topic.name, self.now) == described(found, self.now)
+        for topic in (self._topic, self._dead):
+            found = await self._browse(self._real, Filter(), limit=1_000, topic=topic)
+            assert self._replay.standing(topic.name, self.now) == described(found, self.now)
 
     async def trim_journal(self) -> None:
         """Forget the records that were read."""
@@ -432,11 +458,13 @@ class Pair:
             found = await self._browse(self._real, where, limit=3)
             assert _plain(found) == _plain(await self._browse(self._model, where, limit=1_000)), where
 
-    async def _browse(self, storage: Storage, where: Filter, *, limit: int) -> list[Message]:
+    async def _browse(
+        self, storage: Storage, where: Filter, *, limit: int, topic: Topic | None = None
+    ) -> list[Message]:
         messages: list[Message] = []
         cursor: bytes | None = None
         while True:
-            page = await storage.browse(self._topic, where, cursor, limit, self.now)
+            page = await storage.browse(topic or self._topic, where, cursor, limit, self.now)
             messages += page.messages
             cursor = page.cursor
             if cursor is None:

@@ -198,7 +198,11 @@ def _released(told: Told, event: Event) -> Told:
 
 def _expired(told: Told, event: Event) -> Told:
     assert event.expires == told.ts, f"{told.id} ends at {told.ts} and not at {event.expires}"
-    return replace(_held(told, event), lock_consumer="", lease=0)
+    return replace(_held(told, event), ts=event.ts or told.ts, lock_consumer="", lease=0)
+
+
+def _dead_lettered(told: Told, event: Event) -> None:
+    _held(told, event)
 
 
 def _recalled(told: Told, event: Event) -> Told:
@@ -234,6 +238,7 @@ _STEPS = {
     "expired": _expired,
     "recalled": _recalled,
     "deleted": _deleted,
+    "dead_lettered": _dead_lettered,
     "moved": _changed,
     "edited": _changed,
     "cancelled": _cancelled,

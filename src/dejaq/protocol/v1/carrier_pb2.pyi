@@ -15,11 +15,13 @@ class SettleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXTEND: _ClassVar[SettleKind]
     RELEASE: _ClassVar[SettleKind]
     GIVE_BACK: _ClassVar[SettleKind]
+    REJECT: _ClassVar[SettleKind]
 SETTLE_KIND_UNSPECIFIED: SettleKind
 DELETE: SettleKind
 EXTEND: SettleKind
 RELEASE: SettleKind
 GIVE_BACK: SettleKind
+REJECT: SettleKind
 
 class ClientFrame(_message.Message):
     __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled")
@@ -211,7 +213,7 @@ class Unsubscribe(_message.Message):
     def __init__(self) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative", "handed_us")
+    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative", "handed_us", "reason")
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +221,7 @@ class Settle(_message.Message):
     TS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
     HANDED_US_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     kind: SettleKind
     lease: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
@@ -226,7 +229,8 @@ class Settle(_message.Message):
     ts: _containers.RepeatedScalarFieldContainer[int]
     relative: bool
     handed_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    reason: str
+    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class IdSpan(_message.Message):
     __slots__ = ("count", "prefix", "first")
@@ -455,6 +459,24 @@ class ScanColumns(_message.Message):
     attempts: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RedriveRequest(_message.Message):
+    __slots__ = ("topic", "target", "ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    target: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., target: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PurgeRequest(_message.Message):
+    __slots__ = ("topic", "ids")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MessageColumns(_message.Message):
     __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor")

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from dejaq.protocol.v1 import carrier_pb2 as dejaq_dot_v1_dot_carrier__pb2
+from dejaq.protocol.v1 import errors_pb2 as dejaq_dot_v1_dot_errors__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -81,6 +82,16 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
                 _registered_method=True)
+        self.Redrive = channel.unary_unary(
+                '/dejaq.v1.Carrier/Redrive',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.RedriveRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_errors__pb2.Outcomes.FromString,
+                _registered_method=True)
+        self.Purge = channel.unary_unary(
+                '/dejaq.v1.Carrier/Purge',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.PurgeRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_errors__pb2.Outcomes.FromString,
+                _registered_method=True)
 
 
 class CarrierServicer:
@@ -152,6 +163,19 @@ class CarrierServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Redrive(self, request, context):
+        """Dead letters: move them back to a topic, or remove them, whoever owns them. Outcomes by place in `ids`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Purge(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CarrierServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -199,6 +223,16 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Scan,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.SerializeToString,
+            ),
+            'Redrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Redrive,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.RedriveRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_errors__pb2.Outcomes.SerializeToString,
+            ),
+            'Purge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Purge,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.PurgeRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_errors__pb2.Outcomes.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -446,6 +480,60 @@ class Carrier:
             '/dejaq.v1.Carrier/Scan',
             dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Redrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Redrive',
+            dejaq_dot_v1_dot_carrier__pb2.RedriveRequest.SerializeToString,
+            dejaq_dot_v1_dot_errors__pb2.Outcomes.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Purge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Purge',
+            dejaq_dot_v1_dot_carrier__pb2.PurgeRequest.SerializeToString,
+            dejaq_dot_v1_dot_errors__pb2.Outcomes.FromString,
             options,
             channel_credentials,
             insecure,

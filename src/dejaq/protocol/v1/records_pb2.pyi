@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart")
+    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class Run(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
+    LASTS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     session: bytes
     first: int
@@ -28,10 +30,12 @@ class Run(_message.Message):
     attempts: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     apart: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ...) -> None: ...
+    firsts: _containers.RepeatedScalarFieldContainer[int]
+    lasts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires")
+    __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires", "granted_ms", "firsts")
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +43,8 @@ class Lease(_message.Message):
     DUES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_MS_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
     consumer: str
     runs: _containers.RepeatedScalarFieldContainer[bytes]
     starts: _containers.RepeatedScalarFieldContainer[int]
@@ -46,7 +52,9 @@ class Lease(_message.Message):
     dues: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     expires: int
-    def __init__(self, consumer: _Optional[str] = ..., runs: _Optional[_Iterable[bytes]] = ..., starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., dues: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., expires: _Optional[int] = ...) -> None: ...
+    granted_ms: int
+    firsts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, consumer: _Optional[str] = ..., runs: _Optional[_Iterable[bytes]] = ..., starts: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., dues: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., expires: _Optional[int] = ..., granted_ms: _Optional[int] = ..., firsts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Terms(_message.Message):
     __slots__ = ("expires", "masks", "reported")

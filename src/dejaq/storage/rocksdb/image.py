@@ -42,6 +42,9 @@ class Row:
     attempts: int
     headers: bytes
     apart: int
+    # When it was first and last leased; 0: never, or not known.
+    first: int = 0
+    last: int = 0
 
 
 @dataclass(slots=True)
@@ -233,6 +236,9 @@ class Image:
                 record.headers.extend([row.headers for row in rows])
             if any(row.apart for row in rows):
                 record.apart.extend([row.apart for row in rows])
+            if any(row.first or row.last for row in rows):
+                record.firsts.extend([row.first for row in rows])
+                record.lasts.extend([row.last for row in rows])
             self.add_run(batch, bucket, time_slice, owner, record)
 
     def remove_rows(self, batch: Batch, run: Run, mask: int, *, keep_bodies: bool = False) -> None:
@@ -272,6 +278,8 @@ class Image:
             attempts=attempts,
             headers=record.headers[row] if record.headers else b"",
             apart=record.apart[row] if record.apart else 0,
+            first=run.first_at(row),
+            last=run.last_at(row),
         )
 
     def body(self, run: Run, row: int) -> bytes:
@@ -371,8 +379,7 @@ class Image:
     def lapse(self, now: int, batch: Batch) -> None:
         """Offer the rows of every lease that has ended, and tell the journal once."""
         for lease, expires in self.leases.take_ended(now):
-            for part in lease.parts:
-                self.window(part.run.bucket).offer(Lost(lease, part, expires))
+            self.offer_lost(lease, expires)
             if self.outbox is not None and expires not in lease.reported:
                 spans = self.spans(lease, lease.terms[expires])
                 self.outbox.settled(
@@ -385,6 +392,11 @@ class Image:
                 )
                 lease.reported.add(expires)
                 self.write_terms(batch, lease)
+
+    def offer_lost(self, lease: Lease, expires: int) -> None:
+        """Have the rows of a lease that ended then considered again."""
+        for part in lease.parts:
+            self.window(part.run.bucket).offer(Lost(lease, part, expires))
 
     def spans(self, lease: Lease, rows: int) -> list[IdSpan]:
         """The ids of rows of a lease, in the order of their numbers."""
@@ -423,7 +435,8 @@ class Image:
         for place, start, count, due in zip(record.runs, record.starts, record.counts, record.dues, strict=True):
             run = self._leased_run(place)
             attempts = list(record.attempts[offset : offset + count]) or None
-            parts.append(Part(run, start, count, offset, due=due, attempts=attempts))
+            firsts = list(record.firsts[offset : offset + count]) or None
+            parts.append(Part(run, start, count, offset, due=due, attempts=attempts, firsts=firsts))
             standing |= ((run.live >> start) & masks.full(count)) << offset
             offset += count
         terms = {record.expires: standing}
@@ -434,7 +447,7 @@ class Image:
             terms = dict(zip(parsed.expires, map(masks.unpack, parsed.masks), strict=True))
             reported = {expires for expires, told in zip(parsed.expires, parsed.reported, strict=False) if told}
         terms = {expires: mask & standing for expires, mask in terms.items() if mask & standing}
-        lease = Lease(lease_id, record.consumer, parts, terms, reported=reported)
+        lease = Lease(lease_id, record.consumer, parts, terms, reported=reported, granted=record.granted_ms)
         self.leases.add(lease)
         for part in parts:
             part.run.free &= ~part.in_run(lease.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
@@ -16,7 +16,8 @@ class Part:
     """Rows [start, start + count) of a run, as rows [offset, offset + count) of a lease.
 
     `due` is the ts the rows had before this lease, where that is not the run's: the end of the lease they
-    were lost from. `attempts` lists their leases including this one; None means 1 each.
+    were lost from. `attempts` lists their leases including this one; None means 1 each. `firsts` lists when each was
+    first leased, where that was not by this lease. `lost` is the lease that they are taken from, while they are taken.
     """
 
     run: Run
@@ -25,6 +26,8 @@ class Part:
     offset: int
     due: int = 0
     attempts: list[int] | None = None
+    firsts: list[int] | None = None
+    lost: Lease | None = None
 
     def in_run(self, rows: int) -> int:
         """The rows of the lease that lie in this part, as a mask of the run."""
@@ -37,6 +40,25 @@ class Part:
     def attempts_at(self, run_row: int) -> int:
         """The leases of a row of the run, this one included."""
         return self.attempts[run_row - self.start] if self.attempts else 1
+
+    def first_at(self, run_row: int) -> int:
+        """When a row of the run was first leased; 0: by this lease, or not known."""
+        return self.firsts[run_row - self.start] if self.firsts else 0
+
+    def to_lease(self, rows: int) -> int:
+        """Rows of the run as rows of the lease."""
+        return (rows >> self.start) << self.offset
+
+    def cut(self, start: int, end: int) -> Part:
+        """The same for rows start to end-1 of the run, in a lease that is yet to be made."""
+        rows = slice(start - self.start, end - self.start)
+        return replace(
+            self,
+            start=start,
+            count=end - start,
+            attempts=self.attempts and self.attempts[rows],
+            firsts=self.firsts and self.firsts[rows],
+        )
 
     def due_at(self, run_row: int) -> int:
         """When a row of the run was due."""
@@ -55,6 +77,8 @@ class Lease:
     lapsed: set[int] = field(default_factory=set)
     # Ends of which the journal has been told.
     reported: set[int] = field(default_factory=set)
+    # When it was given; 0 where an older release wrote it.
+    granted: int = 0
 
     @property
     def count(self) -> int:
@@ -94,6 +118,9 @@ class Lease:
         attempts: list[int] = []
         if any(part.attempts for part in self.parts):
             attempts = [n for part in self.parts for n in part.attempts or [1] * part.count]
+        firsts: list[int] = []
+        if any(part.firsts for part in self.parts):
+            firsts = [n for part in self.parts for n in part.firsts or [0] * part.count]
         return records.Lease(
             consumer=self.consumer,
             runs=[keys.place(part.run.key) for part in self.parts],
@@ -102,6 +129,8 @@ class Lease:
             dues=[part.due for part in self.parts],
             attempts=attempts,
             expires=next(iter(self.terms)),
+            granted_ms=self.granted,
+            firsts=firsts,
         )
 
     def terms_record(self) -> records.Terms:

@@ -10,26 +10,47 @@ from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code, error_of
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import Batch
+from dejaq.storage.rocksdb.dying import Dead, bury, split
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.run import Key
 from dejaq.storage.rocksdb.window import Allowance, Lost
 
 
-def lease(image: Image, request: LeaseRequest, now: int, batch: Batch) -> LeaseSet | None:
-    """Lease the next due rows of the buckets into `batch`; None when nothing is due."""
+def lease(image: Image, request: LeaseRequest, now: int, batch: Batch, graves: Image | None = None) -> LeaseSet | None:
+    """Lease the next due rows of the buckets into `batch`; None when nothing is due.
+
+    Rows that have had all their leases go to `graves`, where there are any.
+    """
     parts, lost = _take_due(image, request, now, batch)
     if not parts:
         return None
+    dead: list[Dead] = []
+    if graves is not None and image.topic.settings.max_attempts:
+        parts, dead = split(image, parts, now)
+        if dead:
+            bury(image, graves, dead, now, batch)
+    result = (
+        _grant(image, parts, request, now, batch)
+        if parts
+        else LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[])
+    )
+    result.dead = len(dead)
+    # Only now: until the new lease stands, the old one is what keeps its rows from being read again as free.
+    for earlier in lost:
+        _close_lost(image, earlier, batch)
+    return result
+
+
+def _grant(image: Image, parts: list[Part], request: LeaseRequest, now: int, batch: Batch) -> LeaseSet:
     offset = 0
     for part in parts:
         part.offset = offset
         offset += part.count
-    granted = Lease(image.next_number(), request.consumer, parts, {request.expires: masks.full(offset)})
+        part.lost = None
+    terms = {request.expires: masks.full(offset)}
+    granted = Lease(image.next_number(), request.consumer, parts, terms, granted=now)
     image.leases.add(granted)
-    # Only now: until the new lease stands, the old one is what keeps its rows from being read again as free.
-    for earlier in lost:
-        _close_lost(image, earlier, batch)
     key = keys.numbered(keys.LEASE, image.topic.number, granted.id)
     batch.put(key, granted.record().SerializeToString())
     result = lease_set(image, granted, request.expires, granted.rows)
@@ -81,6 +102,7 @@ def _give_back_later(image: Image, parts: list[Part], first_left: Key) -> None:
             image.give_back(part.run, masks.span(keep, end))
             part.count = keep - part.start
             part.attempts = part.attempts and part.attempts[: part.count]
+            part.firsts = part.firsts and part.firsts[: part.count]
     parts[:] = [part for part in parts if part.count]
 
 

@@ -56,9 +56,11 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
         attempts = holding[1].attempts_at(row) if holding else run.attempts_at(row)
         ts = holding[0].term_of(holding[2]) if holding else run.record.ts[row]
         new = image.row(run, row, ts=ts, attempts=attempts)
+        if holding:
+            new.first, new.last = holding[1].first_at(row) or holding[0].granted, holding[0].granted
         _apply(image, edits, item, new, apart, batch)
         moving[run.key, row] = (run, new)
-        _leave(image, run, row, holding, batch, keep_bodies=True)
+        leave(image, run, row, holding, batch, keep_bodies=True)
     draft = Draft()
     for run, new in moving.values():
         draft.add(run.bucket, run.owner, new)
@@ -117,7 +119,7 @@ def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch)
         if code is not Code.OK or standing is None:
             outcomes.codes[item] = code
             continue
-        _leave(image, *standing, holding, batch, keep_bodies=False)
+        leave(image, *standing, holding, batch, keep_bodies=False)
     if image.outbox is not None:
         cancelled = [message_id for item, message_id in enumerate(ids) if item not in outcomes.codes]
         image.outbox.changed(CANCELLED, image.topic.name, owner=owner, ids=cancelled)
@@ -146,7 +148,7 @@ def _decide(
     return decide_by_owner(standing, owner=owner, now=now, version=version), holding
 
 
-def _leave(image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool) -> None:
+def leave(image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool) -> None:
     """Take a row out of its run and out of the lease it was lost from."""
     image.remove_rows(batch, run, 1 << row, keep_bodies=keep_bodies)
     if holding is not None:

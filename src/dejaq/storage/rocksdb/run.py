@@ -74,6 +74,14 @@ class Run:
         """How many leases the row had before it came into this run."""
         return self.record.attempts[row] if self.record.attempts else 0
 
+    def first_at(self, row: int) -> int:
+        """When the row was first leased; 0: never, or not known."""
+        return self.record.firsts[row] if self.record.firsts else 0
+
+    def last_at(self, row: int) -> int:
+        """When the row was last leased; 0: never, or not known."""
+        return self.record.lasts[row] if self.record.lasts else 0
+
     def rows_until(self, bound: Key) -> int:
         """How many rows, from the first, have (ts, priority) <= bound."""
         ts = self.record.ts

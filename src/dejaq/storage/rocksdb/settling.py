@@ -131,8 +131,9 @@ def release(settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence
     for part, rows in settlement.parts():
         for row in masks.rows(rows):
             at = times[part.offset + row - part.start] if isinstance(times, dict) else times
-            attempts = part.attempts_at(row)
-            draft.add(part.run.bucket, part.run.owner, image.row(part.run, row, ts=at, attempts=attempts))
+            new = image.row(part.run, row, ts=at, attempts=part.attempts_at(row))
+            new.first, new.last = part.first_at(row) or lease.granted, lease.granted
+            draft.add(part.run.bucket, part.run.owner, new)
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=True)
     image.add_rows(batch, draft)
@@ -152,8 +153,9 @@ def recall(settlement: Settlement, batch: Batch) -> None:
             continue
         # Rows that were lost before: their place and attempts are no longer those of their run.
         for row in masks.rows(rows):
-            attempts = part.attempts_at(row) - 1
-            draft.add(part.run.bucket, part.run.owner, image.row(part.run, row, ts=part.due, attempts=attempts))
+            new = image.row(part.run, row, ts=part.due, attempts=part.attempts_at(row) - 1)
+            new.first, new.last = part.first_at(row), 0
+            draft.add(part.run.bucket, part.run.owner, new)
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=False)
     for part, rows in given_back:

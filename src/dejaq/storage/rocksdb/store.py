@@ -16,7 +16,7 @@ from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.rocksdb import creating, keys, leasing, owning, querying, settling, stepping
+from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, querying, settling, stepping
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
@@ -311,17 +311,39 @@ class RocksStorage:
 
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change messages of an owner."""
+        self._put_back(self._image(topic), now)
         return await self._change(topic, now, lambda image, writes: owning.edit(image, owner, edits, now, writes))
 
     async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
         """Remove messages of an owner."""
+        self._put_back(self._image(topic), now)
         return await self._change(topic, now, lambda image, writes: owning.cancel(image, owner, ids, now, writes))
 
     # The consumer's side
 
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is due."""
-        return await self._change(topic, now, lambda image, writes: leasing.lease(image, request, now, writes))
+        image = self._image(topic)
+        graves = self._taking(request.dead_letter) if request.dead_letter is not None else None
+        self._put_back(image, now)
+        images = (image,) if graves is None else (image, graves)
+        return await self._commit(images, now, lambda writes: leasing.lease(image, request, now, writes, graves))
+
+    def _put_back(self, image: Image, now: int) -> None:
+        """Write where the rows of ended leases wait, so that what follows finds them there."""
+        if not image.topic.settings.expiry_backoff:
+            return
+        batch = new_batch()
+        dying.put_back(image, now, batch)
+        self._write((image,), batch, now)
+
+    def _taking(self, topic: Topic) -> Image:
+        """The image of a topic that another one's messages come to; raises TOPIC_NOT_FOUND unless it takes them."""
+        self._check_working()
+        image = self._images.get(topic.number)
+        if image is None or image.topic.state is TopicState.DELETING:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not there to take messages")
+        return image
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """When something may become due."""
@@ -404,6 +426,40 @@ class RocksStorage:
 
         return await self._change(topic, now, change)
 
+    async def reject(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        dead_letter: Topic,
+        reason: str,
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Move leased rows to the dead-letter topic."""
+        image, graves = self._image(topic), self._taking(dead_letter)
+
+        def change(writes: Batch) -> Outcomes:
+            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
+            dying.reject(settlement, graves, reason, handed_us, now, writes)
+            return settlement.outcomes
+
+        return await self._commit((image, graves), now, change)
+
+    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
+        """Move dead letters to where they may live again."""
+        image, goal = self._image(topic), self._taking(target)
+        if image is goal:
+            raise error_of(Code.INVALID_ARGUMENT, f"{topic.name!r} cannot be redriven to itself")
+        self._put_back(image, now)
+
+        def change(writes: Batch) -> Outcomes:
+            image.lapse(now, writes)
+            return dying.redrive(image, goal, ids, now, writes)
+
+        return await self._commit((image, goal), now, change)
+
     # Both sides at once
 
     async def transact(self, transaction: Transaction, now: int) -> Verdict:
@@ -412,6 +468,8 @@ class RocksStorage:
             self._check_known(step.topic)
         self._forget_sessions(now)
         images = {step.topic.number: self._image(step.topic) for step in transaction.steps}
+        for image in images.values():
+            self._put_back(image, now)
 
         def change(writes: Batch) -> Verdict:
             return stepping.transact(images, self._transactions, transaction, now, writes)

@@ -88,7 +88,8 @@ class Free:
             end = allowance.take(run, start, stop)
             if end > start:
                 attempts = [n + 1 for n in run.record.attempts[start:end]] or None
-                parts.append(Part(run, start, end - start, 0, attempts=attempts))
+                firsts = list(run.record.firsts[start:end]) or None
+                parts.append(Part(run, start, end - start, 0, attempts=attempts, firsts=firsts))
                 run.free &= ~masks.span(start, end)
             if end < stop:
                 break
@@ -140,9 +141,19 @@ class Lost:
     def _leave(self, start: int, end: int) -> Part:
         part = self.part
         attempts = [part.attempts_at(row) + 1 for row in range(start, end)]
+        firsts = [part.first_at(row) or self.lease.granted for row in range(start, end)]
         offset = part.offset + start - part.start
         self.lease.drop(masks.span(offset, offset + end - start))
-        return Part(part.run, start, end - start, 0, due=self.expires, attempts=attempts)
+        return Part(
+            part.run,
+            start,
+            end - start,
+            0,
+            due=self.expires,
+            attempts=attempts,
+            firsts=firsts,
+            lost=self.lease,
+        )
 
 
 Source = Free | Lost

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dejaq.testing.conformance import (
     concurrency,
     create,
+    dead_letters,
     ids,
     journal,
     journal_restart,
@@ -37,6 +38,7 @@ CHECKS: tuple[Check, ...] = tuple(
         sessions,
         leases,
         settle,
+        dead_letters,
         owner,
         queries,
         snapshots,

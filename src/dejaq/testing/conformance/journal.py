@@ -288,3 +288,48 @@ async def the_journal_alone_tells_what_stands(scene: Scene) -> None:
     for record in await read_journal(scene.storage):
         replay.follow(events_of(record))
     assert replay.standing("mail", scene.now) == described(await scene.browse(), scene.now)
+
+
+async def dead_letters_are_told(scene: Scene) -> None:
+    """One record tells who left and, of the other topic, who came; so both topics balance."""
+    dead = await scene.new_topic("mail.dead")
+    scene.topic = await scene.new_topic("limited", max_attempts=1)
+    await scene.put("taken", topic=dead)
+    await scene.put("taken", body=b"rejected", priority=5)
+    rejected = await scene.lease(lease_ms=1_000)
+    before = await _sequence(scene)
+    assert await scene.reject(rejected, dead_letter=dead) == [Code.OK]
+    left, came = await _last_change(scene, before)
+    assert (left.kind, left.topic, left.id) == ("dead_lettered", "limited", "taken")
+    assert (left.actor, left.lease) == (WORKER, rejected.lease_id)
+    assert (came.kind, came.topic, came.id, came.actor) == ("created", "mail.dead", f"taken.{scene.now}", OWNER)
+    assert (came.ts, came.priority, came.body_crc) == (scene.now, 5, crc32(b"rejected"))
+    await scene.put("lost")
+    await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    before = await _sequence(scene)
+    assert await scene.try_lease(dead_letter=dead) is not None
+    kinds = [(e.kind, e.topic, e.actor) for e in await _last_change(scene, before)]
+    assert kinds == [("expired", "limited", WORKER), ("dead_lettered", "limited", ""), ("created", "mail.dead", OWNER)]
+    before = await _sequence(scene)
+    assert await scene.redrive(dead, "lost") == [Code.OK]
+    kinds = [(e.kind, e.topic, e.actor) for e in await _last_change(scene, before)]
+    assert kinds == [("cancelled", "mail.dead", OWNER), ("created", "limited", OWNER)]
+    replay = Replay()
+    for record in await read_journal(scene.storage):
+        replay.follow(events_of(record))
+    for topic in (scene.topic, dead):
+        assert replay.standing(topic.name, scene.now) == described(await scene.browse_of(topic), scene.now)
+
+
+async def a_back_off_is_told(scene: Scene) -> None:
+    """The end of a lease tells where its rows went."""
+    scene.topic = await scene.new_topic("patient", expiry_backoff="fixed:5s")
+    await scene.put_many(2)
+    lease = await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    before = await _sequence(scene)
+    assert await scene.try_lease() is None
+    events = _of_kind(await _last_change(scene, before), "expired")
+    assert {(e.lease, e.expires, e.ts) for e in events} == {(lease.lease_id, scene.now, scene.now + 5_000)}
+    assert len(events) == 2

@@ -257,3 +257,46 @@ async def transactions_survive(scene: Scene) -> None:
     await scene.storage.cancel(out, OWNER, ["made"], scene.now)
     assert (await scene.transact(*steps)).code is Code.ALREADY_EXISTS
     assert await scene.browse_of(out) == []
+
+
+async def dead_letters_survive(scene: Scene) -> None:
+    """The moves to and from a dead-letter topic stand after a restart, and so do attempts and the first lease."""
+    dead = await scene.new_topic("mail.dead")
+    scene.topic = await scene.new_topic("limited", max_attempts=3)
+    first = scene.now
+    await scene.put("n", body=b"kept" * 10_000)
+    (generated,) = await scene.generate([0], bucket=2)
+    assert await scene.release(await scene.lease(lease_ms=1_000)) == [Code.OK] * 2
+    await scene.restart()
+    for _ in range(2):
+        await scene.lease(lease_ms=1_000)
+        await scene.restart()
+        scene.advance(1_000)
+    lease = await scene.try_lease(dead_letter=dead)
+    assert lease is not None
+    assert lease.dead == 2
+    await scene.restart()
+    assert await scene.count() == 0
+    found = await scene.get("n", dead)
+    assert found.body == b"kept" * 10_000
+    assert found.headers["dejaq-dead-first-lease"] == str(first)
+    assert found.headers["dejaq-dead-last-lease"] == str(first + 1_000)
+    assert await scene.redrive(dead, "n", generated) == [Code.OK] * 2
+    await scene.restart()
+    assert await scene.browse_of(dead) == []
+    assert sorted((await scene.lease()).ids()) == sorted(["n", generated])
+
+
+async def a_back_off_survives(scene: Scene) -> None:
+    """What waits after a lost lease still waits after a restart."""
+    scene.topic = await scene.new_topic("patient", expiry_backoff="fixed:5s")
+    await scene.put("n")
+    await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    await scene.restart()
+    assert await scene.try_lease() is None
+    await scene.restart()
+    scene.advance(4_999)
+    assert await scene.try_lease() is None
+    scene.advance(1)
+    assert (await scene.lease()).ids() == ["n"]

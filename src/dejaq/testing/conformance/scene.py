@@ -63,10 +63,11 @@ class Scene:
         """Move the clock."""
         self.now += milliseconds
 
-    async def new_topic(self, name: str, *, buckets: int = BUCKETS) -> Topic:
+    async def new_topic(self, name: str, *, buckets: int = BUCKETS, **settings: object) -> Topic:
         """A live topic with a number of its own."""
         number = await self.storage.next_topic_number()
-        topic = Topic(name, number, TopicSettings(buckets=buckets), created_ms=self.now)
+        chosen = TopicSettings(buckets=buckets, **settings)  # type: ignore[arg-type]
+        topic = Topic(name, number, chosen, created_ms=self.now)
         await self.storage.put_topic(topic)
         return topic
 
@@ -166,6 +167,7 @@ class Scene:
         rows_max: int = limits.LEASE_ROWS_MAX,
         bytes_max: int = limits.BATCH_BYTES_MAX,
         topic: Topic | None = None,
+        dead_letter: Topic | None = None,
     ) -> LeaseSet | None:
         """Lease what is due up to `ahead` from now, in every bucket unless told otherwise."""
         request = LeaseRequest(
@@ -175,9 +177,10 @@ class Scene:
             expires=self.now + lease_ms,
             rows_max=rows_max,
             bytes_max=bytes_max,
+            dead_letter=dead_letter,
         )
         lease = await self.storage.lease(topic or self.topic, request, self.now)
-        if lease is not None:
+        if lease is not None and len(lease):
             check_shape(lease, request)
         return lease
 
@@ -239,16 +242,34 @@ class Scene:
         """Do steps together, under a name in the session `STEPS`."""
         return await self.storage.transact(Transaction(STEPS, sequence, steps), self.now)
 
+    async def reject(
+        self,
+        lease: LeaseSet,
+        rows: Sequence[RowRange] | None = None,
+        *,
+        dead_letter: Topic,
+        reason: str = "no use",
+        consumer: str | None = None,
+    ) -> list[Code]:
+        """Reject rows and give the outcome of every row asked for."""
+        holder, asked = consumer or lease.consumer, numbered(lease, rows)
+        answer = self.storage.reject(self.topic, lease.lease_id, holder, asked, dead_letter, reason, self.now)
+        return await settled(answer, lease, rows)
+
+    async def redrive(self, topic: Topic, *ids: str, target: Topic | None = None) -> list[Code]:
+        """Move messages of a topic to `target`, or to the scene's topic, and give the outcome of every id."""
+        return listed(await self.storage.redrive(topic, target or self.topic, ids, self.now), len(ids))
+
     # Queries
 
-    async def find(self, message_id: str) -> Message | None:
+    async def find(self, message_id: str, topic: Topic | None = None) -> Message | None:
         """The message with this id, or None."""
-        (found,) = await self.storage.get(self.topic, [message_id], self.now)
+        (found,) = await self.storage.get(topic or self.topic, [message_id], self.now)
         return found
 
-    async def get(self, message_id: str) -> Message:
+    async def get(self, message_id: str, topic: Topic | None = None) -> Message:
         """The message with this id, which must be there."""
-        found = await self.find(message_id)
+        found = await self.find(message_id, topic)
         assert found is not None, f"{message_id} is not there"
         return found
 
