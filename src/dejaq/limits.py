@@ -57,6 +57,13 @@ LEASE_ROWS_MAX = 2_000
 SNAPSHOTS_MAX = 64
 SNAPSHOT_IDLE_MS_MAX = 600_000
 
+# A consumer's share of a topic, beside those of the others.
+WEIGHT_DEFAULT = 100
+WEIGHT_MAX = 10_000
+RACK_CHARS_MAX = 64
+CONSUMER_RATE_MAX = 1_000_000
+BUSY_MS_MAX = 600_000
+
 # How far ahead of its time a message may be leased to a consumer, whose SDK holds it until then.
 PREFETCH_MS_MAX = 5_000
 PREFETCH_MS_DEFAULT = 500

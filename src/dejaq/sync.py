@@ -178,6 +178,18 @@ class Consumer(_Wrapper[AsyncConsumer]):
     def __iter__(self) -> Iterator[Lease]:
         return (Lease(lease, self._runner) for lease in _each(self._inner, self._runner))
 
+    def pause(self) -> None:
+        """Take nothing until `resume`."""
+        self._runner.run(self._inner.pause())
+
+    def resume(self) -> None:
+        """Take messages again."""
+        self._runner.run(self._inner.resume())
+
+    def busy(self, seconds: float) -> None:
+        """Take nothing for so long, and a smaller share after it."""
+        self._runner.run(self._inner.busy(seconds))
+
     def batches(self, size: int = BATCH_SIZE) -> Iterator[Batch]:
         """Batches of at most `size` leases."""
         return (Batch(batch, self._runner) for batch in _each(self._inner.batches(size), self._runner))

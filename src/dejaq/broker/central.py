@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 from dejaq.broker import metrics as told
 from dejaq.broker.background import Background
+from dejaq.broker.carrier.balancer import Balancer
 from dejaq.broker.carrier.loader import Loader
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.roster import Rosters
@@ -77,6 +78,7 @@ class Central:
             sessions_max=config.sessions_max,
             connections_max=config.connections_max,
         )
+        self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
         self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
@@ -144,6 +146,7 @@ class Central:
         self._loops = [
             loop.create_task(self._keep(self.doctor.run, "doctor"), name="doctor"),
             loop.create_task(self._keep(self.loader.run, "loader"), name="loader"),
+            loop.create_task(self._keep(self.balancer.run, "balancer"), name="balancer"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
         ]
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")

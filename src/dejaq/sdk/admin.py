@@ -87,6 +87,8 @@ class ClientInfo:
     clock_offset_ms: float
     inflight: int
     buckets: tuple[int, ...]
+    weight: int
+    rack: str
 
     @classmethod
     def from_proto(cls, proto: overseer.ClientInfo) -> ClientInfo:
@@ -102,6 +104,8 @@ class ClientInfo:
             clock_offset_ms=proto.clock_offset_ms,
             inflight=proto.inflight,
             buckets=tuple(proto.buckets),
+            weight=proto.weight,
+            rack=proto.rack,
         )
 
 

@@ -232,12 +232,17 @@ class Client:
         max_in_flight: int = limits.CREDIT_ROWS_DEFAULT,
         max_messages: int | None = None,
         auto_extend: bool = True,
+        weight: int = limits.WEIGHT_DEFAULT,
+        rack: str = "",
+        rate: int = 0,
     ) -> Consumer:
         """A consumer; open it with `async with`.
 
         Who comes back under its `name` gets its live leases back. At most `max_in_flight` messages are with it at one
         time, sent up to `prefetch` seconds ahead and held until they are due. It ends after `max_messages`.
-        `auto_extend` keeps the leases of what is not settled alive.
+        `auto_extend` keeps the leases of what is not settled alive. `weight` is its share of the topic to begin with,
+        beside those of the others; who stands in another `rack` stands in for it first; it gets at most `rate` messages
+        a second, where that is not 0.
         """
         subscription = Subscription(
             topic=topic,
@@ -248,6 +253,9 @@ class Client:
             credit_bytes=CREDIT_BYTES,
             max_messages=max_messages,
             auto_extend=auto_extend,
+            weight=weight,
+            rack=rack,
+            rate=rate,
         )
         consumer = Consumer(self._seeds, self._settings, subscription, self._queries)
         self._children.add(consumer)
@@ -266,6 +274,9 @@ class Client:
         prefetch: float = PREFETCH_SECONDS,
         max_in_flight: int | None = None,
         max_messages: int | None = None,
+        weight: int = limits.WEIGHT_DEFAULT,
+        rack: str = "",
+        rate: int = 0,
     ) -> Callable[[Handler], Worker]:
         """Make a function, async or not, into a worker that runs it for each message, at most `concurrency` at once.
 
@@ -286,6 +297,9 @@ class Client:
             prefetch=prefetch,
             max_in_flight=concurrency if max_in_flight is None else max_in_flight,
             max_messages=max_messages,
+            weight=weight,
+            rack=rack,
+            rate=rate,
         )
 
         def made(function: Handler) -> Worker:

@@ -6,7 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from dejaq.errors import DejaqError
+from dejaq import limits
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.columns import lease_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -27,6 +28,7 @@ BATCH_SIZE = 1_000
 BREATHE_ROWS = 128
 # A consumer that cannot tell its broker goodbye in this time leaves its leases to run out.
 GOODBYE_SECONDS = 5.0
+BUSY_SECONDS = 1.0
 
 
 class Consumer:
@@ -122,6 +124,17 @@ class Consumer:
         self._paused = False
         frame = self._connection.frame()
         frame.subscribe.CopyFrom(self._subscription.subscribe())
+        await self._connection.request(frame, self._connection.until())
+
+    async def busy(self, seconds: float = BUSY_SECONDS) -> None:
+        """Push back: take nothing for so long, and a smaller share after it; others have its part meanwhile."""
+        ms = round(seconds * 1_000)
+        if not 1 <= ms <= limits.BUSY_MS_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"busy for more than 0 and at most {limits.BUSY_MS_MAX // 1000} s")
+        if self._paused:
+            return
+        frame = self._connection.frame()
+        frame.busy.ms = ms
         await self._connection.request(frame, self._connection.until())
 
     @property

@@ -23,6 +23,9 @@ class Subscription:
     credit_bytes: int = CREDIT_BYTES
     max_messages: int | None = None
     auto_extend: bool = True
+    weight: int = limits.WEIGHT_DEFAULT
+    rack: str = ""
+    rate: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= limits.CONSUMER_NAME_CHARS_MAX:
@@ -40,6 +43,15 @@ class Subscription:
         if not 1 <= self.credit_rows <= limits.CREDIT_ROWS_MAX:
             raise error_of(Code.INVALID_ARGUMENT, f"max_in_flight is 1 to {limits.CREDIT_ROWS_MAX}")
 
+        if not 1 <= self.weight <= limits.WEIGHT_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"a weight is 1 to {limits.WEIGHT_MAX}, not {self.weight}")
+        if not 0 <= self.rate <= limits.CONSUMER_RATE_MAX:
+            raise error_of(
+                Code.INVALID_ARGUMENT, f"a rate is 1 to {limits.CONSUMER_RATE_MAX} messages a second, 0 for no limit"
+            )
+        if len(self.rack) > limits.RACK_CHARS_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"a rack has at most {limits.RACK_CHARS_MAX} characters")
+
     def subscribe(self) -> carrier.Subscribe:
         """The frame that starts the flow."""
         return carrier.Subscribe(
@@ -47,4 +59,7 @@ class Subscription:
             credit_bytes=self.credit_bytes,
             lease_ms=self.lease_ms,
             prefetch_ms=self.prefetch_ms,
+            weight=self.weight,
+            rack=self.rack,
+            rate=self.rate,
         )

@@ -10,8 +10,10 @@ from typing import Protocol
 from dejaq import limits
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.admission import handed_times, release_times, rows_of
+from dejaq.broker.carrier.dealer import Seat
 from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.broker.carrier.leaser import Flow, Leaser
+from dejaq.broker.carrier.pace import Pace
 from dejaq.broker.metrics import (
     DELETED,
     EXTENDED,
@@ -72,10 +74,17 @@ class Consumer:
         prefetch_ms_max: int,
         nudge_all: Callable[[int], None],
         storage_failed: Callable[[], None],
+        lending_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.topic = topic
         self.inflight = Inflight()
+        # The share it is to have now, beside those of the others; it starts at what the client asked for.
+        self.weight = float(limits.WEIGHT_DEFAULT)
+        self.start_weight = limits.WEIGHT_DEFAULT
+        self.rack = ""
+        self.pace = Pace(clock.now_ms())
+        self.busy_until = 0
         self._link = link
         self._storage = storage
         self._clock = clock
@@ -84,6 +93,7 @@ class Consumer:
         self._prefetch_ms_max = prefetch_ms_max
         self._nudge_all = nudge_all
         self._storage_failed = storage_failed
+        self._lending_changed = lending_changed
         self._leaser: Leaser | None = None
         self._pump: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
@@ -97,6 +107,44 @@ class Consumer:
     def buckets(self) -> Sequence[int]:
         """The buckets that are dealt to it."""
         return self._leaser.buckets if self._leaser is not None else ()
+
+    @property
+    def seat(self) -> Seat:
+        """What the dealer goes by."""
+        return Seat(self.name, weight=max(round(self.weight), 1), rack=self.rack)
+
+    @property
+    def lending(self) -> bool:
+        """Whether it lacks room and others may lease from its buckets."""
+        return self._leaser is not None and self._leaser.lending
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has room and nothing is due in its buckets."""
+        return self._leaser is not None and self._leaser.idle
+
+    @property
+    def rows_max(self) -> int | None:
+        """The bound that was set on what it holds, below its credit."""
+        return None if self._leaser is None else self._leaser.rows_max
+
+    @property
+    def credit_rows(self) -> int:
+        """What its client is willing to hold."""
+        return 0 if self._leaser is None else self._leaser.credit_rows
+
+    def limit(self, rows_max: int | None) -> None:
+        """Bound what it holds, below its credit; None for no bound."""
+        if self._leaser is not None:
+            self._leaser.limit(rows_max)
+
+    def busy(self, proto: carrier.Busy) -> None:
+        """Give it nothing for a while, because it asks for that."""
+        if not 1 <= proto.ms <= limits.BUSY_MS_MAX:
+            raise InvalidArgument(f"a consumer is busy for 1 to {limits.BUSY_MS_MAX} ms, not {proto.ms}")
+        self.busy_until = self._clock.now_ms() + proto.ms
+        if self._leaser is not None:
+            self._leaser.be_busy(self.busy_until)
 
     def follow(self, before: asyncio.Task[None] | None) -> None:
         """Wait for the farewell of who had the name before, so that what it leased last is not missed."""
@@ -123,11 +171,15 @@ class Consumer:
                 consumer=self.name,
                 inflight=self.inflight,
                 push=self._push,
+                lending_changed=self._lending_changed,
             )
             self._pump = self._background.spawn(
                 self._run(self._leaser, self._before), name=f"pump {self.topic.name}/{self.name}"
             )
         self._leaser.set_flow(flow)
+        self.rack = proto.rack
+        self.start_weight = proto.weight or limits.WEIGHT_DEFAULT
+        self.weight = float(self.start_weight)
 
     def _flow_of(self, proto: carrier.Subscribe) -> Flow:
         code = check_lease(proto.lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
@@ -141,12 +193,19 @@ class Consumer:
             raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
         if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
             raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
+        if proto.weight > limits.WEIGHT_MAX:
+            raise InvalidArgument(f"weight={proto.weight} is above {limits.WEIGHT_MAX}")
+        if proto.rate > limits.CONSUMER_RATE_MAX:
+            raise InvalidArgument(f"rate={proto.rate} is above {limits.CONSUMER_RATE_MAX}")
+        if len(proto.rack) > limits.RACK_CHARS_MAX or not proto.rack.isprintable():
+            raise InvalidArgument(f"a rack is at most {limits.RACK_CHARS_MAX} printable characters")
         return Flow(
             credit_rows=proto.credit_rows,
             credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
             lease_ms=proto.lease_ms,
             prefetch_ms=min(proto.prefetch_ms, self._prefetch_ms_max),
             prefetch_ms_max=self._prefetch_ms_max,
+            rate=proto.rate,
         )
 
     def unsubscribe(self) -> asyncio.Task[None] | None:
@@ -182,10 +241,10 @@ class Consumer:
             log.info("leases of %s/%s were not given back: %s", self.topic.name, self.name, error)
         self._nudge_all(self._clock.now_ms())
 
-    def assign(self, buckets: Sequence[int]) -> None:
-        """Lease from these buckets."""
+    def assign(self, own: Sequence[int], lent: Sequence[int] = ()) -> None:
+        """Lease from these buckets: its own, and those of others that lack room."""
         if self._leaser is not None:
-            self._leaser.assign(buckets)
+            self._leaser.assign(own, lent)
 
     def nudge(self, ts: int) -> None:
         """Something is now on the timeline at `ts`."""
@@ -203,6 +262,7 @@ class Consumer:
         """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
         ranges = rows_of(proto)
         now = self._clock.now_ms()
+        due_ms = self.inflight.due_ms(proto.lease)
         mask = None if ranges is None else mask_of(ranges)
         arguments = (self.topic, proto.lease, self.name, ranges)
         if proto.kind == carrier.DELETE:
@@ -223,7 +283,11 @@ class Consumer:
             raise InvalidArgument("a settle needs a kind: delete, extend, release or give back")
         self.settled(proto.lease, mask)
         asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
-        self._metrics.add(_COUNTED[proto.kind], asked - len(outcomes.codes), self.topic.name)
+        done = asked - len(outcomes.codes)
+        self._metrics.add(_COUNTED[proto.kind], done, self.topic.name)
+        if proto.kind in (carrier.DELETE, carrier.RELEASE):
+            handed_ms = min(proto.handed_us, default=0) / 1_000
+            self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
         return outcomes
 
     def _checked_lease(self, lease_ms: int) -> int:
@@ -239,6 +303,29 @@ class Consumer:
             await self._leaser.caught_up()
         wanted = set(rows)
         return sorted(wanted.intersection(await self._link.ask_back(lease_id, rows)))
+
+    async def reclaim(self, *, before: int, keep: int) -> int:
+        """Take back what has been with the client since `before` and user code has not seen, but for `keep` rows.
+
+        It then holds no more than what user code has, so that the rest is for others; says how many came back.
+        """
+        overdue = self.inflight.overdue(before)
+        excess = sum(mask.bit_count() for _, mask in overdue) - keep
+        given: list[tuple[int, list[int]]] = []
+        for lease_id, mask in overdue:
+            if excess <= 0:
+                break
+            rows = _rows_of(mask)[-excess:]
+            excess -= len(rows)
+            given.append((lease_id, await self.ask_back(lease_id, rows)))
+        count = sum(len(rows) for _, rows in given)
+        if count:
+            self.limit(max(self.inflight.rows - count, 1))
+            for lease_id, rows in given:
+                if rows:
+                    await self.undo(lease_id, rows)
+            self._nudge_all(self._clock.now_ms())
+        return count
 
     async def undo(self, lease_id: int, rows: Sequence[int]) -> None:
         """Undo the lease on rows that the client has let go of."""
@@ -259,3 +346,7 @@ class Consumer:
         self.inflight.settle(lease_id, mask)
         if self._leaser is not None:
             self._leaser.room_freed()
+
+
+def _rows_of(mask: int) -> list[int]:
+    return [row for row in range(mask.bit_length()) if mask >> row & 1]

@@ -21,6 +21,8 @@ class _Held:
     rows: int
     size: int
     ends: dict[int, int]
+    # When the last of its rows was both with the client and due.
+    due_ms: int = 0
 
     def left(self) -> int:
         """How many rows are left."""
@@ -48,8 +50,8 @@ class Inflight:
     def __contains__(self, lease_id: int) -> bool:
         return lease_id in self._held
 
-    def add(self, lease: LeaseSet) -> None:
-        """Count a lease set that is about to be pushed."""
+    def add(self, lease: LeaseSet, now: int = 0) -> None:
+        """Count a lease set that is about to be pushed, at `now`."""
         numbers = lease.rows
         mask = (1 << len(lease)) - 1 if numbers is None else mask_of((row, row + 1) for row in numbers)
         size = sum(map(len, lease.bodies))
@@ -58,6 +60,7 @@ class Inflight:
             held = self._held[lease.lease_id] = _Held(rows=0, size=0, ends={})
         # What is left of one lease may come back in parts, one for each end that its rows have.
         held.ends[lease.expires] = held.ends.get(lease.expires, 0) | mask
+        held.due_ms = max(held.due_ms, now, lease.ts[-1] if lease.ts else 0)
         held.rows += len(lease)
         held.size += size
         self._note(lease.expires, lease.lease_id)
@@ -85,9 +88,7 @@ class Inflight:
         held = self._held.get(lease_id)
         if held is None:
             return
-        left = 0
-        for part in held.ends.values():
-            left |= part
+        left = _all(held)
         moved = left if mask is None else left & mask
         if moved:
             held.drop(moved)
@@ -104,6 +105,16 @@ class Inflight:
             if mask:
                 self.settle(lease_id, mask)
         return before - self.rows
+
+    def due_ms(self, lease_id: int) -> int | None:
+        """When the rows of a lease set had all come and were due."""
+        held = self._held.get(lease_id)
+        return None if held is None else held.due_ms
+
+    def overdue(self, before: int) -> list[tuple[int, int]]:
+        """(lease, mask of the rows that are left) of what has been due since `before` or longer, the newest first."""
+        late = [(lease, held) for lease, held in self._held.items() if held.due_ms <= before]
+        return [(lease, _all(held)) for lease, held in reversed(late)]
 
     def next_expiry(self) -> int | None:
         """A time before which nothing expires."""
@@ -122,6 +133,13 @@ class Inflight:
             left = held.left()
             self.rows -= left
             self.bytes -= _share(held, left)
+
+
+def _all(held: _Held) -> int:
+    left = 0
+    for part in held.ends.values():
+        left |= part
+    return left
 
 
 def _share(held: _Held, left: int) -> int:

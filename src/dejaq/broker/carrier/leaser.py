@@ -4,6 +4,8 @@ Two loops share a short queue of lease calls. The first starts a call whenever t
 be due; the second waits for the calls in order and pushes what they brought. So the fsync of one lease is
 waited for while the next is under way. When nothing is due the first rests until the earliest of: the next
 message's time less the lead, a nudge, room, a new deal, and a look around at least every second.
+
+A pump that has been without room for a moment, and has not caught up since, *lends*: others lease from its buckets too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from dejaq import limits
 from dejaq.broker.carrier.inflight import Inflight
 from dejaq.broker.metrics import EXPIRED, LEASED, RETURNED, Metrics
+from dejaq.domain.allowance import Allowance
 from dejaq.domain.batch import LeaseRequest, LeaseSet
 from dejaq.domain.topic import Topic
 from dejaq.storage.base import Storage
@@ -26,6 +29,8 @@ CALLS_MAX = 3
 RECHECK_MS = 1_000
 # How long to leave a store alone that has something near but gives nothing.
 RETRY_MS = 10
+# For how long a pump may lack room before others help it.
+LEND_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Flow:
     prefetch_ms: int
     # How far the window may grow when more is coming than one lease can take.
     prefetch_ms_max: int = 0
+    # The most messages a second; 0 for no limit.
+    rate: int = 0
 
     @property
     def lead_ms(self) -> int:
@@ -71,6 +78,7 @@ class Leaser:
         consumer: str,
         inflight: Inflight,
         push: Callable[[LeaseSet], Awaitable[None]],
+        lending_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -80,7 +88,15 @@ class Leaser:
         self._inflight = inflight
         self._push = push
         self._flow = Flow(credit_rows=0, credit_bytes=0, lease_ms=limits.LEASE_MS_DEFAULT, prefetch_ms=0)
+        self._lending_changed = lending_changed
+        self.lending = False
+        # At most so many rows, whatever the credit; None for no such bound.
+        self.rows_max: int | None = None
+        self._own: Sequence[int] = ()
         self._buckets: Sequence[int] = ()
+        self._behind_since: int | None = None
+        self._busy_until = 0
+        self._allowance: Allowance | None = None
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
         self._called = asyncio.Event()
@@ -97,19 +113,45 @@ class Leaser:
 
     @property
     def buckets(self) -> Sequence[int]:
-        """The buckets that it leases from."""
-        return self._buckets
+        """The buckets that are its own."""
+        return self._own
 
-    def assign(self, buckets: Sequence[int]) -> None:
-        """Lease from these buckets from now on."""
+    @property
+    def credit_rows(self) -> int:
+        """What the consumer is willing to hold."""
+        return self._flow.credit_rows
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has room and nothing is due."""
+        return self._resting_until is not None and not self._wants_room
+
+    def assign(self, own: Sequence[int], lent: Sequence[int] = ()) -> None:
+        """Lease from these buckets from now on: its own, and those of others that lack room."""
+        self._own = own
+        buckets = [*own, *lent] if lent else own
         if buckets != self._buckets:
             self._buckets = buckets
             self._nudged()
+
+    def limit(self, rows_max: int | None) -> None:
+        """Hold no more than so many rows at the consumer."""
+        self.rows_max = rows_max
+        self.room_freed()
+
+    def be_busy(self, until: int) -> None:
+        """Lease nothing until then, and lend at once."""
+        self._busy_until = until
+        if not self.lending:
+            self._lend(True)
+        self._wake.set()
 
     def set_flow(self, flow: Flow) -> None:
         """Take new credit, lease length and window."""
         self._flow = flow
         self._window_ms = flow.prefetch_ms
+        if self._allowance is None or self._allowance.rate != flow.rate:
+            self._allowance = Allowance(flow.rate, self._clock.now_ms()) if flow.rate else None
         self._nudged()
 
     def room_freed(self) -> None:
@@ -144,7 +186,7 @@ class Leaser:
         """Push what the consumer already holds, then lease and push until cancelled or until the store fails."""
         held = await self._storage.leases_of(self._topic, self._consumer, self._clock.now_ms())
         for lease in [lease for lease in held if lease.lease_id not in self._inflight]:
-            self._inflight.add(lease)
+            self._inflight.add(lease, self._clock.now_ms())
             await self._push(lease)
         try:
             async with asyncio.TaskGroup() as loops:
@@ -178,17 +220,45 @@ class Leaser:
             self._wake.clear()
             now = self._clock.now_ms()
             self._metrics.add(EXPIRED, self._inflight.expire(now), self._topic.name)
-            rows, size = self._room()
+            rows, size = self._room(now)
             if len(self._calls) >= CALLS_MAX or rows <= 0 or size <= 0:
-                await self._rest(self._inflight.next_expiry(), for_room=True)
+                await self._rest(self._fall_behind(now), for_room=True)
             elif self._dry or not self._buckets:
+                self._caught_up()
                 await self._rest(await self._next_due(), for_room=False)
                 self._dry = False
             else:
                 await self._call(rows=rows, size=size, now=now)
 
-    def _room(self) -> tuple[int, int]:
-        rows = self._flow.credit_rows - self._inflight.rows - sum(call.rows for call in self._calls)
+    def _fall_behind(self, now: int) -> int | None:
+        """Note that room lacks, and lend when it has for a while; when to look again."""
+        if self._behind_since is None:
+            self._behind_since = now
+        if not self.lending and now - self._behind_since >= LEND_MS:
+            self._lend(True)
+        times = [self._inflight.next_expiry(), None if self.lending else self._behind_since + LEND_MS]
+        if self._busy_until > now:
+            times.append(self._busy_until)
+        if self._allowance is not None and (wait := self._allowance.wait_ms(now)):
+            times.append(now + wait)
+        return min((time for time in times if time is not None), default=None)
+
+    def _caught_up(self) -> None:
+        self._behind_since = None
+        if self.lending:
+            self._lend(False)
+
+    def _lend(self, lending: bool) -> None:
+        self.lending = lending
+        self._lending_changed()
+
+    def _room(self, now: int) -> tuple[int, int]:
+        if self._busy_until > now:
+            return 0, 0
+        rows = self._flow.credit_rows if self.rows_max is None else min(self._flow.credit_rows, self.rows_max)
+        rows -= self._inflight.rows + sum(call.rows for call in self._calls)
+        if self._allowance is not None:
+            rows = min(rows, self._allowance.left(now))
         size = self._flow.credit_bytes - self._inflight.bytes - sum(call.size for call in self._calls)
         return min(rows, limits.LEASE_ROWS_MAX), min(size, limits.BATCH_BYTES_MAX)
 
@@ -202,6 +272,8 @@ class Leaser:
             rows_max=rows,
             bytes_max=size,
         )
+        if self._allowance is not None:
+            self._allowance.take(rows, now)
         task = asyncio.get_running_loop().create_task(self._storage.lease(self._topic, request, now))
         call = _Call(task=task, rows=rows, size=size, until=until, window_ms=self._window_ms, nudges=self._nudges)
         self._calls.append(call)
@@ -212,7 +284,11 @@ class Leaser:
             self._ran_dry(call)
             if len(self._calls) > 1:
                 # An empty call must not hold a place behind one that is being committed.
-                self._calls.pop()
+                self._return_allowance(self._calls.pop(), 0)
+
+    def _return_allowance(self, call: _Call, got: int) -> None:
+        if self._allowance is not None:
+            self._allowance.take(got - call.rows, self._clock.now_ms())
 
     def _adapt(self, call: _Call, got: int) -> None:
         """Look further ahead while leases come back full, so that a spike is on the consumer before it is due.
@@ -242,11 +318,12 @@ class Leaser:
             # Not `await task`: a cancelled pump must not cancel a commit, whose outcome would then be unknown.
             await asyncio.wait((call.task,))
             lease = call.task.result()
+            self._return_allowance(call, 0 if lease is None else len(lease))
             if lease is not None:
                 self._adapt(call, len(lease))
                 call.rows = call.size = 0
                 call.pushing = True
-                self._inflight.add(lease)
+                self._inflight.add(lease, self._clock.now_ms())
                 self._metrics.add(LEASED, len(lease), self._topic.name)
                 await self._push(lease)
             else:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dejaq.broker.carrier.balance import Reading, weigh
 from dejaq.broker.carrier.consumer import Consumer
-from dejaq.broker.carrier.dealer import deal
+from dejaq.broker.carrier.dealer import deal, stand_in
 from dejaq.domain.topic import Topic
+
+# A new deal is made when a share is off by more than this part of it.
+MOVE_SHARE = 0.15
+# Messages that wait longer than this in a consumer show that it lags.
+LAG_MS = 100
 
 
 class Roster:
@@ -16,7 +22,8 @@ class Roster:
         self.topic = topic
         self._named: dict[str, Consumer] = {}
         self._dealt: list[Consumer] = []
-        self._by_bucket: dict[int, Consumer] = {}
+        self._ranges: dict[str, range] = {}
+        self._by_bucket: dict[int, tuple[Consumer, ...]] = {}
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(list(self._named.values()))
@@ -53,10 +60,48 @@ class Roster:
     def redeal(self) -> None:
         """Spread the buckets over those who are subscribed now."""
         self._dealt = [consumer for consumer in self._named.values() if consumer.subscribed]
-        ranges = deal([consumer.name for consumer in self._dealt], self.topic.settings.buckets)
-        self._by_bucket = {bucket: consumer for consumer in self._dealt for bucket in ranges[consumer.name]}
+        self._ranges = deal([consumer.seat for consumer in self._dealt], self.topic.settings.buckets)
+        self.lend()
+
+    def lend(self) -> None:
+        """Let those who have room lease from the buckets of those who have none."""
+        helpers = {consumer.name: consumer for consumer in self._dealt if not consumer.lending}
+        seats = [helper.seat for helper in helpers.values()]
+        lent: dict[str, list[int]] = {}
+        self._by_bucket = {bucket: (consumer,) for consumer in self._dealt for bucket in self._ranges[consumer.name]}
+        for consumer in self._dealt if len(helpers) < len(self._dealt) else ():
+            if consumer.lending:
+                for bucket in self._ranges[consumer.name]:
+                    seat = stand_in(bucket, consumer.seat, seats)
+                    if seat is not None:
+                        lent.setdefault(seat.name, []).append(bucket)
+                        self._by_bucket[bucket] = (consumer, helpers[seat.name])
         for consumer in self._dealt:
-            consumer.assign(ranges[consumer.name])
+            consumer.assign(self._ranges[consumer.name], lent.get(consumer.name, ()))
+
+    def balance(self, now: int) -> None:
+        """Read how everybody does, and deal anew when the shares should be others by a good part."""
+        readings = [_read(consumer, now) for consumer in self._dealt]
+        if len(readings) < 2:
+            return
+        weights = weigh(readings)
+        moved = False
+        for consumer in self._dealt:
+            weight = weights[consumer.name]
+            # Small changes are not worth a new deal; who is nearly back where it began is there.
+            if abs(weight - consumer.start_weight) < consumer.start_weight / 20:
+                weight = float(consumer.start_weight)
+            if abs(weight - consumer.weight) > consumer.weight * MOVE_SHARE or weight == consumer.start_weight:
+                moved = moved or weight != consumer.weight
+                consumer.weight = weight
+        if moved:
+            self.redeal()
+
+    @property
+    def hoarders(self) -> list[Consumer]:
+        """Those whose messages others could have: somebody else has room and nothing to do."""
+        idle = [consumer for consumer in self._dealt if consumer.idle and not consumer.lending]
+        return [consumer for consumer in self._dealt if any(other is not consumer for other in idle)]
 
     def nudge(self, ts: int) -> None:
         """Tell everybody that something is now on the timeline at `ts`."""
@@ -66,8 +111,20 @@ class Roster:
     def nudge_buckets(self, ts: int, buckets: Iterable[int]) -> None:
         """Tell those who lease from `buckets` that something is now there at `ts`."""
         if self._dealt:
-            for consumer in {self._by_bucket[bucket] for bucket in buckets}:
+            for consumer in {consumer for bucket in buckets for consumer in self._by_bucket[bucket]}:
                 consumer.nudge(ts)
+
+
+def _read(consumer: Consumer, now: int) -> Reading:
+    consumer.pace.read(now)
+    return Reading(
+        name=consumer.name,
+        start=consumer.start_weight,
+        weight=consumer.weight,
+        rate=consumer.pace.rate,
+        lagging=consumer.lending or consumer.rows_max is not None or consumer.pace.wait_ms > LAG_MS,
+        busy=consumer.busy_until > now,
+    )
 
 
 class Rosters:

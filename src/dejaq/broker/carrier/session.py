@@ -5,7 +5,7 @@
                                             │    ▲
                                        subscribe unsubscribe
                                             ▼    │
-                                         SUBSCRIBED    settle, recalled, subscribe again
+                                         SUBSCRIBED    settle, recalled, busy, subscribe again
 
 Ping is answered in every state. Frames are handled concurrently, but their calls to the storage start in the order
 in which the frames came. A client that sends faster than it is answered is not read from until it has caught up.
@@ -78,6 +78,7 @@ _FITS: dict[str, frozenset[SessionState]] = {
     "cancel": frozenset({SessionState.PRODUCER}),
     "subscribe": _CONSUMING,
     "unsubscribe": frozenset({SessionState.SUBSCRIBED}),
+    "busy": frozenset({SessionState.SUBSCRIBED}),
     "settle": _CONSUMING,
     "recalled": _CONSUMING,
 }
@@ -327,6 +328,7 @@ class Session:
             prefetch_ms_max=self._parts.config.prefetch_ms_max,
             nudge_all=roster.nudge,
             storage_failed=self._parts.doctor.look,
+            lending_changed=roster.lend,
         )
         roster.enter(self.consumer)
         self.state = SessionState.CONSUMER
@@ -346,6 +348,11 @@ class Session:
             self.consumer.unsubscribe()
             self.state = SessionState.CONSUMER
             self._parts.rosters.of(self.consumer.topic).redeal()
+        answer.outcomes.SetInParent()
+
+    def _on_busy(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
+        if self.consumer is not None:
+            self.consumer.busy(frame.busy)
         answer.outcomes.SetInParent()
 
     def _on_recalled(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:

@@ -105,6 +105,8 @@ class OverseerService:
             clock_offset_ms=reading.clock_offset_ms,
             inflight=consumer.inflight.rows if consumer else 0,
             buckets=list(consumer.buckets) if consumer else [],
+            weight=consumer.seat.weight if consumer else 0,
+            rack=consumer.rack if consumer else "",
         )
 
 

@@ -113,9 +113,11 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[_Union[Code, str]] = ..., message: _Optional[str] = ..., details: _Optional[str] = ..., retryable: _Optional[bool] = ..., indefinite: _Optional[bool] = ..., throttled_ms: _Optional[int] = ..., should_resync: _Optional[bool] = ...) -> None: ...
 
 class Outcomes(_message.Message):
-    __slots__ = ("rows", "codes")
+    __slots__ = ("rows", "codes", "throttled_ms")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[int]
     codes: _containers.RepeatedScalarFieldContainer[Code]
-    def __init__(self, rows: _Optional[_Iterable[int]] = ..., codes: _Optional[_Iterable[_Union[Code, str]]] = ...) -> None: ...
+    throttled_ms: int
+    def __init__(self, rows: _Optional[_Iterable[int]] = ..., codes: _Optional[_Iterable[_Union[Code, str]]] = ..., throttled_ms: _Optional[int] = ...) -> None: ...

@@ -47,7 +47,7 @@ class BrokerInfo(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets")
+    __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets", "weight", "rack")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SDK_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,8 @@ class ClientInfo(_message.Message):
     CLOCK_OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
     INFLIGHT_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     sdk: str
@@ -68,7 +70,9 @@ class ClientInfo(_message.Message):
     clock_offset_ms: float
     inflight: int
     buckets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., sdk: _Optional[str] = ..., state: _Optional[str] = ..., topic: _Optional[str] = ..., who: _Optional[str] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ..., inflight: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+    weight: int
+    rack: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., sdk: _Optional[str] = ..., state: _Optional[str] = ..., topic: _Optional[str] = ..., who: _Optional[str] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ..., inflight: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ..., weight: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class PingRequest(_message.Message):
     __slots__ = ("client_us",)
