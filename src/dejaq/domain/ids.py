@@ -15,7 +15,10 @@ from dataclasses import dataclass
 _ID = re.compile(r"[0-9A-Za-z._:\-]{1,64}")
 _IDS = re.compile(r"[0-9A-Za-z._:\-]{1,64}(?:\n[0-9A-Za-z._:\-]{1,64})*")
 _GENERATED = re.compile(r"[0-9a-f]{32}")
+GENERATED_LENGTH = 32
 COUNTER_MAX = 2**32 - 1
+# What spreads natural ids over buckets, of their bytes; the same for ever and in every language.
+bucket_hash = zlib.crc32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +73,5 @@ def parse_generated(message_id: str) -> tuple[ProducerSession, int, int] | None:
 
 
 def bucket_of(message_id: str, buckets: int) -> int:
-    """The bucket of a natural id: stable for ever, the same in every language (CRC-32 of its bytes)."""
-    return zlib.crc32(message_id.encode()) % buckets
+    """The bucket of a natural id."""
+    return bucket_hash(message_id.encode()) % buckets

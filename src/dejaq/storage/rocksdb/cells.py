@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from dejaq.storage.rocksdb import keys
@@ -14,6 +15,8 @@ class Cells:
     def __init__(self, topic: int) -> None:
         self._topic = topic
         self._counts: dict[int, int] = {}
+        # The cells that have messages, in order.
+        self._order: list[int] = []
         self._dirty: set[int] = set()
         self.total = 0
 
@@ -24,10 +27,13 @@ class Cells:
             count = int.from_bytes(value, "big")
             self._counts[int.from_bytes(key[5:], "big")] = count
             self.total += count
+        self._order = sorted(self._counts)
 
     def add(self, time_slice: int, delta: int) -> None:
         """Count `delta` more messages in the cell of a slice."""
         cell = time_slice * keys.SLICE_MS // keys.CELL_MS
+        if cell not in self._counts:
+            insort(self._order, cell)
         self._counts[cell] = self._counts.get(cell, 0) + delta
         self.total += delta
         self._dirty.add(cell)
@@ -41,12 +47,12 @@ class Cells:
             else:
                 batch.delete(key)
                 del self._counts[cell]
+                del self._order[bisect_left(self._order, cell)]
         self._dirty.clear()
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int, int]]:
         """(start, end, count) of each cell that has messages and touches [start_ms, end_ms), in order."""
-        low, high = start_ms // keys.CELL_MS, (end_ms - 1) // keys.CELL_MS
-        cells = range(low, high + 1) if high - low < len(self._counts) else sorted(self._counts)
-        for cell in cells:
-            if low <= cell <= high and cell in self._counts:
-                yield cell * keys.CELL_MS, (cell + 1) * keys.CELL_MS, self._counts[cell]
+        low = bisect_left(self._order, start_ms // keys.CELL_MS)
+        high = bisect_right(self._order, (end_ms - 1) // keys.CELL_MS)
+        for cell in self._order[low:high]:
+            yield cell * keys.CELL_MS, (cell + 1) * keys.CELL_MS, self._counts[cell]

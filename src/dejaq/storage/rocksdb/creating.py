@@ -7,30 +7,36 @@ from collections.abc import Sequence
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
-from dejaq.domain.ids import bucket_of, parse_generated
+from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
-from dejaq.storage.rocksdb.image import Draft, Image, Row
+from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.run import Run
 
 
 def decide(image: Image, incoming: CreateBatch) -> Outcomes:
     """What becomes of each row; nothing is done yet."""
+    return _decide(image, incoming, image.index_keys(incoming.ids or ()))
+
+
+def _decide(image: Image, incoming: CreateBatch, entries: Sequence[bytes]) -> Outcomes:
     count = len(incoming)
     outcomes = Outcomes(count, dict(incoming.refused))
     for row in image.seen.rows(incoming.session, incoming.sequence, count):
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
+    entries = image.index_keys(incoming.ids) if incoming.ids is not None else []
     if incoming.ids is not None:
-        _check_ids(image, incoming, outcomes)
+        _check_ids(image, incoming, entries, outcomes)
     return outcomes
 
 
 def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outcomes:
     """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row."""
-    outcomes = decide(image, incoming)
+    entries = image.index_keys(incoming.ids or ())
+    outcomes = _decide(image, incoming, entries)
     count = len(incoming)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
     used = _stretches(count, {row: code for row, code in outcomes.codes.items() if not code.succeeded})
@@ -42,7 +48,7 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
         if incoming.ids is None:
             _add_generated(image, incoming, fresh, owner, batch)
         else:
-            _add_listed(image, incoming, fresh, owner, batch)
+            _add_listed(image, incoming, entries, fresh, owner, batch)
         if image.outbox is not None:
             image.outbox.created(image.topic.name, incoming, fresh)
     return outcomes
@@ -73,15 +79,22 @@ def _add_generated(image: Image, incoming: CreateBatch, stretches: list[RowRange
             start = cut
 
 
-def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: range, batch: Batch) -> None:
-    """Copy consecutive rows into a record, column by column."""
-    start, end = rows.start, rows.stop
-    bodies = incoming.bodies[start:end]
-    record.ts.extend(incoming.ts[start:end])
-    if incoming.priorities is not None and any(incoming.priorities[start:end]):
-        record.priorities.extend(incoming.priorities[start:end])
-    if incoming.headers is not None and any(incoming.headers[start:end]):
-        record.headers.extend(incoming.headers[start:end])
+def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch) -> None:
+    """Copy rows into a record, column by column; consecutive ones as slices, which is three times as fast."""
+    if isinstance(rows, range):
+        chosen = slice(rows.start, rows.stop)
+        ts, bodies = incoming.ts[chosen], incoming.bodies[chosen]
+        priorities = incoming.priorities[chosen] if incoming.priorities is not None else ()
+        headers = incoming.headers[chosen] if incoming.headers is not None else ()
+    else:
+        ts, bodies = [incoming.ts[row] for row in rows], [incoming.bodies[row] for row in rows]
+        priorities = [incoming.priorities[row] for row in rows] if incoming.priorities is not None else ()
+        headers = [incoming.headers[row] for row in rows] if incoming.headers is not None else ()
+    record.ts.extend(ts)
+    if any(priorities):
+        record.priorities.extend(priorities)
+    if any(headers):
+        record.headers.extend(headers)
     if max(map(len, bodies)) > limits.INLINE_BODY_BYTES_MAX:
         pairs = [image.put_apart(batch, body) for body in bodies]
         record.bodies.extend([inline for inline, _ in pairs])
@@ -90,51 +103,46 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: range,
         record.bodies.extend(bodies)
 
 
-def _add_listed(image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch) -> None:
+def _add_listed(
+    image: Image,
+    incoming: CreateBatch,
+    entries: Sequence[bytes],
+    stretches: list[RowRange],
+    owner: int,
+    batch: Batch,
+) -> None:
+    """Cut the rows by bucket and slice; each cut is a run. `entries` are their keys in the index."""
     assert incoming.ids is not None
-    buckets = image.topic.settings.buckets
-    draft = Draft()
+    ids, ts, priorities = incoming.ids, incoming.ts, incoming.priorities
+    cuts: dict[tuple[bytes, int], list[int]] = {}
     for start, end in stretches:
-        for row in range(start, end):
-            body, apart = image.put_apart(batch, incoming.bodies[row])
-            draft.add(
-                bucket_of(incoming.ids[row], buckets),
-                owner,
-                Row(
-                    id=incoming.ids[row],
-                    ts=incoming.ts[row],
-                    body=body,
-                    priority=incoming.priorities[row] if incoming.priorities is not None else 0,
-                    attempts=0,
-                    headers=incoming.headers[row] if incoming.headers is not None else b"",
-                    apart=apart,
-                ),
-            )
-    image.add_rows(batch, draft)
+        for row, (entry, at) in enumerate(zip(entries[start:end], ts[start:end], strict=True), start):
+            cuts.setdefault((entry[keys.BUCKET_BYTES], at // keys.SLICE_MS), []).append(row)
+    for (bucket, time_slice), rows in cuts.items():
+        if priorities is not None:
+            rows.sort(key=lambda row: (ts[row], priorities[row]))
+        else:
+            rows.sort(key=ts.__getitem__)
+        record = records.Run(owner=incoming.owner, ids=[ids[row] for row in rows])
+        _fill(image, record, incoming, rows, batch)
+        at_index = [entries[row] for row in rows]
+        image.add_run(batch, int.from_bytes(bucket, "big"), time_slice, owner, record, at_index)
 
 
-def _check_ids(image: Image, incoming: CreateBatch, outcomes: Outcomes) -> None:
-    """Find the rows whose ids are taken."""
+def _check_ids(image: Image, incoming: CreateBatch, entries: Sequence[bytes], outcomes: Outcomes) -> None:
+    """Find the rows whose ids are taken: one look at the index for all, more only for what it finds."""
     assert incoming.ids is not None
-    asked = [row for row in range(len(incoming)) if row not in outcomes.codes]
-    for row, at in zip(asked, _taken(image, [incoming.ids[row] for row in asked]), strict=True):
-        if at is not None:
-            outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(image, incoming, row, *at))
-
-
-def _taken(image: Image, ids: Sequence[str]) -> list[tuple[Run, int] | None]:
-    """Where each id stands, if it does: one look at the index for all, more only for what it finds."""
-    topic, buckets = image.topic.number, image.topic.settings.buckets
-    entries = image.database.get_many([keys.index(topic, bucket_of(i, buckets), i) for i in ids])
+    ids = incoming.ids
+    taken = image.database.get_many(entries)
     suspects = [
         row
-        for row, value in enumerate(entries)
-        if value is not None or (len(ids[row]) == 32 and parse_generated(ids[row]) is not None)
+        for row, value in enumerate(taken)
+        if (value is not None or (len(ids[row]) == GENERATED_LENGTH and parse_generated(ids[row]) is not None))
+        and row not in outcomes.codes
     ]
-    found: list[tuple[Run, int] | None] = [None] * len(ids)
     for row, at in zip(suspects, image.locate([ids[row] for row in suspects]), strict=True):
-        found[row] = at
-    return found
+        if at is not None:
+            outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(image, incoming, row, *at))
 
 
 def _same_content(image: Image, incoming: CreateBatch, row: int, run: Run, run_row: int) -> bool:

@@ -13,7 +13,8 @@ the GIL and are short; `sync` releases it and runs in a thread.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter, WriteBatch, WriteOptions
@@ -98,16 +99,30 @@ class Database:
 
     def last_item(self, start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """The greatest key with start <= key <= end, and its value."""
-        iterator = self._db.iter()
-        try:
+        with self.seeking() as last_item:
+            return last_item(start, end)
+
+    @contextmanager
+    def seeking(self) -> Iterator[Callable[[bytes, bytes], tuple[bytes, bytes] | None]]:
+        """`last_item` for many looks at one view of the database, which is made at the first."""
+        iterator: RdictIter | None = None
+
+        def last_item(start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
+            nonlocal iterator
+            if iterator is None:
+                iterator = self._db.iter()
             iterator.seek_for_prev(end)
             item = (iterator.key(), iterator.value()) if iterator.valid() else None
             fault = _fault(iterator)
+            if fault:
+                raise read_error(self.path, fault)
+            return item if item is not None and item[0] >= start else None
+
+        try:
+            yield last_item
         finally:
-            del iterator
-        if fault:
-            raise read_error(self.path, fault)
-        return item if item is not None and item[0] >= start else None
+            # An error on its way up must not keep the iterator, and with it the lock of the directory.
+            iterator = None
 
     def view(self) -> View:
         """Everything as it is now, to be read later."""

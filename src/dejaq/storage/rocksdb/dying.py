@@ -23,7 +23,7 @@ from dejaq.storage.rocksdb import masks
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Draft, Image, Row
 from dejaq.storage.rocksdb.lease import Lease, Part
-from dejaq.storage.rocksdb.owning import leave
+from dejaq.storage.rocksdb.owning import Leaving
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.settling import Settlement
 
@@ -198,9 +198,10 @@ def redrive(image: Image, goal: Image, ids: Sequence[str], now: int, batch: Batc
     arrivals = Arrivals(goal, now, batch)
     taken = arrivals.taken(before)
     left: dict[str, list[str]] = {}
+    leaving = Leaving()
     for item, at in enumerate(found):
         # An id that stands twice in the batch is gone the second time.
-        if at is not None and not at[0].live >> at[1] & 1:
+        if at is not None and leaving.has(*at):
             at = None
         standing, holding = image.standing(*at) if at is not None else (None, None)
         code = decide_redrive(standing, now=now)
@@ -211,7 +212,8 @@ def redrive(image: Image, goal: Image, ids: Sequence[str], now: int, batch: Batc
             continue
         arrivals.add(image, *at, before[item], without_history(_headers(at)))
         left.setdefault(str(at[0].record.owner), []).append(ids[item])
-        leave(image, *at, holding, batch, keep_bodies=False)
+        leaving.add(*at, holding)
+    leaving.leave(image, batch, keep_bodies=False)
     if image.outbox is not None:
         for owner, gone in left.items():
             image.outbox.changed(CANCELLED, image.topic.name, owner=owner, ids=gone)

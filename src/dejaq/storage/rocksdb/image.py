@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.domain.batch import IdSpan
-from dejaq.domain.ids import bucket_of, parse_generated
+from dejaq.domain.ids import GENERATED_LENGTH, bucket_hash, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
 from dejaq.protocol.v1 import records_pb2 as records
@@ -20,6 +20,7 @@ from dejaq.storage.outbox import EXPIRED, Outbox
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
+from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
@@ -82,6 +83,9 @@ class Image:
         self._runs: dict[bytes, Run] = {}
         self._owners: dict[str, int] = {}
         self._owner_names: dict[int, str] = {}
+        self._index_prefixes = [
+            keys.of_bucket(keys.INDEX, topic.number, bucket) for bucket in range(topic.settings.buckets)
+        ]
         self._shared: dict[bytes, Run] | None = None
 
     def load(self) -> None:
@@ -201,8 +205,16 @@ class Image:
                 if owner is None or int.from_bytes(key[-4:], "big") == owner:
                     yield self.run_at(keys.place(key))
 
-    def add_run(self, batch: Batch, bucket: int, time_slice: int, owner: int, record: records.Run) -> Run:
-        """Write a new run with its directory or index entries and its count."""
+    def add_run(
+        self,
+        batch: Batch,
+        bucket: int,
+        time_slice: int,
+        owner: int,
+        record: records.Run,
+        entries: Sequence[bytes] | None = None,
+    ) -> Run:
+        """Write a new run with its directory or index entries and its count; `entries` are those of listed ids."""
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
         value = record.SerializeToString()
@@ -211,8 +223,9 @@ class Image:
             entry = keys.directory(topic, bucket, record.session, record.first)
             batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
         else:
-            for message_id in record.ids:
-                batch.put(keys.index(topic, bucket, message_id), key[7:])
+            place = key[7:]
+            for entry in entries if entries is not None else self._entries(bucket, record.ids):
+                batch.put(entry, place)
         self.cells.add(time_slice, len(record.ts))
         run = Run(key, record, len(value))
         self._enter_window(run)
@@ -247,8 +260,9 @@ class Image:
         record = run.record
         self.cells.add(run.slice, -mask.bit_count())
         if not record.session:
-            for row in masks.rows(mask):
-                batch.delete(keys.index(topic, run.bucket, record.ids[row]))
+            for start, end in masks.ranges(mask):
+                for entry in self._entries(run.bucket, record.ids[start:end]):
+                    batch.delete(entry)
         if record.apart and not keep_bodies:
             for row in masks.rows(mask):
                 if record.apart[row]:
@@ -318,12 +332,23 @@ class Image:
 
     # Ids
 
+    def index_keys(self, ids: Sequence[str]) -> list[bytes]:
+        """The index entry of each natural id, its bucket in `keys.BUCKET_BYTES`."""
+        buckets, prefixes = self.topic.settings.buckets, self._index_prefixes
+        encoded = [message_id.encode() for message_id in ids]
+        return [prefixes[bucket_hash(name) % buckets] + name for name in encoded]
+
+    def _entries(self, bucket: int, ids: Sequence[str]) -> list[bytes]:
+        """The index entries of ids that stand in a bucket."""
+        prefix = self._index_prefixes[bucket]
+        return [prefix + message_id.encode() for message_id in ids]
+
     def locate(self, ids: Sequence[str]) -> list[tuple[Run, int] | None]:
         """The run and row of each id; ids of one run share one object."""
-        places = self._places(ids)
         runs: dict[bytes, Run] = {}
+        rows: dict[bytes, dict[str, int]] = {}
         found: list[tuple[Run, int] | None] = []
-        for message_id, at in zip(ids, places, strict=True):
+        for message_id, at in zip(ids, self._places(ids), strict=True):
             if at is None:
                 found.append(None)
                 continue
@@ -331,40 +356,41 @@ class Image:
             run = runs.get(place)
             if run is None:
                 run = runs[place] = self.run_at(place)
-            row = run.row_of(message_id) if counter is None else counter - run.record.first
+            if counter is not None:
+                row = counter - run.record.first
+            elif place in rows:
+                row = rows[place][message_id]
+            else:
+                rows[place] = run.rows_by_id()
+                row = rows[place][message_id]
             found.append((run, row) if run.live >> row & 1 else None)
         return found
 
     def _places(self, ids: Sequence[str]) -> list[tuple[bytes, int | None] | None]:
-        topic, buckets = self.topic.number, self.topic.settings.buckets
-        listed = [bucket_of(message_id, buckets) for message_id in ids]
-        values = self.database.get_many([keys.index(topic, b, i) for b, i in zip(listed, ids, strict=True)])
-        places: list[tuple[bytes, int | None] | None] = []
-        for message_id, bucket, value in zip(ids, listed, values, strict=True):
-            if value is not None:
-                places.append((bucket.to_bytes(2, "big") + value, None))
-            else:
-                places.append(self._generated_place(message_id))
+        """The place of the run of each id, and the counter of an id that is found by it."""
+        generated = {
+            item: parsed
+            for item, message_id in enumerate(ids)
+            if len(message_id) == GENERATED_LENGTH
+            and (parsed := parse_generated(message_id)) is not None
+            and parsed[1] < self.topic.settings.buckets
+        }
+        entries = self.index_keys(ids)
+        # A generated row that was released or changed is listed in the bucket it was born in.
+        entries += [self._index_prefixes[bucket] + ids[item].encode() for item, (_, bucket, _) in generated.items()]
+        values = self.database.get_many(entries)
+        places: list[tuple[bytes, int | None] | None] = [
+            None if value is None else (entry[keys.BUCKET_BYTES] + value, None)
+            for entry, value in zip(entries[: len(ids)], values, strict=False)
+        ]
+        born = zip(generated, entries[len(ids) :], values[len(ids) :], strict=True)
+        listed = {item: entry[keys.BUCKET_BYTES] + value for item, entry, value in born if value is not None}
+        with self.database.seeking() as last_item:
+            directory = Directory(self.topic.number, last_item)
+            for item, parsed in generated.items():
+                if places[item] is None:
+                    places[item] = (listed[item], None) if item in listed else directory.find(*parsed)
         return places
-
-    def _generated_place(self, message_id: str) -> tuple[bytes, int | None] | None:
-        parsed = parse_generated(message_id)
-        if parsed is None or parsed[1] >= self.topic.settings.buckets:
-            return None
-        session, bucket, counter = parsed
-        topic, at = self.topic.number, bucket.to_bytes(2, "big")
-        # A row that was released or changed is listed in the bucket it was born in.
-        value = self.database.get(keys.index(topic, bucket, message_id))
-        if value is not None:
-            return at + value, None
-        packed = session.pack()
-        entry = self.database.last_item(
-            keys.directory(topic, bucket, packed, 0), keys.directory(topic, bucket, packed, counter)
-        )
-        if entry is None:
-            return None
-        first, count = int.from_bytes(entry[0][-4:], "big"), int.from_bytes(entry[1][20:], "big")
-        return (at + entry[1][:20], counter) if counter < first + count else None
 
     def standing(self, run: Run, row: int) -> tuple[Standing, tuple[Lease, Part, int] | None]:
         """What a decision about a live row needs to know, and the lease it stands in."""

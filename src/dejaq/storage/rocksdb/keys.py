@@ -30,6 +30,9 @@ JOURNAL = b"j"
 LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
 OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY)
 
+# Where the bucket stands in a key.
+BUCKET_BYTES = slice(5, 7)
+
 _TOPIC = struct.Struct(">cI")
 _TOPIC_NUMBER = struct.Struct(">cIQ")
 _BUCKET = struct.Struct(">cIH")

@@ -20,6 +20,33 @@ Holding = tuple[Lease, Part, int]
 Value = TypeVar("Value")
 
 
+class Leaving:
+    """Rows that leave their runs and the leases they were lost from, gathered so that each run is written once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, int] = {}
+        self._runs: dict[bytes, Run] = {}
+        self._lost: list[Holding] = []
+
+    def has(self, run: Run, row: int) -> bool:
+        """Whether a row is among them."""
+        return bool(self._rows.get(run.key, 0) >> row & 1)
+
+    def add(self, run: Run, row: int, holding: Holding | None) -> None:
+        """Add a row and the lease that it was lost from."""
+        self._runs[run.key] = run
+        self._rows[run.key] = self._rows.get(run.key, 0) | 1 << row
+        if holding is not None:
+            self._lost.append(holding)
+
+    def leave(self, image: Image, batch: Batch, *, keep_bodies: bool) -> None:
+        """Take them out."""
+        for key, run in self._runs.items():
+            image.remove_rows(batch, run, self._rows[key], keep_bodies=keep_bodies)
+        for lease, _, row in self._lost:
+            image.drop_from_lease(batch, lease, 1 << row, gone=True)
+
+
 def decide(
     image: Image, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
 ) -> Outcomes:
@@ -39,6 +66,7 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
     outcomes = Outcomes(len(edits.ids))
     apart: dict[int, bytes] = {}
     moving: dict[tuple[bytes, int], tuple[Run, Row]] = {}
+    leaving = Leaving()
     for item, at in enumerate(image.locate(edits.ids)):
         version = edits.versions[item] if edits.versions is not None else None
         if at is not None and (at[0].key, at[1]) in moving:
@@ -60,7 +88,8 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
             new.first, new.last = holding[1].first_at(row) or holding[0].granted, holding[0].granted
         _apply(image, edits, item, new, apart, batch)
         moving[run.key, row] = (run, new)
-        leave(image, run, row, holding, batch, keep_bodies=True)
+        leaving.add(run, row, holding)
+    leaving.leave(image, batch, keep_bodies=True)
     draft = Draft()
     for run, new in moving.values():
         draft.add(run.bucket, run.owner, new)
@@ -112,14 +141,16 @@ def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch)
     if image.outbox is not None:
         image.lapse(now, batch)
     outcomes = Outcomes(len(ids))
+    leaving = Leaving()
     for item, at in enumerate(image.locate(ids)):
         # An id that stands twice in the batch is gone the second time.
-        standing = at if at is not None and at[0].live >> at[1] & 1 else None
+        standing = at if at is not None and not leaving.has(*at) else None
         code, holding = _decide(image, standing, owner, now, None)
         if code is not Code.OK or standing is None:
             outcomes.codes[item] = code
             continue
-        leave(image, *standing, holding, batch, keep_bodies=False)
+        leaving.add(*standing, holding)
+    leaving.leave(image, batch, keep_bodies=False)
     if image.outbox is not None:
         cancelled = [message_id for item, message_id in enumerate(ids) if item not in outcomes.codes]
         image.outbox.changed(CANCELLED, image.topic.name, owner=owner, ids=cancelled)
@@ -146,13 +177,6 @@ def _decide(
         return decide_by_owner(None, owner=owner, now=now), None
     standing, holding = image.standing(*at)
     return decide_by_owner(standing, owner=owner, now=now, version=version), holding
-
-
-def leave(image: Image, run: Run, row: int, holding: Holding | None, batch: Batch, *, keep_bodies: bool) -> None:
-    """Take a row out of its run and out of the lease it was lost from."""
-    image.remove_rows(batch, run, 1 << row, keep_bodies=keep_bodies)
-    if holding is not None:
-        image.drop_from_lease(batch, holding[0], 1 << holding[2], gone=True)
 
 
 def _value(column: Sequence[Value | None] | None, item: int, present: Value) -> Value:

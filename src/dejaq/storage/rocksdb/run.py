@@ -19,6 +19,7 @@ class Run:
         "bucket",
         "count",
         "free",
+        "generated",
         "in_window",
         "key",
         "live",
@@ -38,16 +39,13 @@ class Run:
         self.live = masks.full(self.count) & ~gone
         self.free = self.live & ~leased
         self.in_window = False
+        # Whether ids are counters and not listed.
+        self.generated = bool(record.session)
 
     @classmethod
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0) -> Run:
         """The run that was stored under `key`."""
         return cls(key, records.Run.FromString(value), len(value), gone, leased)
-
-    @property
-    def generated(self) -> bool:
-        """Whether ids are counters and not listed."""
-        return bool(self.record.session)
 
     def id_span(self, start: int, end: int) -> IdSpan:
         """The ids of rows start to end-1."""
@@ -61,9 +59,9 @@ class Run:
             return generated_ids(self._prefix(), self.record.first + row, 1)[0]
         return str(self.record.ids[row])
 
-    def row_of(self, message_id: str) -> int:
-        """The row of a listed id; raises ValueError when it is not here."""
-        return list(self.record.ids).index(message_id)
+    def rows_by_id(self) -> dict[str, int]:
+        """The row of each listed id."""
+        return {message_id: row for row, message_id in enumerate(self.record.ids)}
 
     def sort_key(self, row: int) -> Key:
         """(ts, priority) of one row."""
