@@ -46,9 +46,9 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
     if fresh:
         owner = image.owner_number(incoming.owner, batch)
         if incoming.ids is None:
-            _add_generated(image, incoming, fresh, owner, batch)
+            _add_generated(image, incoming, fresh, owner, now, batch)
         else:
-            _add_listed(image, incoming, entries, fresh, owner, batch)
+            _add_listed(image, incoming, entries, fresh, owner, now, batch)
         if image.outbox is not None:
             image.outbox.created(image.topic.name, incoming, fresh)
     return outcomes
@@ -67,7 +67,9 @@ def _stretches(count: int, without: dict[int, Code]) -> list[RowRange]:
     return stretches
 
 
-def _add_generated(image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch) -> None:
+def _add_generated(
+    image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
+) -> None:
     ts = incoming.ts
     for start, end in stretches:
         while start < end:
@@ -75,7 +77,7 @@ def _add_generated(image: Image, incoming: CreateBatch, stretches: list[RowRange
             cut = bisect_left(ts, (time_slice + 1) * keys.SLICE_MS, start, end)
             record = records.Run(owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start)
             _fill(image, record, incoming, range(start, cut), batch)
-            image.add_run(batch, incoming.bucket, time_slice, owner, record)
+            image.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now)
             start = cut
 
 
@@ -109,6 +111,7 @@ def _add_listed(
     entries: Sequence[bytes],
     stretches: list[RowRange],
     owner: int,
+    now: int,
     batch: Batch,
 ) -> None:
     """Cut the rows by bucket and slice; each cut is a run. `entries` are their keys in the index."""
@@ -125,8 +128,15 @@ def _add_listed(
             rows.sort(key=ts.__getitem__)
         record = records.Run(owner=incoming.owner, ids=[ids[row] for row in rows])
         _fill(image, record, incoming, rows, batch)
-        at_index = [entries[row] for row in rows]
-        image.add_run(batch, int.from_bytes(bucket, "big"), time_slice, owner, record, at_index)
+        image.add_run(
+            batch,
+            int.from_bytes(bucket, "big"),
+            time_slice,
+            owner,
+            record,
+            entries=[entries[row] for row in rows],
+            due=record.ts[0] <= now,
+        )
 
 
 def _check_ids(image: Image, incoming: CreateBatch, entries: Sequence[bytes], outcomes: Outcomes) -> None:

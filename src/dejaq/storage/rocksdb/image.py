@@ -212,9 +212,14 @@ class Image:
         time_slice: int,
         owner: int,
         record: records.Run,
+        *,
         entries: Sequence[bytes] | None = None,
+        due: bool = False,
     ) -> Run:
-        """Write a new run with its directory or index entries and its count; `entries` are those of listed ids."""
+        """Write a new run with its directory or index entries and its count.
+
+        `entries` are those of listed ids, where they are known. What is `due` is kept at hand.
+        """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
         value = record.SerializeToString()
@@ -228,6 +233,8 @@ class Image:
                 batch.put(entry, place)
         self.cells.add(time_slice, len(record.ts))
         run = Run(key, record, len(value))
+        if due and not self._budget.spent:
+            self.window(bucket).reach_for(key, self.database.first_key)
         self._enter_window(run)
         return run
 

@@ -213,11 +213,27 @@ class Window:
 
     def next_unloaded(self, first_key: Callable[[bytes, bytes], bytes | None]) -> int | None:
         """The start of the first slice that waits on disk, or None; asks the disk only after a change."""
+        key = self._first_unloaded(first_key)
+        return None if key is None else int.from_bytes(key[7:15], "big") * keys.SLICE_MS
+
+    def _first_unloaded(self, first_key: Callable[[bytes, bytes], bytes | None]) -> bytes | None:
         if self._peeked is None:
             end = keys.after(keys.of_bucket(keys.RUN, self._topic, self._bucket))
             self._peeked = (first_key(self.cursor, end),)
-        key = self._peeked[0]
-        return None if key is None else int.from_bytes(key[7:15], "big") * keys.SLICE_MS
+        return self._peeked[0]
+
+    def reach_for(self, key: bytes, first_key: Callable[[bytes, bytes], bytes | None]) -> None:
+        """Move the cursor behind the key of a new run, unless something unread lies before it.
+
+        So what is due at once stays in memory though nobody consumes yet, and need not be read back, which was
+        a quarter of the cost of a lease.
+        """
+        if key < self.cursor:
+            return
+        unread = self._first_unloaded(first_key)
+        if unread is None or unread > key:
+            self.cursor = key + b"\0"
+            self._reach = int.from_bytes(key[7:15], "big")
 
     def left_on_disk(self, key: bytes) -> None:
         """Take note of a run that was written behind the cursor."""
