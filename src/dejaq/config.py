@@ -7,6 +7,7 @@ INVALID_ARGUMENT that names the key, where it came from and what is allowed.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from typing import Any
 from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
 
+_CLUSTER = re.compile(r"[0-9A-Za-z._\-]{1,64}")
+_SYNCHRONIZATION = re.compile(r"(etcd|embedded)://.+")
 ENVIRONMENT_PREFIX = "DEJAQ_"
 JOURNAL_OFF = "off"
 _TRUTHS = {
@@ -49,6 +52,15 @@ class BrokerConfig:
     metrics: str | None = _key(None, "host:port of the Prometheus endpoint; without it there is none.")
     insecure: bool = _key(False, "Allow an address other than loopback although nothing is encrypted.")
     cluster: str = _key("dejaq", "The name of the cluster, shown to clients.")
+    synchronization: str = _key(
+        "local",
+        "How the cluster's brokers find each other: `local` for one broker, `etcd://host:port,...`, or `embedded`.",
+    )
+    advertise: str | None = _key(None, "host:port at which clients and brokers reach this one; without it `listen`.")
+    member_ttl: int = _key(5, "Seconds after which a broker that is silent is no longer counted on by the others.")
+    offset_ms_max: int = _key(
+        100, "How far this clock may be from those of the other brokers before the broker stops serving."
+    )
     broker: str = _key("", "The name of this broker; without it host name and process number.")
     window_bytes: int = _key(limits.WINDOW_BYTES_DEFAULT, "What the loader may hold in memory.")
     prefetch_ms_max: int = _key(
@@ -69,6 +81,18 @@ class BrokerConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise _refusal(name, value, f"an integer from {low} to {high}")
+        if not _CLUSTER.fullmatch(self.cluster):
+            raise _refusal("cluster", self.cluster, "1 to 64 characters of 0-9 A-Z a-z . _ -")
+        if self.broker and not _CLUSTER.fullmatch(self.broker):
+            raise _refusal("broker", self.broker, "1 to 64 characters of 0-9 A-Z a-z . _ -")
+        if self.synchronization not in ("local", "embedded") and not _SYNCHRONIZATION.match(self.synchronization):
+            raise _refusal(
+                "synchronization",
+                self.synchronization.partition("://")[0],
+                "local, embedded, embedded://host:port,... or etcd://host:port,...",
+            )
+        if self.advertise is not None:
+            split_address(self.advertise, key="advertise")
         if self.journal not in (None, JOURNAL_OFF) and self.data is None:
             raise _refusal("journal", self.journal, "possible without a data directory: messages live in memory only")
         for name in ("listen", "metrics"):
@@ -101,6 +125,8 @@ _RANGES: dict[str, tuple[int, int]] = {
     "journal_max_age": (0, 2**40),
     "journal_max_bytes": (0, 2**60),
     "drift_ms_max": (1, 3_600_000),
+    "member_ttl": (2, 600),
+    "offset_ms_max": (1, 3_600_000),
 }
 
 

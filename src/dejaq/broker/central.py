@@ -15,6 +15,8 @@ from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.carrier.session import Session
 from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.broker.carrier.transactions import Transactions
+from dejaq.broker.cluster.cluster import Cluster
+from dejaq.broker.cluster.service import PeerService
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Labels, Metrics
@@ -31,6 +33,8 @@ from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicState
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Filter, Storage
+from dejaq.synchronization.base import Synchronization
+from dejaq.synchronization.local import LocalSynchronization
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -44,7 +48,9 @@ FINISH_SECONDS = 10.0
 class Central:
     """One broker."""
 
-    def __init__(self, *, config: BrokerConfig, storage: Storage, clock: Clock) -> None:
+    def __init__(
+        self, *, config: BrokerConfig, storage: Storage, clock: Clock, synchronization: Synchronization | None = None
+    ) -> None:
         config.check()
         self.config = config
         self.storage = storage
@@ -61,6 +67,18 @@ class Central:
         )
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
+        self.cluster = Cluster(
+            config=config,
+            synchronization=synchronization if synchronization is not None else LocalSynchronization(),
+            storage=storage,
+            clock=clock,
+            doctor=self.doctor,
+            rosters=self.rosters,
+            catalog=self.catalog,
+            background=self.background,
+            sessions=lambda: len(self.greeter),
+            producers=lambda: self.greeter.producers(),
+        )
         self._parts = Parts(
             config=config,
             clock=clock,
@@ -72,6 +90,7 @@ class Central:
             rosters=self.rosters,
             pinger=self.pinger,
             recorder=self.recorder,
+            cluster=self.cluster,
         )
         self.greeter = Greeter(
             make_session=lambda number, peer: Session(number=number, peer=peer, parts=self._parts),
@@ -84,6 +103,12 @@ class Central:
         self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
         self.services = services_of(
             overseer=self._overseer,
+            peer=PeerService(
+                rosters=self.rosters,
+                steward=self.cluster.steward,
+                describe=self._overseer.describe,
+                create_topic=self._overseer.create_topic_here,
+            ),
             queries=Queries(storage=storage, clock=clock, find_topic=self.catalog.live),
             snapshots=self._snapshots,
             transactions=Transactions(self._parts),
@@ -105,9 +130,15 @@ class Central:
         self.greeter.end_all(error)
 
     def _connect(self) -> None:
+        self.rosters.outside = self.cluster
         self.catalog.evacuate = self._evacuate
+        self.catalog.dropped = self.cluster.steward.dropped
+        self.cluster.steward.evacuate = self._evacuate_here
+        self.doctor.serving_until = self.cluster.synchronization.serving_until
+        self.doctor.why_cut_off = lambda: self.cluster.synchronization.failure
+        self.doctor.on_cut_off = self.greeter.end_all
         self.doctor.on_storage_failed = self._storage_failed
-        self.doctor.on_storage_back = self.catalog.load
+        self.doctor.on_storage_back = self.cluster.steward.begin
         self.doctor.on_change = self._tell_health
         gauge = self.metrics.gauge
         gauge(told.SESSIONS, lambda: {(state,): n for state, n in self.greeter.states().items()})
@@ -131,14 +162,15 @@ class Central:
         await self.storage.open(self.clock.now_ms())
         try:
             await self.recorder.start()
-            await self.catalog.load()
+            if self.config.listen is not None:
+                self.server = Server(services=self.services, config=self.config)
+                await self.server.bind()
+                self._overseer.address = self.server.address
+            await self.cluster.start(self.address or "in-process")
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics)
-            if self.config.listen is not None:
-                server = Server(services=self.services, config=self.config)
-                await server.start()
-                self.server = server
-                self._overseer.address = server.address
+            if self.server is not None:
+                await self.server.start()
         except BaseException:
             await self._close()
             raise
@@ -160,6 +192,8 @@ class Central:
     async def drain(self) -> None:
         """Take no new work, tell the clients, and wait for them to leave, up to the limit."""
         await self.doctor.start_draining()
+        # Nobody is sent here any more.
+        self.background.spawn(self.cluster.publish(), name="tell of draining")
         self.greeter.close(error_of(Code.DRAINING))
         for session in self.greeter:
             self.background.spawn(session.drain(), name=f"drain session {session.number}")
@@ -201,6 +235,7 @@ class Central:
             await asyncio.to_thread(self._close_metrics)
             self._close_metrics = self.metrics_address = None
         self._snapshots.close_all()
+        await self.cluster.stop()
         await self.recorder.stop()
         await self.storage.close()
 
@@ -215,6 +250,11 @@ class Central:
 
     async def _evacuate(self, topic: Topic, error: DejaqError) -> None:
         await self.greeter.evacuate(topic, error)
+        self.rosters.forget(topic)
+        await self.cluster.evacuate_others(topic)
+
+    async def _evacuate_here(self, topic: Topic) -> None:
+        await self.greeter.evacuate(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
         self.rosters.forget(topic)
 
     async def _tell_health(self) -> None:

@@ -3,6 +3,8 @@
 | degradation | refuses | ends by itself when |
 |---|---|---|
 | storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
+| synchronization | everything; sessions are ended so that clients go to another broker | the membership is renewed |
+| drift | the same | the clock is near those of the other brokers again |
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |
@@ -15,9 +17,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from math import inf
 from pathlib import Path
 
-from dejaq.errors import Code, DejaqError, Unavailable, error_of
+from dejaq.errors import Code, DejaqError, Indefinite, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 from dejaq.timekeeper.drift import DriftMeter
@@ -28,6 +31,8 @@ PERIOD_SECONDS = 0.25
 BACKOFF_SECONDS_MIN = 0.1
 BACKOFF_SECONDS_MAX = 5.0
 JUMP_SHOWN_SECONDS = 60.0
+# With one of these nothing is served.
+BLOCKING = frozenset({"storage", "synchronization", "drift"})
 THROTTLED_MS = 500
 
 
@@ -60,8 +65,14 @@ class Doctor:
         self._read_memory = read_memory
         self._degradations: dict[str, str] = {}
         self._jump_shown_until = 0.0
+        self._was_blocked = False
         self._look = asyncio.Event()
         self.memory_bytes = 0
+        # Set by central: until when the cluster lets this broker serve, by the monotonic clock, and why not longer.
+        self.serving_until: Callable[[], float] = lambda: inf
+        self.why_cut_off: Callable[[], str | None] = lambda: None
+        # Set by central: what to do when nothing can be served but the storage works.
+        self.on_cut_off: Callable[[DejaqError], None] = lambda error: None
         # Set by central: what to do when the storage fails, when it is back, and when readiness changes.
         self.on_storage_failed: Callable[[DejaqError], None] = lambda error: None
         self.on_storage_back: Callable[[], Awaitable[None]] | None = None
@@ -80,7 +91,7 @@ class Doctor:
     @property
     def ready(self) -> bool:
         """Whether clients should come here."""
-        return not {"storage", "draining"} & self._degradations.keys()
+        return not (BLOCKING | {"draining"}) & self._degradations.keys()
 
     @property
     def drift_ms(self) -> float:
@@ -89,14 +100,31 @@ class Doctor:
 
     def admit(self, command: str) -> None:
         """Raise the error that `command` must be refused with in the present state."""
+        if not self._member:
+            raise self._cut_off_error()
         if not self._degradations:
             return
         if "storage" in self._degradations:
             raise self._storage_error()
+        if "drift" in self._degradations:
+            raise self._cut_off_error()
         if "draining" in self._degradations and command != "settle":
             raise error_of(Code.DRAINING)
         if "memory" in self._degradations and command == "create":
             raise error_of(Code.OVERLOADED, self._degradations["memory"], throttled_ms=THROTTLED_MS)
+
+    def confirm(self) -> None:
+        """Raise INDEFINITE when what was just done may no longer be answered for: the membership ran out meanwhile."""
+        if not self._member:
+            raise Indefinite("the broker was cut off from its cluster before the answer")
+
+    @property
+    def _member(self) -> bool:
+        return self._clock.monotonic() < self.serving_until()
+
+    def _cut_off_error(self) -> DejaqError:
+        why = self._degradations.get("synchronization") or self._degradations.get("drift") or self.why_cut_off()
+        return error_of(Code.CUT_OFF, details=why or "", throttled_ms=THROTTLED_MS)
 
     def _storage_error(self) -> Unavailable:
         return Unavailable(
@@ -140,6 +168,7 @@ class Doctor:
         """One examination; with a failed storage it lasts until the storage is back."""
         self._examine_clock()
         self._examine_memory()
+        await self._examine_membership()
         if self._storage.failure is not None:
             await self._heal_storage(self._storage.failure)
 
@@ -161,6 +190,19 @@ class Doctor:
             )
         else:
             self._clear("memory")
+
+    async def _examine_membership(self) -> None:
+        if self._member:
+            self._clear("synchronization")
+        else:
+            why = self.why_cut_off() or "the membership could not be renewed"
+            self._set("synchronization", f"cut off from the cluster: {why}")
+        blocked = bool({"synchronization", "drift"} & self._degradations.keys())
+        if blocked and not self._was_blocked:
+            self.on_cut_off(self._cut_off_error())
+        if blocked != self._was_blocked:
+            self._was_blocked = blocked
+            await self._changed()
 
     async def _heal_storage(self, failure: str) -> None:
         self._set("storage", failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,11 @@ from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.recorder import journal_place
 from dejaq.config import BrokerConfig, load_config
 from dejaq.storage.base import Storage
+from dejaq.synchronization.base import Synchronization
+from dejaq.synchronization.local import LocalSynchronization
 from dejaq.timekeeper.clock import Clock, SystemClock
+
+EMBEDDED = "embedded://"
 
 
 class Broker:
@@ -20,7 +25,8 @@ class Broker:
 
     `data` is the directory of the embedded store; without it messages live in memory only. `listen` is the
     host:port to serve on (port 0 takes a free one); without it only this process reaches the broker, through
-    `transport()`. Every other key of `BrokerConfig` is taken by name.
+    `transport()`. Brokers that are given one `storage` to share and members of one `synchronization` are a cluster.
+    Every other key of `BrokerConfig` is taken by name.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class Broker:
         metrics: str | None = None,
         clock: Clock | None = None,
         storage: Storage | None = None,
+        synchronization: Synchronization | str | None = None,
         **keys: Any,
     ) -> None:
         # The memory of the user's program is not the broker's to judge.
@@ -40,12 +47,17 @@ class Broker:
             data=os.fspath(data) if data is not None else None,
             listen=listen if listen is not None else "",
             metrics=metrics,
+            synchronization=synchronization if isinstance(synchronization, str) else None,
             **keys,
         )
+        clock = clock if clock is not None else SystemClock()
+        if synchronization is None or isinstance(synchronization, str):
+            synchronization = synchronization_of(self.config, clock)
         self._central = Central(
             config=self.config,
             storage=storage if storage is not None else storage_of(self.config),
-            clock=clock if clock is not None else SystemClock(),
+            clock=clock,
+            synchronization=synchronization,
         )
 
     @property
@@ -81,6 +93,36 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def synchronization_of(config: BrokerConfig, clock: Clock) -> Synchronization:
+    """The synchronization that a config asks for."""
+    url = config.synchronization
+    if url == "local":
+        return LocalSynchronization()
+    ttl = float(config.member_ttl)
+    if url == "embedded" or url.startswith(EMBEDDED):
+        from dejaq.synchronization.embedded import EmbeddedSynchronization, own_peer, parse_peers
+
+        peers = parse_peers(url)
+        return EmbeddedSynchronization(
+            data=Path(config.data or "data") / "etcd",
+            peers=peers,
+            own=own_peer(peers, _hosts(config)),
+            cluster=config.cluster,
+            clock=clock,
+            ttl=ttl,
+        )
+    from dejaq.synchronization.etcd.endpoints import parse_endpoints
+    from dejaq.synchronization.etcd.service import EtcdSynchronization
+
+    return EtcdSynchronization(parse_endpoints(url), cluster=config.cluster, clock=clock, ttl=ttl)
+
+
+def _hosts(config: BrokerConfig) -> list[str]:
+    """The names that this machine may have in a list of machines."""
+    told = [address.rpartition(":")[0] for address in (config.advertise, config.listen) if address is not None]
+    return [*told, socket.gethostname(), socket.getfqdn()]
 
 
 def storage_of(config: BrokerConfig) -> Storage:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.roster import Rosters
+from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Metrics
 from dejaq.broker.overseer.catalog import Catalog
@@ -30,3 +31,4 @@ class Parts:
     rosters: Rosters
     pinger: Pinger
     recorder: Recorder
+    cluster: Cluster

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 from dejaq.broker.central import Central
-from dejaq.broker.embedded import storage_of
+from dejaq.broker.embedded import storage_of, synchronization_of
 from dejaq.config import BrokerConfig
 from dejaq.timekeeper.clock import SystemClock
 
@@ -19,7 +19,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 async def serve(config: BrokerConfig, *, started: Callable[[Central], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then let clients finish and return; a second signal does not wait for them."""
-    central = Central(config=config, storage=storage_of(config), clock=SystemClock())
+    clock = SystemClock()
+    central = Central(
+        config=config,
+        storage=storage_of(config),
+        clock=clock,
+        synchronization=synchronization_of(config, clock),
+    )
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     hurried = asyncio.Event()

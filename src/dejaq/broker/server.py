@@ -20,7 +20,7 @@ from dejaq.broker.services import Services
 from dejaq.config import BrokerConfig, is_loopback, split_address
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.status import grpc_metadata, grpc_status
-from dejaq.protocol.v1 import carrier_pb2, overseer_pb2
+from dejaq.protocol.v1 import carrier_pb2, overseer_pb2, peer_pb2
 
 # These libraries carry no types.
 _rpc: Any = grpc
@@ -31,6 +31,7 @@ _reflection: Any = reflection
 _SERVICES = (
     carrier_pb2.DESCRIPTOR.services_by_name["Carrier"],
     overseer_pb2.DESCRIPTOR.services_by_name["Overseer"],
+    peer_pb2.DESCRIPTOR.services_by_name["Peer"],
 )
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.
 _CALLS_MAX = 1_000
@@ -62,8 +63,8 @@ class Server:
         self._health = _health.aio.HealthServicer()
         self.address = config.listen
 
-    async def start(self) -> None:
-        """Bind and serve; raises PORT_TAKEN, or INVALID_ARGUMENT where the address cannot be served."""
+    async def bind(self) -> None:
+        """Take the address; raises PORT_TAKEN, or INVALID_ARGUMENT where it cannot be served."""
         host, port = split_address(self._listen)
         if not self._insecure and not is_loopback(host):
             raise error_of(
@@ -87,8 +88,14 @@ class Server:
             raise _bind_error(self._listen, host, port)
         self._server = server
         self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+    async def start(self) -> None:
+        """Serve at the address that was taken."""
+        if self._server is None:
+            await self.bind()
+        assert self._server is not None
         await self.set_serving(True)
-        await server.start()
+        await self._server.start()
 
     async def set_serving(self, ready: bool) -> None:
         """Say through the health service whether clients should come here."""

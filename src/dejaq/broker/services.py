@@ -13,6 +13,7 @@ from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.session import Frames, Send
 from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.broker.carrier.transactions import Transactions
+from dejaq.broker.cluster.service import PeerService
 from dejaq.broker.metrics import ERRORS, Metrics
 from dejaq.broker.overseer.greeter import Greeter
 from dejaq.broker.overseer.service import OverseerService
@@ -58,6 +59,7 @@ class Services:
 def services_of(
     *,
     overseer: OverseerService,
+    peer: PeerService,
     queries: Queries,
     snapshots: Snapshots,
     transactions: Transactions,
@@ -74,6 +76,12 @@ def services_of(
             "Overseer.ListTopics": overseer.list_topics,
             "Overseer.DeleteTopic": overseer.delete_topic,
             "Carrier.Transact": transactions.transact,
+            "Peer.Nudge": peer.nudge,
+            "Peer.AskBack": peer.ask_back,
+            "Peer.LetGo": peer.let_go,
+            "Peer.Learn": peer.learn,
+            "Peer.Describe": peer.describe,
+            "Peer.CreateTopic": peer.create_topic,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

@@ -15,12 +15,25 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo
     from dejaq.sdk.client import Client
 
-BROKER_COLUMNS = ("id", "address", "version", "storage", "started", "health", "drift_ms")
+BROKER_COLUMNS = (
+    "id",
+    "address",
+    "version",
+    "storage",
+    "synchronization",
+    "started",
+    "sessions",
+    "latency_ms",
+    "offset_ms",
+    "drift_ms",
+    "health",
+)
 CLIENT_COLUMNS = (
     "name",
     "state",
     "topic",
     "who",
+    "broker",
     "sdk",
     "latency_ms",
     "clock_offset_ms",
@@ -54,6 +67,11 @@ def broker_values(broker: BrokerInfo) -> dict[str, Any]:
         "degradations": troubles,
         "draining": broker.draining,
         "drift_ms": broker.drift_ms,
+        "synchronization": broker.synchronization,
+        "sessions": broker.sessions,
+        "seen": iso(broker.seen_ms) if broker.seen_ms else None,
+        "latency_ms": broker.latency_ms,
+        "offset_ms": broker.offset_ms,
         "notes": list(broker.notes),
     }
 
@@ -76,6 +94,7 @@ def client_values(client: ClientInfo) -> dict[str, Any]:
         "state": client.state,
         "topic": client.topic,
         "who": client.who,
+        "broker": client.broker,
         "latency_ms": client.latency_ms,
         "clock_offset_ms": client.clock_offset_ms,
         "inflight": client.inflight,
@@ -102,7 +121,7 @@ def info(invocation: Invocation) -> None:
 
 def print_parts(output: Output, values: dict[str, Any]) -> None:
     """The three tables."""
-    output.table(values["brokers"], BROKER_COLUMNS, numbers=("drift_ms",))
+    output.table(values["brokers"], BROKER_COLUMNS, numbers=("sessions", "latency_ms", "offset_ms", "drift_ms"))
     for broker in values["brokers"]:
         for note in broker["notes"]:
             output.note(f"{broker['id']}: {note}")

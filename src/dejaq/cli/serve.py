@@ -24,6 +24,8 @@ METAVARS = {
     "listen": "HOST:PORT",
     "metrics": "HOST:PORT",
     "cluster": "NAME",
+    "synchronization": "WHERE",
+    "advertise": "HOST:PORT",
     "broker": "NAME",
 }
 

@@ -55,6 +55,12 @@ class BrokerInfo:
     draining: bool
     drift_ms: float
     notes: tuple[str, ...] = ()
+    # As the broker that was asked sees it: when it last told of itself (0 for itself), its clock, and the way there.
+    seen_ms: int = 0
+    offset_ms: float = 0.0
+    latency_ms: float = 0.0
+    sessions: int = 0
+    synchronization: str = ""
 
     @classmethod
     def from_proto(cls, proto: overseer.BrokerInfo) -> BrokerInfo:
@@ -70,6 +76,11 @@ class BrokerInfo:
             draining=proto.draining,
             drift_ms=proto.drift_ms,
             notes=tuple(proto.notes),
+            seen_ms=proto.seen_ms,
+            offset_ms=proto.offset_ms,
+            latency_ms=proto.latency_ms,
+            sessions=proto.sessions,
+            synchronization=proto.synchronization,
         )
 
 
@@ -89,6 +100,7 @@ class ClientInfo:
     buckets: tuple[int, ...]
     weight: int
     rack: str
+    broker: str
 
     @classmethod
     def from_proto(cls, proto: overseer.ClientInfo) -> ClientInfo:
@@ -106,6 +118,7 @@ class ClientInfo:
             buckets=tuple(proto.buckets),
             weight=proto.weight,
             rack=proto.rack,
+            broker=proto.broker,
         )
 
 

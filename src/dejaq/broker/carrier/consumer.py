@@ -75,6 +75,7 @@ class Consumer:
         nudge_all: Callable[[int], None],
         storage_failed: Callable[[], None],
         lending_changed: Callable[[], None] = lambda: None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.topic = topic
@@ -94,6 +95,7 @@ class Consumer:
         self._nudge_all = nudge_all
         self._storage_failed = storage_failed
         self._lending_changed = lending_changed
+        self._confirm = confirm
         self._leaser: Leaser | None = None
         self._pump: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
@@ -252,6 +254,7 @@ class Consumer:
             self._leaser.nudge(ts)
 
     async def _push(self, lease: LeaseSet) -> None:
+        self._confirm()
         frame = carrier.BrokerFrame()
         write_push(frame.push, lease)
         self._metrics.add(PUSHED, len(lease), self.topic.name)
@@ -326,6 +329,10 @@ class Consumer:
                     await self.undo(lease_id, rows)
             self._nudge_all(self._clock.now_ms())
         return count
+
+    def forget(self, lease_id: int, rows: Sequence[int]) -> None:
+        """Stop counting rows that the client has let go of and whose lease another broker undoes."""
+        self.settled(lease_id, mask_of(ranges_of_rows(rows)))
 
     async def undo(self, lease_id: int, rows: Sequence[int]) -> None:
         """Undo the lease on rows that the client has let go of."""

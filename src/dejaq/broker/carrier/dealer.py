@@ -5,9 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import accumulate
 
 from dejaq import limits
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +24,40 @@ class Seat:
     rack: str = ""
 
 
-def deal(seats: Iterable[Seat], buckets: int) -> dict[str, range]:
-    """Contiguous ranges in the order of the names, as long as the weights say, together every bucket exactly once.
+def deal(seats: Iterable[Seat], buckets: int) -> dict[str, Sequence[int]]:
+    """Shares as large as the weights say, together every bucket exactly once; a change moves few buckets.
 
-    A consumer whose share is less than a bucket may have none, and stands by.
+    Each bucket goes to the consumer that it ranks highest among those whose share has room (rendezvous hashing with a
+    bound), so the deal depends on the set of seats alone. A consumer whose share is less than a bucket may have none,
+    and stands by.
     """
     ordered = sorted({seat.name: seat for seat in seats}.values(), key=lambda seat: seat.name)
-    edges = [0, *accumulate(seat.weight for seat in ordered)]
-    total = edges[-1]
-    return {
-        seat.name: range(buckets * edges[place] // total, buckets * edges[place + 1] // total)
-        for place, seat in enumerate(ordered)
-    }
+    return dict(_deal(tuple((seat.name, seat.weight) for seat in ordered), buckets))
+
+
+@lru_cache(maxsize=256)
+def _deal(weighted: tuple[tuple[str, int], ...], buckets: int) -> dict[str, Sequence[int]]:
+    if len(weighted) <= 1:
+        return {name: range(buckets) for name, _ in weighted}
+    edges = [0, *accumulate(weight for _, weight in weighted)]
+    room = [
+        buckets * edges[place + 1] // edges[-1] - buckets * edges[place] // edges[-1] for place in range(len(weighted))
+    ]
+    seeds = [int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") for name, _ in weighted]
+    shares: list[list[int]] = [[] for _ in weighted]
+    for bucket in range(buckets):
+        key = bucket * _GOLDEN & _MASK
+        best = min((_mix(seeds[place] ^ key), place) for place, left in enumerate(room) if left)[1]
+        room[best] -= 1
+        shares[best].append(bucket)
+    return {name: share for (name, _), share in zip(weighted, shares, strict=True)}
+
+
+def _mix(value: int) -> int:
+    """Spread the bits of a 64-bit number (the finalizer of splitmix64)."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
 
 
 def stand_in(bucket: int, owner: Seat, others: Sequence[Seat]) -> Seat | None:

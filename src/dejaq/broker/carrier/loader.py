@@ -36,7 +36,7 @@ class Loader:
         for roster in self._rosters:
             if roster.dealt:
                 try:
-                    await self._storage.load(roster.topic, range(roster.topic.settings.buckets), until)
+                    await self._storage.load(roster.topic, roster.buckets_here, until)
                 except DejaqError as error:
                     # Only a hint failed; the lease that needs the data meets the fault itself and says so.
                     log.debug("loading %s: %s", roster.topic.name, error)

@@ -1,7 +1,8 @@
 """Gets messages back that a consumer holds but that are not yet due, because their owner changes them.
 
 A change that met a live lease is answered LEASED, unless every step of this works: the message's time is still
-ahead, its holder has a live session here, the SDK lets go of it in time, and the store undoes the lease.
+ahead, its holder has a live session here or at another broker, the SDK lets go of it in time, and the store undoes
+the lease.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from dejaq.broker.carrier.consumer import Consumer
 from dejaq.broker.carrier.roster import Roster
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
+from dejaq.protocol.columns import ranges_of_rows
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
 # The row in the lease and the row in the owner's batch.
 _Pairs = list[tuple[int, int]]
-_Groups = dict[tuple[int, Consumer], _Pairs]
+# By lease and by the name of its holder.
+_Groups = dict[tuple[int, str], _Pairs]
 
 
 async def regain(
@@ -36,19 +38,20 @@ async def regain(
     leased = [row for row, code in outcomes.codes.items() if code is Code.LEASED]
     if not leased:
         return
-    groups = await _holders(storage, clock, topic, roster, ids, leased)
-    returned = await asyncio.gather(
-        *(_ask(consumer, lease_id, pairs) for (lease_id, consumer), pairs in groups.items())
-    )
+    groups = await _holders(storage, clock, topic, ids, leased)
+    returned = await asyncio.gather(*(_ask(roster, name, lease, pairs) for (lease, name), pairs in groups.items()))
     back = [(key, pairs) for key, pairs in zip(groups, returned, strict=True) if pairs]
     if not back:
         return
     rows = [row for _, pairs in back for _, row in pairs]
     # All started before any is awaited, so that no lease can come between the undoing and the change.
     undone = [
-        asyncio.ensure_future(consumer.undo(lease_id, [number for number, _ in pairs]))
-        for (lease_id, consumer), pairs in back
+        asyncio.ensure_future(_undo(storage, clock, roster, name, lease, [number for number, _ in pairs]))
+        for (lease, name), pairs in back
     ]
+    if storage.capabilities.shared:
+        # A store that is elsewhere does not keep the order of what is under way at one time.
+        await asyncio.gather(*undone)
     again = asyncio.ensure_future(redo(rows))
     await asyncio.gather(*undone)
     result = await again
@@ -60,18 +63,25 @@ async def regain(
         roster.nudge(clock.now_ms())
 
 
-async def _holders(
-    storage: Storage, clock: Clock, topic: Topic, roster: Roster, ids: Sequence[str], leased: Sequence[int]
-) -> _Groups:
+async def _holders(storage: Storage, clock: Clock, topic: Topic, ids: Sequence[str], leased: Sequence[int]) -> _Groups:
     now = clock.now_ms()
     groups: _Groups = {}
     for row, holder in zip(leased, await storage.holders(topic, [ids[row] for row in leased], now), strict=True):
-        consumer = None if holder is None else roster.find(holder.consumer)
-        if holder is not None and consumer is not None and holder.due > now:
-            groups.setdefault((holder.lease_id, consumer), []).append((holder.row, row))
+        if holder is not None and holder.due > now:
+            groups.setdefault((holder.lease_id, holder.consumer), []).append((holder.row, row))
     return groups
 
 
-async def _ask(consumer: Consumer, lease_id: int, pairs: _Pairs) -> _Pairs:
-    numbers = set(await consumer.ask_back(lease_id, [number for number, _ in pairs]))
+async def _ask(roster: Roster, name: str, lease_id: int, pairs: _Pairs) -> _Pairs:
+    numbers = set(await roster.ask_back(name, lease_id, [number for number, _ in pairs]))
     return [pair for pair in pairs if pair[0] in numbers]
+
+
+async def _undo(
+    storage: Storage, clock: Clock, roster: Roster, name: str, lease_id: int, numbers: Sequence[int]
+) -> None:
+    consumer = roster.find(name)
+    if consumer is not None:
+        await consumer.undo(lease_id, numbers)
+    else:
+        await storage.recall(roster.topic, lease_id, name, ranges_of_rows(numbers), clock.now_ms())

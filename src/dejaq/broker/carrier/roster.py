@@ -1,12 +1,19 @@
-"""The live consumers of each topic: who holds which name, and which buckets each leases from."""
+"""The live consumers of each topic: who holds which name, and which buckets each leases from.
+
+Buckets are dealt over the consumers of the whole cluster. Those that are connected here are `Consumer`s; of the others
+only the name and the broker are known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from dejaq.broker.carrier.balance import Reading, weigh
 from dejaq.broker.carrier.consumer import Consumer
-from dejaq.broker.carrier.dealer import deal, stand_in
+from dejaq.broker.carrier.dealer import Seat, deal, stand_in
 from dejaq.domain.topic import Topic
 
 # A new deal is made when a share is off by more than this part of it.
@@ -15,15 +22,69 @@ MOVE_SHARE = 0.15
 LAG_MS = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Far:
+    """A consumer that is connected to another broker."""
+
+    broker: str
+    seat: Seat
+
+
+class Outside(Protocol):
+    """The other brokers of the cluster, as far as the rosters need them."""
+
+    def seats(self, topic: Topic) -> Mapping[str, Far]:
+        """The subscribed consumers that are connected elsewhere, by name."""
+
+    def entered(self, topic: Topic, name: str) -> asyncio.Task[None] | None:
+        """A consumer came here; gives the farewell of the one of that name elsewhere, if there is one."""
+
+    def changed(self, topic: Topic) -> None:
+        """The consumers that are connected here are others now."""
+
+    def nudge(self, broker: str, topic: Topic, ts: int, buckets: Iterable[int]) -> None:
+        """Something is now at `ts` on a timeline whose consumers are connected there; no buckets: all."""
+
+    async def ask_back(self, broker: str, topic: Topic, name: str, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask a consumer that is connected there for rows that are not yet due; gives those it has let go of."""
+
+
+class Nobody:
+    """There is no other broker."""
+
+    def seats(self, topic: Topic) -> Mapping[str, Far]:
+        """None."""
+        return {}
+
+    def entered(self, topic: Topic, name: str) -> asyncio.Task[None] | None:
+        """Nobody else has the name."""
+        return None
+
+    def changed(self, topic: Topic) -> None:
+        """Nobody is to be told."""
+
+    def nudge(self, broker: str, topic: Topic, ts: int, buckets: Iterable[int]) -> None:
+        """Nobody is there."""
+
+    async def ask_back(self, broker: str, topic: Topic, name: str, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Nobody lets go of anything."""
+        return []
+
+
 class Roster:
     """The consumers of one topic."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, outside: Outside) -> None:
         self.topic = topic
+        self._outside = outside
         self._named: dict[str, Consumer] = {}
+        # Consumers that have left and whose unfinished leases are being given back.
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._dealt: list[Consumer] = []
-        self._ranges: dict[str, range] = {}
-        self._by_bucket: dict[int, tuple[Consumer, ...]] = {}
+        self._far: Mapping[str, Far] = {}
+        self._ranges: dict[str, Sequence[int]] = {}
+        # Who leases from each bucket: consumers here, or the broker where they are.
+        self._by_bucket: dict[int, tuple[Consumer, ...] | str] = {}
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(list(self._named.values()))
@@ -32,13 +93,32 @@ class Roster:
         return len(self._named)
 
     @property
+    def names(self) -> dict[str, Seat | None]:
+        """Who is connected here, with its seat if leases flow; those who are just leaving included."""
+        here = {consumer.name: consumer.seat if consumer.subscribed else None for consumer in self._named.values()}
+        return dict.fromkeys(self._leaving) | here
+
+    @property
     def dealt(self) -> bool:
-        """Whether anybody is subscribed."""
+        """Whether anybody is subscribed here."""
         return bool(self._dealt)
 
+    @property
+    def buckets_here(self) -> list[int]:
+        """The buckets whose consumers are connected here."""
+        return [bucket for bucket, holders in self._by_bucket.items() if not isinstance(holders, str)]
+
     def find(self, name: str) -> Consumer | None:
-        """The live consumer of this name."""
+        """The live consumer of this name, if it is connected here."""
         return self._named.get(name)
+
+    async def ask_back(self, name: str, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask a consumer, wherever it is connected, for rows that are not yet due; gives those it has let go of."""
+        consumer = self._named.get(name)
+        if consumer is not None:
+            return await consumer.ask_back(lease_id, rows)
+        far = self._far.get(name)
+        return [] if far is None else await self._outside.ask_back(far.broker, self.topic, name, lease_id, rows)
 
     def enter(self, consumer: Consumer) -> None:
         """Let a consumer in; one that has the same name is put out, because a name is one consumer.
@@ -49,26 +129,55 @@ class Roster:
         old = self._named.get(consumer.name)
         if old is not None:
             consumer.follow(old.put_out())
+        else:
+            consumer.follow(self._leaving.get(consumer.name) or self._outside.entered(self.topic, consumer.name))
         self._named[consumer.name] = consumer
+        self._outside.changed(self.topic)
 
     def leave(self, consumer: Consumer) -> None:
         """Let a consumer go, unless another has taken its name."""
         if self._named.get(consumer.name) is consumer:
             del self._named[consumer.name]
+            farewell = consumer.unsubscribe()
+            if farewell is not None and not farewell.done():
+                self._leaving[consumer.name] = farewell
+                farewell.add_done_callback(lambda task: self._left(consumer.name, task))
         self.redeal()
 
+    def _left(self, name: str, farewell: asyncio.Task[None]) -> None:
+        if self._leaving.get(name) is farewell:
+            del self._leaving[name]
+            self._outside.changed(self.topic)
+
+    async def let_go(self, name: str) -> None:
+        """End the session of a consumer that is now connected elsewhere, and wait for its farewell."""
+        consumer = self._named.pop(name, None)
+        farewell = self._leaving.get(name) if consumer is None else consumer.put_out()
+        self.redeal()
+        if farewell is not None:
+            await asyncio.wait((farewell,))
+
     def redeal(self) -> None:
-        """Spread the buckets over those who are subscribed now."""
+        """Spread the buckets over those who are subscribed now, and tell the others who is here."""
+        self.take_seats()
+        self._outside.changed(self.topic)
+
+    def take_seats(self) -> None:
+        """Spread the buckets over those who are subscribed now, here and elsewhere."""
         self._dealt = [consumer for consumer in self._named.values() if consumer.subscribed]
-        self._ranges = deal([consumer.seat for consumer in self._dealt], self.topic.settings.buckets)
+        here = {consumer.name for consumer in self._dealt}
+        self._far = {name: far for name, far in self._outside.seats(self.topic).items() if name not in here}
+        seats = [consumer.seat for consumer in self._dealt] + [far.seat for far in self._far.values()]
+        self._ranges = deal(seats, self.topic.settings.buckets)
         self.lend()
 
     def lend(self) -> None:
-        """Let those who have room lease from the buckets of those who have none."""
+        """Let those who are connected here and have room lease from the buckets of those here who have none."""
         helpers = {consumer.name: consumer for consumer in self._dealt if not consumer.lending}
         seats = [helper.seat for helper in helpers.values()]
         lent: dict[str, list[int]] = {}
-        self._by_bucket = {bucket: (consumer,) for consumer in self._dealt for bucket in self._ranges[consumer.name]}
+        self._by_bucket = {bucket: far.broker for name, far in self._far.items() for bucket in self._ranges[name]}
+        self._by_bucket |= {bucket: (consumer,) for consumer in self._dealt for bucket in self._ranges[consumer.name]}
         for consumer in self._dealt if len(helpers) < len(self._dealt) else ():
             if consumer.lending:
                 for bucket in self._ranges[consumer.name]:
@@ -105,14 +214,32 @@ class Roster:
 
     def nudge(self, ts: int) -> None:
         """Tell everybody that something is now on the timeline at `ts`."""
-        for consumer in self._dealt:
-            consumer.nudge(ts)
+        self.nudge_here(ts)
+        for broker in {far.broker for far in self._far.values()}:
+            self._outside.nudge(broker, self.topic, ts, ())
 
     def nudge_buckets(self, ts: int, buckets: Iterable[int]) -> None:
         """Tell those who lease from `buckets` that something is now there at `ts`."""
-        if self._dealt:
-            for consumer in {consumer for bucket in buckets for consumer in self._by_bucket[bucket]}:
-                consumer.nudge(ts)
+        if not self._by_bucket:
+            return
+        far: dict[str, list[int]] = {}
+        near: set[Consumer] = set()
+        for bucket in buckets:
+            holders = self._by_bucket[bucket]
+            if isinstance(holders, str):
+                far.setdefault(holders, []).append(bucket)
+            else:
+                near.update(holders)
+        for consumer in near:
+            consumer.nudge(ts)
+        for broker, theirs in far.items():
+            self._outside.nudge(broker, self.topic, ts, theirs)
+
+    def nudge_here(self, ts: int, buckets: Iterable[int] = ()) -> None:
+        """Tell those who are connected here and lease from `buckets`, all without any; what another broker asks for."""
+        holders = [self._by_bucket.get(bucket, ()) for bucket in buckets] or [tuple(self._dealt)]
+        for consumer in {consumer for held in holders if not isinstance(held, str) for consumer in held}:
+            consumer.nudge(ts)
 
 
 def _read(consumer: Consumer, now: int) -> Reading:
@@ -130,7 +257,8 @@ def _read(consumer: Consumer, now: int) -> Reading:
 class Rosters:
     """The rosters of every topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, outside: Outside | None = None) -> None:
+        self.outside: Outside = outside if outside is not None else Nobody()
         self._by_number: dict[int, Roster] = {}
 
     def __iter__(self) -> Iterator[Roster]:
@@ -140,8 +268,13 @@ class Rosters:
         """The roster of a topic."""
         roster = self._by_number.get(topic.number)
         if roster is None:
-            roster = self._by_number[topic.number] = Roster(topic)
+            roster = self._by_number[topic.number] = Roster(topic, self.outside)
+            roster.take_seats()
         return roster
+
+    def numbered(self, number: int) -> Roster | None:
+        """The roster of the topic of this number, if anybody has asked for it."""
+        return self._by_number.get(number)
 
     def forget(self, topic: Topic) -> None:
         """Drop the roster of a topic that is gone."""

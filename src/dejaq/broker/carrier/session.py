@@ -193,6 +193,8 @@ class Session:
         if self.consumer is not None:
             self.consumer.unsubscribe()
             self._parts.rosters.of(self.consumer.topic).leave(self.consumer)
+        elif self.producer is not None:
+            self._parts.cluster.changed(self.producer.topic)
         self._parts.pinger.forget(self.number)
 
     async def _read(self, frames: Frames) -> None:
@@ -254,6 +256,7 @@ class Session:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
         if command in _CHANGES:
             outcomes = await self._change(command, frame)
+            self._parts.doctor.confirm()
             answer.outcomes.SetInParent()
             write_outcomes(answer.outcomes, outcomes)
         else:
@@ -310,6 +313,7 @@ class Session:
             metrics=self._parts.metrics,
         )
         self.state = SessionState.PRODUCER
+        self._parts.cluster.changed(topic)
         answer.outcomes.SetInParent()
 
     def _on_consumer(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
@@ -329,6 +333,7 @@ class Session:
             nudge_all=roster.nudge,
             storage_failed=self._parts.doctor.look,
             lending_changed=roster.lend,
+            confirm=self._parts.doctor.confirm,
         )
         roster.enter(self.consumer)
         self.state = SessionState.CONSUMER

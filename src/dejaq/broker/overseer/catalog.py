@@ -31,11 +31,19 @@ class Catalog:
         self._dropping: set[int] = set()
         # Set by central: ends everything that works on a topic and waits for it.
         self.evacuate: Callable[[Topic, DejaqError], Awaitable[None]] | None = None
+        # Set by central: told when a topic and its messages are gone.
+        self.dropped: Callable[[Topic], Awaitable[None]] | None = None
 
-    async def load(self) -> None:
-        """Read the topics and finish what a crash cut short: half-made ones are made, half-deleted ones dropped."""
+    async def load(self, *, finish: bool = True) -> None:
+        """Read the topics and finish what a crash cut short: half-made ones are made, half-deleted ones dropped.
+
+        Without `finish` they are left as they are: another broker may be at work on them.
+        """
         async with self._changing:
             topics = await self._storage.topics()
+            if not finish:
+                self._topics = {topic.name: topic for topic in topics}
+                return
             for place, topic in enumerate(topics):
                 if topic.state is TopicState.CREATING:
                     topics[place] = topic.in_state(TopicState.LIVE)
@@ -80,8 +88,12 @@ class Catalog:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._changing:
             old = self._topics.get(name)
-            if old is not None:
+            if old is not None and (old.state is not TopicState.CREATING or not self._storage.capabilities.shared):
                 return self._same(self.live(name), settings), False
+            half_made = await self._half_made(name)
+            if half_made is not None:
+                self._topics[name] = half_made
+                return self._same(half_made, settings), True
             if len(self._topics) >= self._topics_max:
                 raise error_of(Code.LIMIT_EXCEEDED, f"there are {self._topics_max} topics, the most this broker keeps")
             topic = Topic(
@@ -96,6 +108,31 @@ class Catalog:
             await self._storage.put_topic(topic)
             self._topics[name] = topic
             return topic, True
+
+    async def _half_made(self, name: str) -> Topic | None:
+        """The topic that another broker began to make in a store that both share, now made."""
+        if not self._storage.capabilities.shared:
+            return None
+        for topic in await self._storage.topics():
+            if topic.name == name:
+                if topic.state is TopicState.CREATING:
+                    topic = topic.in_state(TopicState.LIVE)
+                    await self._storage.put_topic(topic)
+                return topic
+        return None
+
+    def adopt(self, topic: Topic) -> None:
+        """Take over what another broker has made of a topic."""
+        if self._topics.get(topic.name) != topic:
+            self._topics[topic.name] = topic
+
+    def forget(self, name: str) -> None:
+        """Another broker has removed the topic."""
+        self._topics.pop(name, None)
+
+    def drop(self, topic: Topic) -> None:
+        """Remove a topic that is marked as deleting, in the background."""
+        self._drop_later(topic)
 
     def _same(self, topic: Topic, settings: TopicSettings) -> Topic:
         if topic.settings != settings:
@@ -129,6 +166,8 @@ class Catalog:
             await self._storage.drop_topic(topic, self._clock.now_ms())
             async with self._changing:
                 self._topics.pop(topic.name, None)
+            if self.dropped is not None:
+                await self.dropped(topic)
         except DejaqError as error:
             # It stays DELETING; the next load, after recovery or restart, goes on with it.
             log.warning("topic %s is not dropped yet: %s", topic.name, error)

@@ -78,6 +78,14 @@ class Greeter:
         """How many sessions work on each topic in each state."""
         return Counter((session.topic.number, session.state) for session in self if session.topic is not None)
 
+    def producers(self) -> dict[int, list[str]]:
+        """The producer groups that are connected, by the number of their topic."""
+        groups: dict[int, list[str]] = {}
+        for session in self:
+            if session.producer is not None:
+                groups.setdefault(session.producer.topic.number, []).append(session.producer.group)
+        return groups
+
     def end_all(self, error: DejaqError) -> None:
         """End every session."""
         for session in self:

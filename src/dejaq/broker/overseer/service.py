@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+
 from dejaq.broker.carrier.session import Session, SessionState
+from dejaq.broker.cluster.member import Member
 from dejaq.broker.overseer.greeter import Census, Greeter
 from dejaq.broker.parts import Parts
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic
+from dejaq.errors import DejaqError
 from dejaq.protocol.columns import settings_from_proto, settings_to_proto
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.version import package_version
 from dejaq.storage.base import Filter
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 1.0
+CREATE_SECONDS = 3.0
 
 
 class OverseerService:
@@ -24,7 +33,28 @@ class OverseerService:
         self.address = "in-process"
 
     async def info(self, request: overseer.InfoRequest) -> overseer.InfoResponse:
-        """Brokers, topics and clients."""
+        """Brokers, topics and clients of the whole cluster; of a broker that is silent, what it told last."""
+        info = await self.describe()
+        cluster = self._parts.cluster
+        others = [member for member in cluster.members.values() if member.id != cluster.own]
+        answers = await cluster.peers.gather(
+            cluster.peers.call(member.id, "Peer.Describe", request, overseer.InfoResponse, ASK_SECONDS)
+            for member in others
+        )
+        for member, answer in zip(others, answers, strict=True):
+            if isinstance(answer, DejaqError):
+                info.brokers.append(_silent(member))
+            else:
+                _add(info, answer)
+        for broker in info.brokers[1:]:
+            sample = cluster.offsets.best(broker.id)
+            broker.seen_ms = cluster.members[broker.id].seen_ms if broker.id in cluster.members else 0
+            if sample is not None:
+                broker.offset_ms, broker.latency_ms = sample.offset_ms, sample.round_trip_ms / 2
+        return info
+
+    async def describe(self) -> overseer.InfoResponse:
+        """What this broker alone has to say; the counts of the topics are the storage's."""
         return overseer.InfoResponse(
             cluster=self._parts.config.cluster,
             brokers=[self._broker()],
@@ -37,9 +67,29 @@ class OverseerService:
         return overseer.PingResponse(client_us=request.client_us, broker_us=self._parts.clock.now_us())
 
     async def create_topic(self, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
+        """Make a topic, or find the same one, at the least loaded broker that answers in time."""
+        self._parts.doctor.admit("create_topic")
+        cluster = self._parts.cluster
+        for member in cluster.recommended():
+            if member.id == cluster.own:
+                break
+            try:
+                answer = await cluster.peers.call(
+                    member.id, "Peer.CreateTopic", request, overseer.TopicResponse, CREATE_SECONDS
+                )
+                await cluster.steward.learn(request.name)
+                return answer
+            except DejaqError as error:
+                if not error.retryable:
+                    raise
+                log.info("broker %s did not make topic %s: %s", member.id, request.name, error)
+        return await self.create_topic_here(request)
+
+    async def create_topic_here(self, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
         """Make a topic, or find the same one."""
         self._parts.doctor.admit("create_topic")
-        topic, created = await self._parts.catalog.create(request.name, settings_from_proto(request.settings))
+        steward = self._parts.cluster.steward
+        topic, created = await steward.create(request.name, settings_from_proto(request.settings))
         return overseer.TopicResponse(topic=(await self._topics([topic]))[0], created=created)
 
     async def describe_topic(self, request: overseer.TopicRequest) -> overseer.TopicResponse:
@@ -54,7 +104,7 @@ class OverseerService:
     async def delete_topic(self, request: overseer.TopicRequest) -> overseer.TopicResponse:
         """Mark a topic as deleting; the rest goes on in the background."""
         self._parts.doctor.admit("delete_topic")
-        topic = await self._parts.catalog.delete(request.name)
+        topic = await self._parts.cluster.steward.delete(request.name)
         return overseer.TopicResponse(topic=_outline(topic, self._greeter.census()))
 
     async def _topics(self, topics: list[Topic]) -> list[overseer.TopicInfo]:
@@ -82,6 +132,8 @@ class OverseerService:
             draining=doctor.draining,
             drift_ms=doctor.drift_ms,
             notes=self._notes(),
+            sessions=len(self._greeter),
+            synchronization=self._parts.cluster.synchronization.name,
         )
 
     def _notes(self) -> list[str]:
@@ -107,6 +159,7 @@ class OverseerService:
             buckets=list(consumer.buckets) if consumer else [],
             weight=consumer.seat.weight if consumer else 0,
             rack=consumer.rack if consumer else "",
+            broker=self._parts.config.name,
         )
 
 
@@ -119,3 +172,33 @@ def _outline(topic: Topic, census: Census) -> overseer.TopicInfo:
         consumers=census[topic.number, SessionState.CONSUMER] + census[topic.number, SessionState.SUBSCRIBED],
         producers=census[topic.number, SessionState.PRODUCER],
     )
+
+
+def _silent(member: Member) -> overseer.BrokerInfo:
+    """A broker that is in the cluster and does not answer."""
+    return overseer.BrokerInfo(
+        id=member.id,
+        address=member.address,
+        version=member.version,
+        storage=member.storage,
+        started_ms=member.started_ms,
+        clock_ms=member.seen_ms,
+        degradations=[*member.degradations, "it does not answer"],
+        draining=member.draining,
+        drift_ms=member.drift_ms,
+        sessions=member.sessions,
+    )
+
+
+def _add(info: overseer.InfoResponse, other: overseer.InfoResponse) -> None:
+    """Add what another broker says; the clients of a topic are the sum over the brokers."""
+    info.brokers.extend(other.brokers)
+    info.clients.extend(other.clients)
+    topics = {topic.name: topic for topic in info.topics}
+    for topic in other.topics:
+        known = topics.get(topic.name)
+        if known is None:
+            info.topics.append(topic)
+        else:
+            known.consumers += topic.consumers
+            known.producers += topic.producers

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64\x65jaq/v1/overseer.proto\x12\x08\x64\x65jaq.v1\"\r\n\x0bInfoRequest\"\x92\x01\n\x0cInfoResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x14.dejaq.v1.BrokerInfo\x12#\n\x06topics\x18\x03 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12%\n\x07\x63lients\x18\x04 \x03(\x0b\x32\x14.dejaq.v1.ClientInfo\"\xba\x01\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07storage\x18\x04 \x01(\t\x12\x12\n\nstarted_ms\x18\x05 \x01(\x10\x12\x10\n\x08\x63lock_ms\x18\x06 \x01(\x10\x12\x14\n\x0c\x64\x65gradations\x18\x07 \x03(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x10\n\x08\x64rift_ms\x18\t \x01(\x01\x12\r\n\x05notes\x18\n \x03(\t\"\xcc\x01\n\nClientInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03sdk\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\x12\x12\n\nlatency_ms\x18\x07 \x01(\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\x08 \x01(\x01\x12\x10\n\x08inflight\x18\t \x01(\r\x12\x0f\n\x07\x62uckets\x18\n \x03(\r\x12\x0e\n\x06weight\x18\x0b \x01(\r\x12\x0c\n\x04rack\x18\x0c \x01(\t\" \n\x0bPingRequest\x12\x11\n\tclient_us\x18\x01 \x01(\x10\"4\n\x0cPingResponse\x12\x11\n\tclient_us\x18\x01 \x01(\x10\x12\x11\n\tbroker_us\x18\x02 \x01(\x10\"\xa7\x03\n\rTopicSettings\x12\x14\n\x07\x62uckets\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rmax_future_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cmax_lease_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0emax_body_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ndurability\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07journal\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04kind\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\t \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x65xpiry_backoff\x18\n \x01(\tH\t\x88\x01\x01\x42\n\n\x08_bucketsB\x10\n\x0e_max_future_msB\x0f\n\r_max_lease_msB\x11\n\x0f_max_body_bytesB\r\n\x0b_durabilityB\n\n\x08_journalB\x07\n\x05_kindB\x0f\n\r_max_attemptsB\x0e\n\x0c_dead_letterB\x11\n\x0f_expiry_backoff\"\xc5\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12)\n\x08settings\x18\x03 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12\x12\n\ncreated_ms\x18\x04 \x01(\x10\x12\x11\n\tavailable\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x12\n\nprocessing\x18\x07 \x01(\x04\x12\x11\n\tconsumers\x18\x08 \x01(\r\x12\x11\n\tproducers\x18\t \x01(\r\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"\x1c\n\x0cTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"D\n\rTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x13\n\x11ListTopicsRequest\"9\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo2\x89\x03\n\x08Overseer\x12\x35\n\x04Info\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12\x35\n\x04Ping\x12\x15.dejaq.v1.PingRequest\x1a\x16.dejaq.v1.PingResponse\x12\x44\n\x0b\x43reateTopic\x12\x1c.dejaq.v1.CreateTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12@\n\rDescribeTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nListTopics\x12\x1b.dejaq.v1.ListTopicsRequest\x1a\x1c.dejaq.v1.ListTopicsResponse\x12>\n\x0b\x44\x65leteTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64\x65jaq/v1/overseer.proto\x12\x08\x64\x65jaq.v1\"\r\n\x0bInfoRequest\"\x92\x01\n\x0cInfoResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x14.dejaq.v1.BrokerInfo\x12#\n\x06topics\x18\x03 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12%\n\x07\x63lients\x18\x04 \x03(\x0b\x32\x14.dejaq.v1.ClientInfo\"\x9d\x02\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07storage\x18\x04 \x01(\t\x12\x12\n\nstarted_ms\x18\x05 \x01(\x10\x12\x10\n\x08\x63lock_ms\x18\x06 \x01(\x10\x12\x14\n\x0c\x64\x65gradations\x18\x07 \x03(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x10\n\x08\x64rift_ms\x18\t \x01(\x01\x12\r\n\x05notes\x18\n \x03(\t\x12\x0f\n\x07seen_ms\x18\x0b \x01(\x10\x12\x11\n\toffset_ms\x18\x0c \x01(\x01\x12\x12\n\nlatency_ms\x18\r \x01(\x01\x12\x10\n\x08sessions\x18\x0e \x01(\r\x12\x17\n\x0fsynchronization\x18\x0f \x01(\t\"\xdc\x01\n\nClientInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03sdk\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\x12\x12\n\nlatency_ms\x18\x07 \x01(\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\x08 \x01(\x01\x12\x10\n\x08inflight\x18\t \x01(\r\x12\x0f\n\x07\x62uckets\x18\n \x03(\r\x12\x0e\n\x06weight\x18\x0b \x01(\r\x12\x0c\n\x04rack\x18\x0c \x01(\t\x12\x0e\n\x06\x62roker\x18\r \x01(\t\" \n\x0bPingRequest\x12\x11\n\tclient_us\x18\x01 \x01(\x10\"4\n\x0cPingResponse\x12\x11\n\tclient_us\x18\x01 \x01(\x10\x12\x11\n\tbroker_us\x18\x02 \x01(\x10\"\xa7\x03\n\rTopicSettings\x12\x14\n\x07\x62uckets\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rmax_future_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cmax_lease_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0emax_body_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ndurability\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07journal\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04kind\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\t \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x65xpiry_backoff\x18\n \x01(\tH\t\x88\x01\x01\x42\n\n\x08_bucketsB\x10\n\x0e_max_future_msB\x0f\n\r_max_lease_msB\x11\n\x0f_max_body_bytesB\r\n\x0b_durabilityB\n\n\x08_journalB\x07\n\x05_kindB\x0f\n\r_max_attemptsB\x0e\n\x0c_dead_letterB\x11\n\x0f_expiry_backoff\"\xc5\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12)\n\x08settings\x18\x03 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12\x12\n\ncreated_ms\x18\x04 \x01(\x10\x12\x11\n\tavailable\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x12\n\nprocessing\x18\x07 \x01(\x04\x12\x11\n\tconsumers\x18\x08 \x01(\r\x12\x11\n\tproducers\x18\t \x01(\r\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"\x1c\n\x0cTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"D\n\rTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x13\n\x11ListTopicsRequest\"9\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo2\x89\x03\n\x08Overseer\x12\x35\n\x04Info\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12\x35\n\x04Ping\x12\x15.dejaq.v1.PingRequest\x1a\x16.dejaq.v1.PingResponse\x12\x44\n\x0b\x43reateTopic\x12\x1c.dejaq.v1.CreateTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12@\n\rDescribeTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nListTopics\x12\x1b.dejaq.v1.ListTopicsRequest\x1a\x1c.dejaq.v1.ListTopicsResponse\x12>\n\x0b\x44\x65leteTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFORESPONSE']._serialized_start=53
   _globals['_INFORESPONSE']._serialized_end=199
   _globals['_BROKERINFO']._serialized_start=202
-  _globals['_BROKERINFO']._serialized_end=388
-  _globals['_CLIENTINFO']._serialized_start=391
-  _globals['_CLIENTINFO']._serialized_end=595
-  _globals['_PINGREQUEST']._serialized_start=597
-  _globals['_PINGREQUEST']._serialized_end=629
-  _globals['_PINGRESPONSE']._serialized_start=631
-  _globals['_PINGRESPONSE']._serialized_end=683
-  _globals['_TOPICSETTINGS']._serialized_start=686
-  _globals['_TOPICSETTINGS']._serialized_end=1109
-  _globals['_TOPICINFO']._serialized_start=1112
-  _globals['_TOPICINFO']._serialized_end=1309
-  _globals['_CREATETOPICREQUEST']._serialized_start=1311
-  _globals['_CREATETOPICREQUEST']._serialized_end=1388
-  _globals['_TOPICREQUEST']._serialized_start=1390
-  _globals['_TOPICREQUEST']._serialized_end=1418
-  _globals['_TOPICRESPONSE']._serialized_start=1420
-  _globals['_TOPICRESPONSE']._serialized_end=1488
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1490
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1509
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1511
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1568
-  _globals['_OVERSEER']._serialized_start=1571
-  _globals['_OVERSEER']._serialized_end=1964
+  _globals['_BROKERINFO']._serialized_end=487
+  _globals['_CLIENTINFO']._serialized_start=490
+  _globals['_CLIENTINFO']._serialized_end=710
+  _globals['_PINGREQUEST']._serialized_start=712
+  _globals['_PINGREQUEST']._serialized_end=744
+  _globals['_PINGRESPONSE']._serialized_start=746
+  _globals['_PINGRESPONSE']._serialized_end=798
+  _globals['_TOPICSETTINGS']._serialized_start=801
+  _globals['_TOPICSETTINGS']._serialized_end=1224
+  _globals['_TOPICINFO']._serialized_start=1227
+  _globals['_TOPICINFO']._serialized_end=1424
+  _globals['_CREATETOPICREQUEST']._serialized_start=1426
+  _globals['_CREATETOPICREQUEST']._serialized_end=1503
+  _globals['_TOPICREQUEST']._serialized_start=1505
+  _globals['_TOPICREQUEST']._serialized_end=1533
+  _globals['_TOPICRESPONSE']._serialized_start=1535
+  _globals['_TOPICRESPONSE']._serialized_end=1603
+  _globals['_LISTTOPICSREQUEST']._serialized_start=1605
+  _globals['_LISTTOPICSREQUEST']._serialized_end=1624
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=1626
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=1683
+  _globals['_OVERSEER']._serialized_start=1686
+  _globals['_OVERSEER']._serialized_end=2079
 # @@protoc_insertion_point(module_scope)

@@ -23,7 +23,7 @@ class InfoResponse(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
-    __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms", "notes")
+    __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms", "notes", "seen_ms", "offset_ms", "latency_ms", "sessions", "synchronization")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,11 @@ class BrokerInfo(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DRIFT_MS_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    SEEN_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_MS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SYNCHRONIZATION_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     version: str
@@ -44,10 +49,15 @@ class BrokerInfo(_message.Message):
     draining: bool
     drift_ms: float
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    seen_ms: int
+    offset_ms: float
+    latency_ms: float
+    sessions: int
+    synchronization: str
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., storage: _Optional[str] = ..., started_ms: _Optional[int] = ..., clock_ms: _Optional[int] = ..., degradations: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., drift_ms: _Optional[float] = ..., notes: _Optional[_Iterable[str]] = ..., seen_ms: _Optional[int] = ..., offset_ms: _Optional[float] = ..., latency_ms: _Optional[float] = ..., sessions: _Optional[int] = ..., synchronization: _Optional[str] = ...) -> None: ...
 
 class ClientInfo(_message.Message):
-    __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets", "weight", "rack")
+    __slots__ = ("id", "name", "sdk", "state", "topic", "who", "latency_ms", "clock_offset_ms", "inflight", "buckets", "weight", "rack", "broker")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SDK_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +70,7 @@ class ClientInfo(_message.Message):
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     sdk: str
@@ -72,7 +83,8 @@ class ClientInfo(_message.Message):
     buckets: _containers.RepeatedScalarFieldContainer[int]
     weight: int
     rack: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., sdk: _Optional[str] = ..., state: _Optional[str] = ..., topic: _Optional[str] = ..., who: _Optional[str] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ..., inflight: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ..., weight: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
+    broker: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., sdk: _Optional[str] = ..., state: _Optional[str] = ..., topic: _Optional[str] = ..., who: _Optional[str] = ..., latency_ms: _Optional[float] = ..., clock_offset_ms: _Optional[float] = ..., inflight: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ..., weight: _Optional[int] = ..., rack: _Optional[str] = ..., broker: _Optional[str] = ...) -> None: ...
 
 class PingRequest(_message.Message):
     __slots__ = ("client_us",)

@@ -1,0 +1,1 @@
+"""A broker among the others of its cluster."""

@@ -1,0 +1,68 @@
+from dejaq.protocol.v1 import overseer_pb2 as _overseer_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Nudge(_message.Message):
+    __slots__ = ("topic", "ts", "buckets")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    ts: int
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., ts: _Optional[int] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NudgeRequest(_message.Message):
+    __slots__ = ("nudges",)
+    NUDGES_FIELD_NUMBER: _ClassVar[int]
+    nudges: _containers.RepeatedCompositeFieldContainer[Nudge]
+    def __init__(self, nudges: _Optional[_Iterable[_Union[Nudge, _Mapping]]] = ...) -> None: ...
+
+class NudgeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AskBackRequest(_message.Message):
+    __slots__ = ("topic", "consumer", "lease", "rows")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    consumer: str
+    lease: int
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., consumer: _Optional[str] = ..., lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AskBackResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LetGoRequest(_message.Message):
+    __slots__ = ("topic", "consumer")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    consumer: str
+    def __init__(self, topic: _Optional[int] = ..., consumer: _Optional[str] = ...) -> None: ...
+
+class LetGoResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LearnRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class LearnResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,197 @@
+"""Several brokers on one store: whatever comes through one is served by all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+import dejaq
+from dejaq.broker.cluster.steward import encode
+from dejaq.domain.topic import TopicSettings, TopicState
+from dejaq.errors import ClusterRefused, Code
+from dejaq.testing.shared import SharedMemoryStorage
+from dejaq.testing.waiting import eventually
+from tests.integration.cluster.crew import crew_of
+
+
+async def test_a_topic_made_at_one_broker_is_at_once_known_at_the_other():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with there.producer("mail") as producer:
+                await producer.send(b"x", id="m")
+            assert await here.count("mail") == 1
+
+
+async def test_what_is_created_at_one_broker_reaches_the_consumer_at_the_other_on_time():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with there.consumer("mail", name="c", prefetch=0.05) as consumer, here.producer("mail") as producer:
+                await eventually(
+                    lambda: crew.brokers["a"].central.cluster.seats(crew.brokers["a"].central.catalog.live("mail")),
+                    within=5,
+                    what="the consumer is known at the other broker",
+                )
+                lateness = []
+                for _ in range(20):
+                    due = time.time_ns() // 1_000_000 + 30
+                    await producer.send(b"x", at=due)
+                    lease = await asyncio.wait_for(anext(consumer), 5)
+                    lateness.append(time.time_ns() // 1_000_000 - due)
+                    await lease.delete()
+                assert min(lateness) >= 0, "never early"
+                assert sorted(lateness)[10] < 200, "nudged, not found by the look around"
+
+
+async def test_the_buckets_are_spread_over_the_consumers_of_all_brokers():
+    async with crew_of("a", "b", "c") as crew:
+        clients = [dejaq.connect(url) for url in crew.urls]
+        async with clients[0] as one, clients[1] as two, clients[2] as three:
+            await one.create_topic("mail", buckets=12)
+            async with one.consumer("mail", name="x"), two.consumer("mail", name="y"), three.consumer("mail", name="z"):
+
+                async def spread() -> bool:
+                    shares = {c.who: list(c.buckets) for c in (await two.info()).clients if c.state == "subscribed"}
+                    dealt = sorted(bucket for share in shares.values() for bucket in share)
+                    return len(shares) == 3 and dealt == list(range(12)) and all(len(s) == 4 for s in shares.values())
+
+                await eventually(spread, within=5, what="everybody has four of twelve")
+            await eventually(
+                lambda: not crew.brokers["b"].central.cluster.seats(crew.brokers["b"].central.catalog.live("mail")),
+                within=5,
+                what="nobody is left",
+            )
+
+
+async def test_an_owner_takes_back_what_a_consumer_at_another_broker_has_prefetched():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with there.consumer("mail", name="c", prefetch=5) as consumer, here.producer("mail") as producer:
+                await producer.send(b"x", id="m", delay=2)
+                await eventually(lambda: here.count("mail", status="processing"), within=5, what="it is prefetched")
+                result = await producer.cancel(["m"])
+                assert result.ok
+                assert await here.count("mail") == 0
+                await producer.send(b"y", id="n")
+                lease = await asyncio.wait_for(anext(consumer), 5)
+                assert lease.id == "n"
+                await lease.delete()
+
+
+async def test_a_consumer_that_comes_to_another_broker_takes_its_leases_along():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with here.producer("mail") as producer:
+                await producer.send(b"x", id="m")
+            old = here.consumer("mail", name="c", lease=30)
+            async with old as first:
+                held = await asyncio.wait_for(anext(first), 5)
+                async with there.consumer("mail", name="c", lease=30) as second:
+                    again = await asyncio.wait_for(anext(second), 5)
+                    assert again.id == held.id == "m"
+                    await again.delete()
+                with pytest.raises(dejaq.DejaqError, match="took over"):
+                    await asyncio.wait_for(anext(first), 5)
+
+
+async def test_a_broker_that_is_cut_off_stops_and_comes_back():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here:
+            await here.create_topic("mail")
+        async with dejaq.connect(one, deadline=0.5) as here, dejaq.connect(other) as there:
+            async with here.producer("mail") as producer:
+                await producer.send(b"x", id="before")
+                crew.places["a"].cut()
+                with pytest.raises(dejaq.DejaqError):
+                    await producer.send(b"x", id="lost")
+                await eventually(lambda: not crew.brokers["a"].central.doctor.ready, within=5, what="it says so")
+                assert "synchronization" in crew.brokers["a"].central.doctor.degradations
+                assert await there.count("mail") == 1
+                crew.places["a"].mend()
+                await eventually(lambda: crew.brokers["a"].central.doctor.ready, within=5, what="it is back")
+                await crew.gathered()
+            async with here.producer("mail") as producer:
+                await producer.send(b"x", id="after")
+            assert await there.count("mail") == 2
+
+
+async def test_a_deleted_topic_is_left_by_the_clients_of_every_broker():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with there.producer("mail") as producer:
+                await producer.send(b"x")
+                await here.delete_topic("mail")
+                with pytest.raises(dejaq.DejaqError) as refused:
+                    await producer.send(b"y")
+                assert refused.value.code in (Code.TOPIC_DELETING, Code.TOPIC_NOT_FOUND)
+
+            async def gone() -> bool:
+                return [topic.name for topic in await there.topics()] == []
+
+            await eventually(gone, within=5, what="the topic is gone everywhere")
+            assert crew.hub.under("topics/") == []
+            assert crew.hub.under("work/") == []
+
+
+async def test_a_topic_that_a_dead_broker_left_half_made_is_finished_by_another():
+    async with crew_of("a", "b") as crew:
+        storage = crew.storage
+        crew.hub.write("topics/half", encode("half", TopicSettings(), TopicState.CREATING))
+        await eventually(
+            lambda: any(t.name == "half" for t in crew.brokers["b"].central.catalog.all()), within=5, what="it is made"
+        )
+        assert [topic.state for topic in await storage.topics()] == ["live"]
+        await eventually(lambda: crew.hub.under("work/") == [], within=5, what="the claim is given up")
+
+
+async def test_many_brokers_that_make_one_topic_make_it_once():
+    async with crew_of("a", "b", "c") as crew:
+        clients = [dejaq.connect(url) for url in crew.urls]
+        async with clients[0] as one, clients[1] as two, clients[2] as three:
+            await asyncio.gather(*(client.create_topic("mail") for client in (one, two, three) * 3))
+            assert len(await crew.storage.topics()) == 1
+
+
+async def test_a_broker_of_the_same_name_is_refused():
+    async with crew_of("a", "b") as crew:
+        first = crew.brokers["a"]
+        with pytest.raises(ClusterRefused, match=f"named 'a' already serves cluster 'dejaq' at {first.address}"):
+            await crew.make("a").start()
+        assert first.central.doctor.ready
+
+
+async def test_a_cluster_of_one_name_on_another_storage_is_refused():
+    async with crew_of("a") as crew:
+        with pytest.raises(ClusterRefused, match="another storage"):
+            await crew.make("b", storage=SharedMemoryStorage()).start()
+
+
+async def test_a_storage_that_cannot_be_shared_is_refused_beside_others():
+    async with crew_of("a") as crew:
+        with pytest.raises(ClusterRefused, match="cannot be shared"):
+            await crew.make("b", storage=None).start()
+
+
+async def test_info_shows_every_broker_and_who_serves_what():
+    async with crew_of("a", "b") as crew:
+        one, other = crew.urls
+        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+            await here.create_topic("mail")
+            async with there.consumer("mail", name="c"), here.producer("mail", group="g"):
+                info = await here.info()
+                assert [broker.id for broker in info.brokers] == ["a", "b"]
+                assert {(client.who, client.broker) for client in info.clients} == {("c", "b"), ("g", "a")}
+                (topic,) = info.topics
+                assert (topic.consumers, topic.producers) == (1, 1)
