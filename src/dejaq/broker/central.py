@@ -27,7 +27,7 @@ from dejaq.broker.overseer.service import OverseerService
 from dejaq.broker.parts import Parts
 from dejaq.broker.recorder import Recorder
 from dejaq.broker.server import Server
-from dejaq.broker.services import services_of
+from dejaq.broker.services import Services, services_of
 from dejaq.config import BrokerConfig
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicState
@@ -67,18 +67,7 @@ class Central:
         )
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
-        self.cluster = Cluster(
-            config=config,
-            synchronization=synchronization if synchronization is not None else LocalSynchronization(),
-            storage=storage,
-            clock=clock,
-            doctor=self.doctor,
-            rosters=self.rosters,
-            catalog=self.catalog,
-            background=self.background,
-            sessions=lambda: len(self.greeter),
-            producers=lambda: self.greeter.producers(),
-        )
+        self.cluster = self._make_cluster(synchronization)
         self._parts = Parts(
             config=config,
             clock=clock,
@@ -101,20 +90,7 @@ class Central:
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
         self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
-        self.services = services_of(
-            overseer=self._overseer,
-            peer=PeerService(
-                rosters=self.rosters,
-                steward=self.cluster.steward,
-                describe=self._overseer.describe,
-                create_topic=self._overseer.create_topic_here,
-            ),
-            queries=Queries(storage=storage, clock=clock, find_topic=self.catalog.live),
-            snapshots=self._snapshots,
-            transactions=Transactions(self._parts),
-            greeter=self.greeter,
-            metrics=self.metrics,
-        )
+        self.services = self._make_services()
         self.server: Server | None = None
         # Where the metrics are, with the real port, while they are exposed.
         self.metrics_address: str | None = None
@@ -123,6 +99,36 @@ class Central:
         self._transports: list[InProcessTransport] = []
         self._pending: dict[Labels, float] = {}
         self._connect()
+
+    def _make_cluster(self, synchronization: Synchronization | None) -> Cluster:
+        return Cluster(
+            config=self.config,
+            synchronization=synchronization if synchronization is not None else LocalSynchronization(),
+            storage=self.storage,
+            clock=self.clock,
+            doctor=self.doctor,
+            rosters=self.rosters,
+            catalog=self.catalog,
+            background=self.background,
+            sessions=lambda: len(self.greeter),
+            producers=lambda: self.greeter.producers(),
+        )
+
+    def _make_services(self) -> Services:
+        return services_of(
+            overseer=self._overseer,
+            peer=PeerService(
+                rosters=self.rosters,
+                steward=self.cluster.steward,
+                describe=self._overseer.describe,
+                create_topic=self._overseer.create_topic_here,
+            ),
+            queries=Queries(storage=self.storage, clock=self.clock, find_topic=self.catalog.live),
+            snapshots=self._snapshots,
+            transactions=Transactions(self._parts),
+            greeter=self.greeter,
+            metrics=self.metrics,
+        )
 
     def _storage_failed(self, error: DejaqError) -> None:
         """Snapshots and sessions belong to the store as it was opened; clients begin anew with the next."""
