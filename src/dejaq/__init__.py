@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         VersionUnsupported,
     )
     from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
+    from dejaq.sdk.bulk import BulkResult
     from dejaq.sdk.client import Client, connect
     from dejaq.sdk.consumer import Consumer
+    from dejaq.sdk.dead_letters import DeadLetters
     from dejaq.sdk.lease import Batch, Lease
     from dejaq.sdk.producer import Producer
     from dejaq.sdk.results import FanOut, Results
@@ -70,8 +72,10 @@ _HOMES = {
         "VersionUnsupported",
     ),
     "dejaq.sdk.admin": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
+    "dejaq.sdk.bulk": ("BulkResult",),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.consumer": ("Consumer",),
+    "dejaq.sdk.dead_letters": ("DeadLetters",),
     "dejaq.sdk.lease": ("Batch", "Lease"),
     "dejaq.sdk.producer": ("Producer",),
     "dejaq.sdk.results": ("FanOut", "Results"),
@@ -85,12 +89,14 @@ __all__ = [
     "Batch",
     "Broker",
     "BrokerInfo",
+    "BulkResult",
     "Client",
     "ClientInfo",
     "ClusterInfo",
     "Code",
     "Conflict",
     "Consumer",
+    "DeadLetters",
     "DejaqError",
     "Durability",
     "FanOut",

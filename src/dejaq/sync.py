@@ -22,10 +22,12 @@ from typing import Any, Generic, Self, TypeVar
 from dejaq.domain.message import Message
 from dejaq.errors import Code
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
+from dejaq.sdk.bulk import BulkResult
 from dejaq.sdk.client import Client as AsyncClient
 from dejaq.sdk.client import connect as connect_async
 from dejaq.sdk.consumer import BATCH_SIZE
 from dejaq.sdk.consumer import Consumer as AsyncConsumer
+from dejaq.sdk.dead_letters import DeadLetters as AsyncDeadLetters
 from dejaq.sdk.lease import Batch as AsyncBatch
 from dejaq.sdk.lease import Lease as AsyncLease
 from dejaq.sdk.producer import Producer as AsyncProducer
@@ -85,6 +87,10 @@ class Lease(_Wrapper[AsyncLease]):
         """Put it back on the timeline, at `at` or after `delay`."""
         self._runner.run(self._inner.release(**when))
 
+    def reject(self, reason: str) -> None:
+        """Move it to the dead-letter topic: no attempt will help."""
+        self._runner.run(self._inner.reject(reason))
+
 
 class Batch(_Wrapper[AsyncBatch]):
     """Messages that were due together; its columns are those of `dejaq.Batch`."""
@@ -109,6 +115,10 @@ class Batch(_Wrapper[AsyncBatch]):
     def release(self, **when: Any) -> Results:
         """Put them back on the timeline, at `at` or after `delay`."""
         return self._runner.run(self._inner.release(**when))
+
+    def reject(self, reason: str, positions: Sequence[int] | None = None) -> Results:
+        """Move them to the dead-letter topic: no attempt will help."""
+        return self._runner.run(self._inner.reject(reason, positions))
 
 
 class Transaction(_Wrapper[AsyncTransaction]):
@@ -195,6 +205,26 @@ class Consumer(_Wrapper[AsyncConsumer]):
         return (Batch(batch, self._runner) for batch in _each(self._inner.batches(size), self._runner))
 
 
+class DeadLetters(_Wrapper[AsyncDeadLetters]):
+    """The dead letters of one topic; arguments are those of `dejaq.DeadLetters`."""
+
+    def count(self, **where: Any) -> int:
+        """How many there are."""
+        return self._runner.run(self._inner.count(**where))
+
+    def browse(self, **where: Any) -> Iterator[list[Message]]:
+        """Pages of them in the order they died."""
+        return _each(self._inner.browse(**where), self._runner)
+
+    def redrive(self, ids: Sequence[str] | None = None, **options: Any) -> BulkResult:
+        """Move them back to where they died, or to another topic."""
+        return self._runner.run(self._inner.redrive(ids, **options))
+
+    def purge(self, ids: Sequence[str] | None = None, **options: Any) -> BulkResult:
+        """Remove them for good."""
+        return self._runner.run(self._inner.purge(ids, **options))
+
+
 class Client(_Wrapper[AsyncClient]):
     """Makes topics, producers and consumers; arguments are those of `dejaq.Client`."""
 
@@ -254,6 +284,10 @@ class Client(_Wrapper[AsyncClient]):
     def delete_topic(self, name: str) -> None:
         """Delete a topic with every message in it."""
         self._runner.run(self._inner.delete_topic(name))
+
+    def dead_letters(self, topic: str) -> DeadLetters:
+        """The dead letters of a topic."""
+        return DeadLetters(self._inner.dead_letters(topic), self._runner)
 
     def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
         """The messages, in the order of `ids`; None where there is none."""

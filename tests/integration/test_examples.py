@@ -18,6 +18,12 @@ SAYS = {
     "worker": ["job 15 fails, attempt 1", "20 jobs done, 4 failures on the way"],
     "batches": ["20000 sent", "20000 received and deleted"],
     "cancel_and_move": ["no-such-id: NOT_FOUND", "'write to Ada', waiting", "1 waiting"],
+    "dead_letters": [
+        "negative: attempt 2 failed",
+        "dead: broken, 1 attempts, not JSON",
+        "dead: negative, 2 attempts, max_attempts",
+        "1 sent back, 1 removed, 1 in the topic",
+    ],
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
     "embedded": ["started again, received: written before the restart"],
     "exactly_once": ["the order is placed twice by mistake: ID_TAKEN", "5 orders became 5 invoices"],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dejaq.broker import metrics as told
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.balancer import Balancer
+from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.loader import Loader
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.roster import Rosters
@@ -68,6 +69,14 @@ class Central:
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
+        self.graves = Graves(
+            storage=storage,
+            clock=clock,
+            catalog=self.catalog,
+            create_topic=self.cluster.steward.create,
+            rosters=self.rosters,
+            metrics=self.metrics,
+        )
         self._parts = Parts(
             config=config,
             clock=clock,
@@ -80,6 +89,7 @@ class Central:
             pinger=self.pinger,
             recorder=self.recorder,
             cluster=self.cluster,
+            graves=self.graves,
         )
         self.greeter = Greeter(
             make_session=lambda number, peer: Session(number=number, peer=peer, parts=self._parts),
@@ -126,6 +136,7 @@ class Central:
             queries=Queries(storage=self.storage, clock=self.clock, find_topic=self.catalog.live),
             snapshots=self._snapshots,
             transactions=Transactions(self._parts),
+            graves=self.graves,
             greeter=self.greeter,
             metrics=self.metrics,
         )

@@ -56,6 +56,15 @@ EXPIRED = MetricSpec("dejaq_messages_expired", "counter", "Leases that ended uns
 TRANSACTIONS = MetricSpec(
     "dejaq_transactions", "counter", "Transactions, by outcome: done, repeated or refused.", ("outcome",)
 )
+DEAD_LETTERED = MetricSpec(
+    "dejaq_messages_dead_lettered",
+    "counter",
+    "Messages moved to the dead-letter topic: leased too often, or rejected.",
+    ("topic", "why"),
+)
+REDRIVEN = MetricSpec(
+    "dejaq_messages_redriven", "counter", "Dead letters moved back, by the topic they went to.", ("topic",)
+)
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 FRAMES = MetricSpec("dejaq_frames", "counter", "Frames received from clients, by command.", ("command",))
@@ -90,6 +99,7 @@ JOURNAL_BYTES = MetricSpec("dejaq_journal_bytes", "gauge", "What they take on di
 
 METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
+    DEAD_LETTERED, REDRIVEN,
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE, JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
 )  # fmt: skip

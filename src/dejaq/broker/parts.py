@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dejaq.broker.background import Background
+from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.doctor import Doctor
@@ -32,3 +33,4 @@ class Parts:
     pinger: Pinger
     recorder: Recorder
     cluster: Cluster
+    graves: Graves

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.session import Frames, Send
 from dejaq.broker.carrier.snapshots import Snapshots
@@ -63,6 +64,7 @@ def services_of(
     queries: Queries,
     snapshots: Snapshots,
     transactions: Transactions,
+    graves: Graves,
     greeter: Greeter,
     metrics: Metrics,
 ) -> Services:
@@ -82,6 +84,8 @@ def services_of(
             "Peer.Learn": peer.learn,
             "Peer.Describe": peer.describe,
             "Peer.CreateTopic": peer.create_topic,
+            "Carrier.Redrive": graves.redrive,
+            "Carrier.Purge": graves.purge,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

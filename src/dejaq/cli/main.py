@@ -21,6 +21,7 @@ COMMANDS = {
     "move": "dejaq.cli.message:move",
     "edit": "dejaq.cli.message:edit",
     "cancel": "dejaq.cli.message:cancel",
+    "dlq": "dejaq.cli.dlq:dlq",
     "count": "dejaq.cli.query:count",
     "histogram": "dejaq.cli.query:histogram",
     "browse": "dejaq.cli.query:browse",

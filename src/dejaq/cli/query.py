@@ -27,7 +27,8 @@ to_option = click.option("--to", "end", type=WHEN, help="Messages before this ti
 status_option = click.option("--status", type=STATUSES, help="Messages with this status.")
 
 
-def _bounds(start: When | None, end: When | None, now_ms: int) -> tuple[int | None, int | None]:
+def bounds(start: When | None, end: When | None, now_ms: int) -> tuple[int | None, int | None]:
+    """The times that --from and --to name."""
     return (
         None if start is None else max(0, start.at(now_ms)),
         None if end is None else max(0, end.at(now_ms)),
@@ -44,7 +45,7 @@ def count(invocation: Invocation, topic: str, start: When | None, end: When | No
     """Count messages, exactly."""
 
     async def work(client: Client) -> int:
-        first, last = _bounds(start, end, client.now_ms())
+        first, last = bounds(start, end, client.now_ms())
         return await client.count(topic, status=status, start=first, end=last)
 
     number = invocation.run(work)
@@ -82,7 +83,7 @@ def histogram(
 
     async def work(client: Client) -> Picture:
         now_ms = client.now_ms()
-        first, last = _bounds(start, end, now_ms)
+        first, last = bounds(start, end, now_ms)
         step_ms = None if step is None else max(1, round(step * 1000))
         first = now_ms if first is None else first
         if last is None:
@@ -169,7 +170,7 @@ def browse(
     async def work(client: Client) -> bool:
         now_ms = client.now_ms()
         left = limit
-        first, last = _bounds(start, end, now_ms)
+        first, last = bounds(start, end, now_ms)
         async for page in client.browse(topic, status=status, start=first, end=last):
             messages = page if everything else page[:left]
             if messages:

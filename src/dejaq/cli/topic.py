@@ -45,6 +45,9 @@ def topic() -> None:
 @click.option("--max-body", type=int, metavar="BYTES", help="The largest body that is accepted.")
 @click.option("--durability", type=click.Choice(["fsync", "relaxed"]), help="When a change is acknowledged.")
 @click.option("--kind", type=click.Choice(["timeline", "priority", "cron"]), help="What decides which message is next.")
+@click.option("--max-attempts", type=int, help="Leases a message may have before it goes to the dead-letter topic.")
+@click.option("--dead-letter", metavar="TOPIC", help="Where dead letters go. Default: NAME.dead")
+@click.option("--expiry-backoff", metavar="POLICY", help="Wait after a lost lease, such as exponential:1s:5m:0.5")
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @pass_invocation
 def create(
@@ -56,6 +59,9 @@ def create(
     max_body: int | None,
     durability: str | None,
     kind: str | None,
+    max_attempts: int | None,
+    dead_letter: str | None,
+    expiry_backoff: str | None,
     journal: bool | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
@@ -66,6 +72,9 @@ def create(
         "max_body_bytes": max_body,
         "durability": durability,
         "kind": kind,
+        "max_attempts": max_attempts,
+        "dead_letter": dead_letter,
+        "expiry_backoff": expiry_backoff,
         "journal": journal,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}

@@ -97,6 +97,9 @@ class TopicSettings:
 
         if not isinstance(self.journal, bool):
             raise error_of(Code.INVALID_SETTING, f"journal={self.journal!r} is not true or false")
+        for name in ("dead_letter", "expiry_backoff"):
+            if not isinstance(getattr(self, name), str):
+                raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not text")
         if self.dead_letter and _NAME.fullmatch(self.dead_letter) is None:
             raise error_of(Code.INVALID_SETTING, f"dead_letter={self.dead_letter[:140]!r} is not a topic name")
         if self.expiry_backoff:

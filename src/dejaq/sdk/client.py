@@ -16,13 +16,14 @@ from weakref import WeakSet
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
-from dejaq.domain.topic import check_topic_name
+from dejaq.domain.topic import TopicSettings, check_topic_name
 from dejaq.errors import Code, Conflict, DejaqError, Missing, error_of
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.accumulator import LINGER_SECONDS
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.consumer import Consumer
+from dejaq.sdk.dead_letters import DeadLetters
 from dejaq.sdk.outgoing import Headers
 from dejaq.sdk.producer import Producer
 from dejaq.sdk.queries import PAGE_SIZE, Queries, filter_of
@@ -152,6 +153,9 @@ class Client:
         durability: str | None = None,
         journal: bool | None = None,
         kind: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        expiry_backoff: str | Backoff | None = None,
     ) -> TopicInfo:
         """Create a topic; what is not given has its default. A repeat with the same settings changes nothing."""
         check_topic_name(name)
@@ -164,6 +168,9 @@ class Client:
                 durability=durability,
                 journal=journal,
                 kind=kind,
+                max_attempts=max_attempts,
+                dead_letter=dead_letter,
+                expiry_backoff=None if expiry_backoff is None else str(expiry_backoff),
             )
         except (ValueError, TypeError) as error:
             raise error_of(Code.INVALID_SETTING, str(error)) from None
@@ -390,9 +397,15 @@ class Client:
         status: Status | str | None = None,
         group: str | None = None,
         consumer: str | None = None,
+        priorities: tuple[int, int] | None = None,
+        headers: Headers | None = None,
     ) -> int:
-        """How many messages there are with `start <= time < end` and this status, owner and consumer; exactly."""
-        return await self._queries.count(topic, filter_of(start, end, status, group, consumer))
+        """How many messages there are with `start <= time < end` and this status, owner and consumer; exactly.
+
+        `priorities` is the lowest and the highest that count, `headers` those that must be there.
+        """
+        where = filter_of(start, end, status, group, consumer, priorities, headers)
+        return await self._queries.count(topic, where)
 
     async def histogram(
         self,
@@ -404,9 +417,12 @@ class Client:
         status: Status | str | None = None,
         group: str | None = None,
         consumer: str | None = None,
+        priorities: tuple[int, int] | None = None,
+        headers: Headers | None = None,
     ) -> list[tuple[int, int]]:
         """(start of step in epoch ms, count) for each step of so many seconds that has messages; exactly."""
-        return await self._queries.histogram(topic, filter_of(start, end, status, group, consumer), step)
+        where = filter_of(start, end, status, group, consumer, priorities, headers)
+        return await self._queries.histogram(topic, where, step)
 
     def browse(
         self,
@@ -417,7 +433,18 @@ class Client:
         status: Status | str | None = None,
         group: str | None = None,
         consumer: str | None = None,
+        priorities: tuple[int, int] | None = None,
+        headers: Headers | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncIterator[list[Message]]:
         """Pages of messages in order of time, without taking them."""
-        return self._queries.browse(topic, filter_of(start, end, status, group, consumer), page_size)
+        where = filter_of(start, end, status, group, consumer, priorities, headers)
+        return self._queries.browse(topic, where, page_size)
+
+    def dead_letters(self, topic: str) -> DeadLetters:
+        """The messages of a topic that were leased too often or rejected."""
+
+        async def settings_of(name: str) -> TopicSettings:
+            return (await self.describe_topic(name)).settings
+
+        return DeadLetters(self._seeds, self._settings, self._queries, topic, settings_of)

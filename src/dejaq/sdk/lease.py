@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from dejaq import limits
+from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.headers import decode_headers
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -126,6 +127,10 @@ class Lease:
         ts = resolve(at, delay, self._clock.now_us())
         await self._settle(Settlement(carrier.RELEASE, ts=_checked(ts)))
 
+    async def reject(self, reason: str) -> None:
+        """Move it to the dead-letter topic: no attempt will help. Raises LEASE_LOST when the lease has ended."""
+        await self._settle(_rejection(reason))
+
     async def _settle(self, settlement: Settlement) -> None:
         row = SettledRow(self._delivery, self._index, self._handed_us)
         code = await self._settler.settle_row(row, settlement)
@@ -224,6 +229,10 @@ class Batch:
         ts = resolve(at, delay, self._clock.now_us())
         return await self._settle(Settlement(carrier.RELEASE, ts=_checked(ts)), positions)
 
+    async def reject(self, reason: str, positions: Sequence[int] | None = None) -> Results:
+        """Move them to the dead-letter topic: no attempt will help. Outcomes by item."""
+        return await self._settle(_rejection(reason), positions)
+
     async def _settle(self, settlement: Settlement, positions: Sequence[int] | None) -> Results:
         chosen = self if positions is None else self._subset(positions)
         codes = await self._settler.settle(chosen._portions, settlement)
@@ -251,6 +260,11 @@ def _cut(column: list[Item], index: Sequence[int]) -> list[Item]:
     if isinstance(index, range):
         return column[index.start : index.stop]
     return [column[place] for place in index]
+
+
+def _rejection(reason: str) -> Settlement:
+    check_reason(reason)
+    return Settlement(carrier.REJECT, reason=reason)
 
 
 def _checked(ts: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 
 from dejaq import limits
@@ -19,7 +19,13 @@ GET_COUNT = 1_000
 
 
 def filter_of(
-    start: At | None, end: At | None, status: Status | str | None, group: str | None, consumer: str | None
+    start: At | None = None,
+    end: At | None = None,
+    status: Status | str | None = None,
+    group: str | None = None,
+    consumer: str | None = None,
+    priorities: tuple[int, int] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> carrier.Filter:
     """`start <= ts < end`, and each of the rest that is given."""
     if status is not None:
@@ -28,7 +34,14 @@ def filter_of(
         except ValueError:
             known = ", ".join(Status)
             raise error_of(Code.INVALID_ARGUMENT, f"{status!r} is not a status; known: {known}") from None
+    low, high = priorities or (None, None)
+    for bound in (low, high):
+        if bound is not None and not limits.PRIORITY_MIN <= bound <= limits.PRIORITY_MAX:
+            raise error_of(Code.INVALID_PRIORITY, details=str(bound))
     return carrier.Filter(
+        priority_min=low,
+        priority_max=high,
+        headers=headers,
         start=None if start is None else to_ms(start),
         end=None if end is None else to_ms(end),
         status=status or "",

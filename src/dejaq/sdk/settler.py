@@ -20,15 +20,16 @@ Lookup = Callable[[Sequence[str]], Awaitable[list[Message | None]]]
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """One kind of change: EXTEND with the new length, RELEASE with the new time."""
+    """One kind of change: EXTEND with the new length, RELEASE with the new time, REJECT with the reason."""
 
     kind: carrier.SettleKind
     lease_ms: int = 0
     ts: int = 0
+    reason: str = ""
 
     def done(self, message: Message | None) -> bool:
         """Whether `message`, read after the lease was lost, shows that an earlier try of this was done."""
-        if self.kind == carrier.DELETE:
+        if self.kind in (carrier.DELETE, carrier.REJECT):
             return message is None
         if self.kind == carrier.RELEASE:
             return message is not None and message.ts == self.ts and not message.lock_consumer
@@ -36,6 +37,8 @@ class Settlement:
 
 
 DELETE = Settlement(carrier.DELETE)
+# What user code does when it is done with a message.
+_FINAL = (carrier.DELETE, carrier.RELEASE, carrier.REJECT)
 GIVE_BACK = Settlement(carrier.GIVE_BACK)
 
 
@@ -70,9 +73,9 @@ class Settler:
     """Settles single rows, many of a moment in one frame a lease, and whole portions at once.
 
     When the session broke before an answer, the settlement is repeated under the same lease. LEASE_LOST to such a
-    repeat does not tell whether the first try was done or the lease ran out; then the message is read: a delete counts
-    as done exactly when the message is gone, a release when it stands free at the time asked for. Anything else is
-    LEASE_LOST.
+    repeat does not tell whether the first try was done or the lease ran out; then the message is read: a delete or
+    reject counts as done exactly when the message is gone, a release when it stands free at the time asked for.
+    Anything else is LEASE_LOST.
     """
 
     def __init__(self, connection: Connection, *, topic: str, lookup: Lookup, settled: Callable[[Grant], None]) -> None:
@@ -198,7 +201,9 @@ class Settler:
             settle.lease_ms = settlement.lease_ms
         elif settlement.kind == carrier.RELEASE:
             settle.ts.append(settlement.ts)
-        if settlement.kind in (carrier.DELETE, carrier.RELEASE):
+        elif settlement.kind == carrier.REJECT:
+            settle.reason = settlement.reason
+        if settlement.kind in _FINAL:
             settle.handed_us.extend(handed_us)
         # Taken before the broker reads its own clock, so that it is never later than the real end.
         end = self._connection.broker_clock.surely_ms() + settlement.lease_ms
@@ -217,7 +222,7 @@ class Settler:
 
     async def _resolve(self, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf) -> dict[int, Code]:
         doubtful = [row for row, code in codes.items() if code is Code.LEASE_LOST]
-        if settlement.kind not in (carrier.DELETE, carrier.RELEASE) or not doubtful:
+        if settlement.kind not in _FINAL or not doubtful:
             return codes
         try:
             found = await self._lookup(ids_of(doubtful))

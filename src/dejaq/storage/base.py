@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
+from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.storage.edits import Edits as Edits
@@ -37,6 +38,24 @@ class Filter:
     status: Status | None = None
     owner: str | None = None
     consumer: str | None = None
+    # The lowest and the highest priority that match.
+    priorities: tuple[int, int] | None = None
+    # Headers that must all be there with these values.
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it asks for what only the message itself tells."""
+        return self.priorities is not None or bool(self.headers)
+
+    def fits(self, priority: int, headers: bytes) -> bool:
+        """Whether a message with these matches as far as `narrow` goes."""
+        if self.priorities is not None and not self.priorities[0] <= priority <= self.priorities[1]:
+            return False
+        if not self.headers:
+            return True
+        there = decode_headers(headers)
+        return all(there.get(name) == value for name, value in self.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -492,6 +492,7 @@ class MemoryStorage:
                 and where.status in (None, status_of(message.ts, message.lock_consumer, now))
                 and where.owner in (None, message.owner)
                 and where.consumer in (None, message.lock_consumer)
+                and where.fits(message.priority, message.headers)
             ):
                 yield message
 

@@ -32,6 +32,7 @@ class MemorySnapshot:
             and where.status in (None, message.status(self.at))
             and where.owner in (None, message.producer_group)
             and where.consumer in (None, message.lock_consumer)
+            and where.fits(message.priority, encode_headers(message.headers))
         ]
         if found:
             yield Portion(

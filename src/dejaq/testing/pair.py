@@ -450,6 +450,7 @@ class Pair:
         filters += [Filter(owner=owner) for owner in _OWNERS]
         filters += [Filter(consumer=consumer, end=start) for consumer in _CONSUMERS]
         filters += [Filter(owner=_OWNERS[0], status=Status.AVAILABLE, consumer=_CONSUMERS[0])]
+        filters += [Filter(priorities=(-1, 0)), Filter(headers=(("k", "v"),), start=start)]
         for where in filters:
             count = await self._real.count(self._topic, where, self.now)
             assert count == await self._model.count(self._topic, where, self.now), where

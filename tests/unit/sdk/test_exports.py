@@ -7,7 +7,8 @@ import dejaq
 
 PUBLIC = """
 Backoff Postpone Worker
-Batch Broker BrokerInfo Client ClientInfo ClusterInfo Code Conflict Consumer DejaqError Durability FanOut Indefinite
+Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer
+DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
 Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicState Transaction Unavailable
 VersionUnsupported connect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dejaq import limits
 from dejaq.broker.background import Background
@@ -15,6 +15,7 @@ from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.broker.carrier.leaser import Flow, Leaser
 from dejaq.broker.carrier.pace import Pace
 from dejaq.broker.metrics import (
+    DEAD_LETTERED,
     DELETED,
     EXTENDED,
     PUSHED,
@@ -24,6 +25,7 @@ from dejaq.broker.metrics import (
     MetricSpec,
 )
 from dejaq.domain.batch import LeaseSet, Outcomes
+from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease
 from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, Unavailable, error_of
@@ -35,6 +37,9 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
+if TYPE_CHECKING:
+    from dejaq.broker.carrier.graves import Graves
+
 log = logging.getLogger(__name__)
 
 _COUNTED: dict[int, MetricSpec] = {
@@ -43,6 +48,7 @@ _COUNTED: dict[int, MetricSpec] = {
     carrier.RELEASE: RELEASED,
     carrier.GIVE_BACK: RETURNED,
 }
+_EXHAUSTED, _REJECTED = "max_attempts", "rejected"
 
 
 class Link(Protocol):
@@ -73,6 +79,7 @@ class Consumer:
         background: Background,
         prefetch_ms_max: int,
         nudge_all: Callable[[int], None],
+        graves: Graves,
         storage_failed: Callable[[], None],
         lending_changed: Callable[[], None] = lambda: None,
         confirm: Callable[[], None] = lambda: None,
@@ -93,6 +100,7 @@ class Consumer:
         self._background = background
         self._prefetch_ms_max = prefetch_ms_max
         self._nudge_all = nudge_all
+        self._graves = graves
         self._storage_failed = storage_failed
         self._lending_changed = lending_changed
         self._confirm = confirm
@@ -174,6 +182,8 @@ class Consumer:
                 inflight=self.inflight,
                 push=self._push,
                 lending_changed=self._lending_changed,
+                dead_letter=self._dead_letter if self.topic.settings.max_attempts else None,
+                buried=self._buried,
             )
             self._pump = self._background.spawn(
                 self._run(self._leaser, self._before), name=f"pump {self.topic.name}/{self.name}"
@@ -261,6 +271,13 @@ class Consumer:
         self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
         await self._link.send(frame)
 
+    async def _dead_letter(self) -> Topic:
+        return await self._graves.topic_for(self.topic)
+
+    def _buried(self, count: int, grave: Topic) -> None:
+        self._metrics.add(DEAD_LETTERED, count, self.topic.name, _EXHAUSTED)
+        self._graves.came(grave)
+
     async def settle(self, proto: carrier.Settle) -> Outcomes:
         """Delete, extend, release or give back rows of one lease; OK or LEASE_LOST for each."""
         ranges = rows_of(proto)
@@ -282,13 +299,22 @@ class Consumer:
         elif proto.kind == carrier.GIVE_BACK:
             outcomes = await self._storage.recall(*arguments, now)
             self._nudge_all(now)
+        elif proto.kind == carrier.REJECT:
+            check_reason(proto.reason)
+            handed = handed_times(proto, ranges)
+            grave = await self._dead_letter()
+            outcomes = await self._storage.reject(*arguments, grave, proto.reason, self._clock.now_ms(), handed)
+            self._graves.came(grave)
         else:
-            raise InvalidArgument("a settle needs a kind: delete, extend, release or give back")
+            raise InvalidArgument("a settle needs a kind: delete, extend, release, give back or reject")
         self.settled(proto.lease, mask)
         asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
         done = asked - len(outcomes.codes)
-        self._metrics.add(_COUNTED[proto.kind], done, self.topic.name)
-        if proto.kind in (carrier.DELETE, carrier.RELEASE):
+        if proto.kind == carrier.REJECT:
+            self._metrics.add(DEAD_LETTERED, done, self.topic.name, _REJECTED)
+        else:
+            self._metrics.add(_COUNTED[proto.kind], done, self.topic.name)
+        if proto.kind in (carrier.DELETE, carrier.RELEASE, carrier.REJECT):
             handed_ms = min(proto.handed_us, default=0) / 1_000
             self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
         return outcomes

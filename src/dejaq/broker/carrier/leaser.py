@@ -62,6 +62,7 @@ class _Call:
     until: int
     window_ms: int
     nudges: int
+    dead_letter: Topic | None = None
     pushing: bool = False
 
 
@@ -79,6 +80,8 @@ class Leaser:
         inflight: Inflight,
         push: Callable[[LeaseSet], Awaitable[None]],
         lending_changed: Callable[[], None] = lambda: None,
+        dead_letter: Callable[[], Awaitable[Topic]] | None = None,
+        buried: Callable[[int, Topic], None] | None = None,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -87,6 +90,9 @@ class Leaser:
         self._consumer = consumer
         self._inflight = inflight
         self._push = push
+        # Where what was leased too often goes, in a topic that has a limit; and who wants to know of it.
+        self._dead_letter = dead_letter
+        self._buried = buried
         self._flow = Flow(credit_rows=0, credit_bytes=0, lease_ms=limits.LEASE_MS_DEFAULT, prefetch_ms=0)
         self._lending_changed = lending_changed
         self.lending = False
@@ -203,7 +209,7 @@ class Leaser:
             call = self._calls.popleft()
             await asyncio.wait((call.task,))
             lease = None if call.task.cancelled() or call.task.exception() else call.task.result()
-            if lease is None or call.pushing:
+            if not lease or call.pushing:
                 continue
             await self._storage.recall(self._topic, lease.lease_id, self._consumer, None, self._clock.now_ms())
             self._metrics.add(RETURNED, len(lease), self._topic.name)
@@ -271,11 +277,20 @@ class Leaser:
             expires=until + self._flow.lease_ms,
             rows_max=rows,
             bytes_max=size,
+            dead_letter=None if self._dead_letter is None else await self._dead_letter(),
         )
         if self._allowance is not None:
             self._allowance.take(rows, now)
         task = asyncio.get_running_loop().create_task(self._storage.lease(self._topic, request, now))
-        call = _Call(task=task, rows=rows, size=size, until=until, window_ms=self._window_ms, nudges=self._nudges)
+        call = _Call(
+            task=task,
+            rows=rows,
+            size=size,
+            until=until,
+            window_ms=self._window_ms,
+            nudges=self._nudges,
+            dead_letter=request.dead_letter,
+        )
         self._calls.append(call)
         self._called.set()
         # Lets the synchronous part run: when nothing is due the answer is there at once.
@@ -319,18 +334,27 @@ class Leaser:
             await asyncio.wait((call.task,))
             lease = call.task.result()
             self._return_allowance(call, 0 if lease is None else len(lease))
-            if lease is not None:
-                self._adapt(call, len(lease))
-                call.rows = call.size = 0
-                call.pushing = True
-                self._inflight.add(lease, self._clock.now_ms())
-                self._metrics.add(LEASED, len(lease), self._topic.name)
-                await self._push(lease)
-            else:
+            if lease is None:
                 self._ran_dry(call)
+            else:
+                if lease.dead and call.dead_letter is not None and self._buried is not None:
+                    self._buried(lease.dead, call.dead_letter)
+                await self._take(call, lease)
             self._calls.popleft()
             self._pushed.set()
             self.room_freed()
+
+    async def _take(self, call: _Call, lease: LeaseSet) -> None:
+        """Push what was leased; a set without rows only moved the dead, and there may be more."""
+        if not len(lease):
+            self._nudged()
+            return
+        self._adapt(call, len(lease))
+        call.rows = call.size = 0
+        call.pushing = True
+        self._inflight.add(lease, self._clock.now_ms())
+        self._metrics.add(LEASED, len(lease), self._topic.name)
+        await self._push(lease)
 
     async def _next_due(self) -> int | None:
         if not self._buckets:

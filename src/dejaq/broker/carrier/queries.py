@@ -144,4 +144,15 @@ def filter_from_proto(proto: carrier.Filter) -> Filter:
         status=status,
         owner=proto.owner or None,
         consumer=proto.consumer or None,
+        priorities=_priorities(proto),
+        headers=tuple(sorted(proto.headers.items())),
+    )
+
+
+def _priorities(proto: carrier.Filter) -> tuple[int, int] | None:
+    if not (proto.HasField("priority_min") or proto.HasField("priority_max")):
+        return None
+    return (
+        proto.priority_min if proto.HasField("priority_min") else limits.PRIORITY_MIN,
+        proto.priority_max if proto.HasField("priority_max") else limits.PRIORITY_MAX,
     )

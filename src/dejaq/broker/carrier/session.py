@@ -331,6 +331,7 @@ class Session:
             background=self._parts.background,
             prefetch_ms_max=self._parts.config.prefetch_ms_max,
             nudge_all=roster.nudge,
+            graves=self._parts.graves,
             storage_failed=self._parts.doctor.look,
             lending_changed=roster.lend,
             confirm=self._parts.doctor.confirm,

@@ -57,6 +57,10 @@ class Catalog:
         """Every topic, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
+    def named(self, name: str) -> Topic | None:
+        """The topic of this name, in any state."""
+        return self._topics.get(name)
+
     def find(self, name: str) -> Topic:
         """The topic of this name, in any state; raises TOPIC_NOT_FOUND."""
         topic = self._topics.get(name)
@@ -84,6 +88,7 @@ class Catalog:
         """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ."""
         check_topic_name(name)
         settings.check()
+        _check_dead_letter(name, settings)
         if settings.kind not in KINDS:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._changing:
@@ -173,3 +178,16 @@ class Catalog:
             log.warning("topic %s is not dropped yet: %s", topic.name, error)
         finally:
             self._dropping.discard(topic.number)
+
+
+def _check_dead_letter(name: str, settings: TopicSettings) -> None:
+    """Dead letters need a topic other than the one they died in."""
+    if settings.dead_letter == name:
+        raise error_of(Code.INVALID_SETTING, f"dead_letter={name!r} is the topic itself")
+    if settings.max_attempts and not settings.dead_letter:
+        try:
+            check_topic_name(Topic(name, 0, settings).dead_letter_name)
+        except DejaqError:
+            raise error_of(
+                Code.INVALID_SETTING, f"{name[:40]!r}... and `.dead` is too long a topic name; give a dead_letter"
+            ) from None

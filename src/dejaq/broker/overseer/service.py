@@ -90,6 +90,9 @@ class OverseerService:
         self._parts.doctor.admit("create_topic")
         steward = self._parts.cluster.steward
         topic, created = await steward.create(request.name, settings_from_proto(request.settings))
+        if topic.settings.max_attempts:
+            # At once, so that a broker with too many topics says so to who made it.
+            await self._parts.graves.topic_for(topic)
         return overseer.TopicResponse(topic=(await self._topics([topic]))[0], created=created)
 
     async def describe_topic(self, request: overseer.TopicRequest) -> overseer.TopicResponse:

@@ -341,18 +341,31 @@ class GetRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Filter(_message.Message):
-    __slots__ = ("start", "end", "status", "owner", "consumer")
+    __slots__ = ("start", "end", "status", "owner", "consumer", "priority_min", "priority_max", "headers")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_MIN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_MAX_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
     start: int
     end: int
     status: str
     owner: str
     consumer: str
-    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., status: _Optional[str] = ..., owner: _Optional[str] = ..., consumer: _Optional[str] = ...) -> None: ...
+    priority_min: int
+    priority_max: int
+    headers: _containers.ScalarMap[str, str]
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., status: _Optional[str] = ..., owner: _Optional[str] = ..., consumer: _Optional[str] = ..., priority_min: _Optional[int] = ..., priority_max: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CountRequest(_message.Message):
     __slots__ = ("topic", "filter")

@@ -144,7 +144,7 @@ def browse(image: Image, where: Filter, cursor: bytes | None, limit: int, now: i
             break
     messages = [message(image, run, row) for _, _, _, row, run in found[:limit]]
     more = len(found) > limit
-    return Page(messages, _pack(messages[-1]) if more else None)
+    return Page(messages, cursor_behind(messages[-1]) if more else None)
 
 
 def _free_rows(
@@ -163,7 +163,8 @@ def _free_rows(
             yield from (entry for entry in rows if (entry[0], entry[1]) > after)
 
 
-def _pack(last: Message) -> bytes:
+def cursor_behind(last: Message) -> bytes:
+    """Where the page begins that follows a message."""
     return _CURSOR.pack(last.ts) + last.id.encode()
 
 

@@ -94,7 +94,7 @@ class RocksSnapshot:
         for key, value in items:
             run = Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0))
             if where.owner is None or run.record.owner == where.owner:
-                for begin, stop in masks.ranges(run.free & self._matching(run, where)):
+                for begin, stop in masks.ranges(fitting(run, run.free & self._matching(run, where), where)):
                     builder.add(run, begin, stop)
         return builder.portion, items[-1][0] + b"\0"
 
@@ -117,9 +117,10 @@ class RocksSnapshot:
                 and where.owner in (None, run.record.owner)
             ):
                 builder = _Builder(self, bodies=bodies)
-                for begin, stop in masks.ranges(held.rows):
+                for begin, stop in masks.ranges(fitting(run, held.rows, where)):
                     builder.add(run, begin, stop, held=held)
-                yield builder.portion
+                if len(builder.portion):
+                    yield builder.portion
 
     def body(self, number: int) -> bytes:
         """A body that is stored apart."""
@@ -127,6 +128,20 @@ class RocksSnapshot:
         if body is None:
             raise KeyError(f"body {number}")
         return body
+
+
+def fitting(run: Run, rows: int, where: Filter) -> int:
+    """Those of the rows that match by what only the message itself tells."""
+    if not where.narrow:
+        return rows
+    record = run.record
+    if where.headers and not record.headers:
+        return 0
+    mask = 0
+    for row in masks.rows(rows):
+        if where.fits(run.sort_key(row)[1], record.headers[row] if record.headers else b""):
+            mask |= 1 << row
+    return mask
 
 
 class _Builder:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
-from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
+from dejaq.domain.topic import Durability, Topic, TopicState
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.outbox import Outbox
@@ -22,6 +23,7 @@ from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.seen import Seen
+from dejaq.storage.rocksdb.topic_record import read_topic, write_topic
 from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 from dejaq.storage.steps import Transaction, Verdict
@@ -38,6 +40,8 @@ _COUNTER_BITS = 40
 _FORGET_EVERY_MS = 3_600_000
 # What one look into the journal reads at most, since the loop waits for it.
 _JOURNAL_STEP = 2_000
+# How many messages are looked at in one go for the few that match.
+_NARROW_STEP = 500
 
 
 class RocksStorage:
@@ -126,7 +130,7 @@ class RocksStorage:
         self._budget = Budget(self._window_bytes)
         self._outbox = Outbox(_journalled(database)[1]) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
-            self._enter(_read_topic(value))
+            self._enter(read_topic(value))
         self._transactions = Seen(_OF_NO_TOPIC, database)
         self._watermark = watermark
         self._committer = Committer(database, watermark, self._fail)
@@ -259,7 +263,7 @@ class RocksStorage:
         image = self._images.get(topic.number) or self._enter(topic)
         image.topic = topic
         batch = new_batch()
-        batch.put(keys.of_topic(keys.TOPIC, topic.number), _write_topic(topic))
+        batch.put(keys.of_topic(keys.TOPIC, topic.number), write_topic(topic))
         await asyncio.shield(self._committer.write(batch))
 
     async def next_topic_number(self) -> int:
@@ -522,11 +526,43 @@ class RocksStorage:
 
     async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
         """Counts by step of time."""
+        if where.narrow:
+            return await self._tally(topic, where, step, now)
         return await self._look(topic, lambda image: querying.histogram(image, where, step, now))
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
+        if where.narrow:
+            return await self._browse_narrow(topic, where, cursor, limit, now)
         return await self._look(topic, lambda image: querying.browse(image, where, cursor, limit, now))
+
+    async def _tally(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+        """Counts by step of what only the rows themselves tell, read beside everything else."""
+        counts: dict[int, int] = {}
+        snapshot = await self.snapshot(topic, now)
+        try:
+            async for portion in snapshot.scan(range(topic.settings.buckets), where, bodies=False):
+                for ts in portion.ts:
+                    start = ts - (ts - where.start) % step
+                    counts[start] = counts.get(start, 0) + 1
+        finally:
+            snapshot.close()
+        return sorted(counts.items())
+
+    async def _browse_narrow(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+        """Page after page of all messages until enough of them match, letting others run between them."""
+        wide = replace(where, priorities=None, headers=())
+        found: list[Message] = []
+        while True:
+            page = await self.browse(topic, wide, cursor, _NARROW_STEP, now)
+            found += [m for m in page.messages if where.fits(m.priority, encode_headers(m.headers))]
+            if len(found) > limit:
+                del found[limit:]
+                return Page(found, querying.cursor_behind(found[-1]))
+            if page.cursor is None:
+                return Page(found, None)
+            cursor = page.cursor
+            await asyncio.sleep(0)
 
     async def snapshot(self, topic: Topic, now: int) -> RocksSnapshot:
         """A view of a topic, kept until it is closed or the store is."""
@@ -544,25 +580,3 @@ def _journalled(database: Database) -> tuple[int, int]:
     trimmed = int(database.get(_TRIMMED) or b"0")
     last = database.last_item(keys.journal(trimmed), keys.journal(2**64 - 1))
     return trimmed, trimmed if last is None else int.from_bytes(last[0][1:], "big")
-
-
-def _write_topic(topic: Topic) -> bytes:
-    record = {
-        "name": topic.name,
-        "number": topic.number,
-        "state": str(topic.state),
-        "created_ms": topic.created_ms,
-        "settings": topic.settings.as_dict(),
-    }
-    return json.dumps(record, sort_keys=True).encode()
-
-
-def _read_topic(value: bytes) -> Topic:
-    record = json.loads(value)
-    return Topic(
-        name=record["name"],
-        number=record["number"],
-        settings=TopicSettings.from_dict(record["settings"]),
-        state=TopicState(record["state"]),
-        created_ms=record["created_ms"],
-    )

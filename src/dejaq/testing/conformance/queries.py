@@ -257,3 +257,30 @@ async def an_empty_range_has_nothing(scene: Scene) -> None:
         assert await scene.storage.count(scene.topic, where, scene.now) == 0
         assert await _histogram(scene, where, 10) == []
         assert await scene.browse(where) == []
+
+
+async def priorities_and_headers_narrow_a_filter(scene: Scene) -> None:
+    """Count, histogram and browse know the messages with a range of priorities or with certain headers."""
+    await scene.put("plain", 10)
+    await scene.put("low", 20, priority=-5, headers={"kind": "a", "more": "x"})
+    await scene.put("high", 30, priority=9, headers={"kind": "b"})
+    await scene.put("held", 0, priority=9, headers={"kind": "a"})
+    await scene.generate([10, 20, 30], bucket=2)
+    assert len(await scene.lease()) == 1
+    expected: dict[Filter, set[str]] = {
+        Filter(priorities=(-5, -1)): {"low"},
+        Filter(priorities=(1, 9)): {"high", "held"},
+        Filter(priorities=(1, 9), status=Status.WAITING): {"high"},
+        Filter(priorities=(10, 2**31 - 1)): set(),
+        Filter(headers=(("kind", "a"),)): {"low", "held"},
+        Filter(headers=(("kind", "a"), ("more", "x"))): {"low"},
+        Filter(headers=(("kind", "c"),)): set(),
+        Filter(headers=(("kind", "a"),), end=scene.now + 21): {"low"},
+        Filter(headers=(("kind", "a"),), owner="stranger"): set(),
+    }
+    for where, ids in expected.items():
+        assert {message.id for message in await scene.browse(where, limit=1)} == ids, where
+        assert await scene.storage.count(scene.topic, where, scene.now) == len(ids), where
+    steps = await scene.storage.histogram(scene.topic, Filter(start=scene.now, priorities=(-5, 0)), 10, scene.now)
+    assert steps == [(scene.now + 10, 2), (scene.now + 20, 2), (scene.now + 30, 1)]
+    assert await scene.count(priorities=(0, 0)) == 4

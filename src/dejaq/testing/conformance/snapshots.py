@@ -6,7 +6,7 @@ from dejaq import limits
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Code
 from dejaq.storage.base import Filter, Snapshot
-from dejaq.testing.conformance.scene import Scene
+from dejaq.testing.conformance.scene import BUCKETS, Scene
 
 
 async def a_snapshot_is_what_browse_shows(scene: Scene) -> None:
@@ -129,3 +129,22 @@ def _row(message: Message) -> tuple[object, ...]:
         message.attempts,
         bool(message.headers),
     )
+
+
+async def a_scan_takes_narrow_filters(scene: Scene) -> None:
+    """A scan gives only what has the priorities and headers asked for, leased or not."""
+    await scene.put("held", 0, priority=7, headers={"k": "v"})
+    await scene.put("other", 0, priority=8)
+    await scene.lease()
+    await scene.put("free", 50, priority=7, headers={"k": "v"})
+    await scene.generate([1, 2, 3])
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    for where, ids in (
+        (Filter(priorities=(7, 7)), {"held", "free"}),
+        (Filter(headers=(("k", "v"),)), {"held", "free"}),
+        (Filter(headers=(("k", "w"),)), set()),
+    ):
+        portions = [one async for one in snapshot.scan(range(BUCKETS), where, bodies=False)]
+        found = {one for portion in portions for stretch in portion.stretches for one in stretch.span.expand()}
+        assert found == ids, where
+    snapshot.close()

@@ -1,0 +1,31 @@
+"""A topic as the store keeps it: JSON, since there are few and people may look."""
+
+from __future__ import annotations
+
+import json
+
+from dejaq.domain.topic import Topic, TopicSettings, TopicState
+
+
+def write_topic(topic: Topic) -> bytes:
+    """The record of a topic."""
+    record = {
+        "name": topic.name,
+        "number": topic.number,
+        "state": str(topic.state),
+        "created_ms": topic.created_ms,
+        "settings": topic.settings.as_dict(),
+    }
+    return json.dumps(record, sort_keys=True).encode()
+
+
+def read_topic(value: bytes) -> Topic:
+    """The topic that `write_topic` wrote."""
+    record = json.loads(value)
+    return Topic(
+        name=record["name"],
+        number=record["number"],
+        settings=TopicSettings.from_dict(record["settings"]),
+        state=TopicState(record["state"]),
+        created_ms=record["created_ms"],
+    )

@@ -1,0 +1,65 @@
+"""`dejaq dlq` as a user types it, against a broker process."""
+
+from __future__ import annotations
+
+import pytest
+
+from dejaq import sync
+from dejaq.testing.process import BrokerProcess
+from tests.acceptance.process import Done, dejaq
+
+
+@pytest.fixture
+def dead(broker: BrokerProcess, topic: str) -> str:
+    """A topic three of whose messages were rejected."""
+    with sync.connect(broker.url) as client:
+        with client.producer(topic) as producer:
+            for number in range(3):
+                producer.send(b"body", id=f"m{number}", headers={"k": str(number)})
+        with client.consumer(topic, max_messages=3) as consumer:
+            for lease in consumer:
+                lease.reject("late" if lease.id == "m0" else "not JSON")
+    return topic
+
+
+def test_letters_are_listed_redriven_and_purged(broker: BrokerProcess, dead: str) -> None:
+    def run(*arguments: str) -> Done:
+        return dejaq("dlq", *arguments, url=broker.url)
+
+    listed = run("list", dead)
+    assert listed.code == 0
+    assert [line.split()[1] for line in listed.out.splitlines()] == ["m0", "m1", "m2"]
+    assert "attempts=1  not JSON" in listed.out
+    [one] = run("list", dead, "--reason", "late", "--json").objects
+    assert (one["id"], one["dead-topic"], one["dead-reason"]) == ("m0", dead, "late")
+
+    counted = run("redrive", dead, "--header", "k=2", "--dry-run", "--json").objects[0]
+    assert (counted["matched"], counted["redriven"], counted["dry_run"]) == (1, 0, True)
+    moved = run("redrive", dead, "--header", "k=2")
+    assert (moved.code, moved.out) == (0, "1 redriven\n")
+    assert dejaq("get", dead, "m2", url=broker.url).code == 0
+    partly = run("redrive", dead, "m1", "nobody", "--json")
+    assert (partly.code, partly.objects[0]["refused"]) == (1, {"NOT_FOUND": 1})
+
+    assert run("purge", dead, "--reason", "late").code != 0, "it asks, and nobody answers"
+    assert run("purge", dead, "--reason", "late", "--yes").out == "1 purged\n"
+    assert run("list", dead).out == ""
+    nothing = run("purge", dead, "--yes")
+    assert (nothing.code, nothing.out) == (0, f"no dead letters of {dead} match\n")
+
+
+def test_what_cannot_be_is_told_and_loses_nothing(broker: BrokerProcess, dead: str) -> None:
+    def run(*arguments: str) -> Done:
+        return dejaq(*arguments, url=broker.url)
+
+    both = run("dlq", "redrive", dead, "m0", "--reason", "late")
+    assert (both.code, "ids or a filter" in both.err) == (2, True)
+    assert run("dlq", "list", "nowhere").code == 1
+    assert run("topic", "delete", dead, "--yes").code == 0
+    refused = run("dlq", "redrive", dead)
+    assert refused.code == 1
+    assert "[TOPIC_NOT_FOUND]" in refused.err or "[TOPIC_DELETING]" in refused.err
+    assert "the dead letters stay" in refused.err
+    assert len(run("dlq", "list", dead).out.splitlines()) == 3
+    assert run("topic", "create", "elsewhere").code == 0
+    assert run("dlq", "redrive", dead, "--target", "elsewhere").out == "3 redriven\n"
