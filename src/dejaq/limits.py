@@ -62,6 +62,7 @@ WEIGHT_DEFAULT = 100
 WEIGHT_MAX = 10_000
 RACK_CHARS_MAX = 64
 CONSUMER_RATE_MAX = 1_000_000
+CLIENT_RATE_MAX = 10_000_000
 BUSY_MS_MAX = 600_000
 
 # How far ahead of its time a message may be leased to a consumer, whose SDK holds it until then.

@@ -15,6 +15,7 @@ from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.carrier.session import Session
 from dejaq.broker.carrier.snapshots import Snapshots
+from dejaq.broker.carrier.throttles import Throttles
 from dejaq.broker.carrier.transactions import Transactions
 from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.cluster.service import PeerService
@@ -86,6 +87,7 @@ class Central:
             doctor=self.doctor,
             catalog=self.catalog,
             rosters=self.rosters,
+            throttles=Throttles(clock),
             pinger=self.pinger,
             recorder=self.recorder,
             cluster=self.cluster,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.roster import Rosters
+from dejaq.broker.carrier.throttles import Throttles
 from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Metrics
@@ -30,6 +31,7 @@ class Parts:
     doctor: Doctor
     catalog: Catalog
     rosters: Rosters
+    throttles: Throttles
     pinger: Pinger
     recorder: Recorder
     cluster: Cluster

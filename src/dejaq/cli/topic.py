@@ -49,6 +49,7 @@ def topic() -> None:
 @click.option("--dead-letter", metavar="TOPIC", help="Where dead letters go. Default: NAME.dead")
 @click.option("--expiry-backoff", metavar="POLICY", help="Wait after a lost lease, such as exponential:1s:5m:0.5")
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
+@click.option("--client-rate", type=int, metavar="N", help="Messages a second that one client may create or change.")
 @pass_invocation
 def create(
     invocation: Invocation,
@@ -63,6 +64,7 @@ def create(
     dead_letter: str | None,
     expiry_backoff: str | None,
     journal: bool | None,
+    client_rate: int | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
     chosen: dict[str, Any] = {
@@ -76,6 +78,7 @@ def create(
         "dead_letter": dead_letter,
         "expiry_backoff": expiry_backoff,
         "journal": journal,
+        "client_rate": client_rate,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}
 

@@ -81,6 +81,11 @@ class TopicSettings:
         metadata={"doc": "How long a message waits after a lost lease, such as `exponential:1s:5m:0.5`. Empty: not."},
     )
 
+    client_rate: int = field(
+        default=0,
+        metadata={"doc": "How many messages a second one client may create or change; 0 for no limit."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -88,6 +93,7 @@ class TopicSettings:
             "max_future_ms": (0, limits.TS_MS_MAX),
             "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
             "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+            "client_rate": (0, limits.CLIENT_RATE_MAX),
             "max_attempts": (0, limits.ATTEMPTS_MAX),
         }
         for name, (low, high) in ranges.items():

@@ -20,6 +20,7 @@ from dejaq.errors import (
     OutOfState,
     Unavailable,
     VersionUnsupported,
+    error_of,
 )
 from dejaq.protocol.columns import outcomes_from_proto
 from dejaq.protocol.status import error_from_proto
@@ -77,6 +78,8 @@ class Connection:
         self._up = asyncio.Event()
         self._closed: DejaqError | None = None
         self._drifting = False
+        # The loop's time before which the broker wants no further change.
+        self._throttled_until = 0.0
         # Why the last try to open a session failed.
         self._trouble = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -261,29 +264,36 @@ class Connection:
         loop = asyncio.get_running_loop()
         backoff = self._backoff()
         unsure = False
+        refusal: DejaqError | None = None
         while True:
             wait = 0.0
             asked = False
             try:
                 async with asyncio.timeout_at(until):
+                    if (ahead := self._throttled_until - loop.time()) > 0:
+                        refusal = error_of(Code.OVERLOADED, throttled_ms=round(ahead * 1_000))
+                        await asyncio.sleep(ahead)
                     link = await self._ready()
                     asked = True
                     answer = await link.ask(frame)
                 if not answer.HasField("error"):
+                    if answer.outcomes.throttled_ms:
+                        self._throttled_until = loop.time() + answer.outcomes.throttled_ms / 1_000
                     return Answer(outcomes_from_proto(answer.outcomes, count=0).codes, unsure)
                 error = error_from_proto(answer.error)
                 if not error.retryable:
                     raise error
                 unsure = unsure or error.indefinite
+                refusal = error if error.throttled_ms else None
                 wait = backoff.seconds(error.throttled_ms)
             except TimeoutError:
-                raise self._late(unsure or asked) from None
+                raise self._late(unsure or asked, refusal) from None
             except Indefinite:
                 unsure = True
             except Unavailable:
                 wait = backoff.seconds()
             if loop.time() + wait >= until:
-                raise self._late(unsure)
+                raise self._late(unsure, refusal)
             await asyncio.sleep(wait)
 
     async def _ready(self) -> Link:
@@ -294,8 +304,10 @@ class Connection:
             await self._up.wait()
         return self._link
 
-    def _late(self, unsure: bool) -> DejaqError:
+    def _late(self, unsure: bool, refusal: DejaqError | None = None) -> DejaqError:
         seconds = self.settings.deadline
+        if refusal is not None and not unsure:
+            return refusal
         if unsure:
             return Indefinite(f"no answer within {seconds:g} s; it may have been done or not")
         return NoBroker(

@@ -255,18 +255,30 @@ class Session:
         if self.state not in _FITS[command]:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
         if command in _CHANGES:
+            self._check(command)
+            throttled_ms = self._throttle(command, frame)
             outcomes = await self._change(command, frame)
             self._parts.doctor.confirm()
             answer.outcomes.SetInParent()
+            answer.outcomes.throttled_ms = throttled_ms
             write_outcomes(answer.outcomes, outcomes)
         else:
             getattr(self, f"_on_{command}")(frame, answer)
 
-    def _change(self, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:
-        """Begin a change to messages."""
+    def _check(self, command: str) -> None:
         if self.topic is not None:
             self._parts.catalog.check(self.topic)
         self._parts.doctor.admit(command)
+
+    def _throttle(self, command: str, frame: carrier.ClientFrame) -> int:
+        """Count an owner's change; how long the client should wait before its next."""
+        if self.producer is None:
+            return 0
+        rows = len(frame.create.ts) if command == "create" else len(getattr(frame, command).ids)
+        return self._parts.throttles.take(self.producer.topic, self.client, rows)
+
+    def _change(self, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:
+        """Begin a change to messages."""
         if self.producer is not None:
             if command == "create":
                 return self.producer.create(frame.create)
