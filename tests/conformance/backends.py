@@ -9,6 +9,7 @@ from dejaq.storage.base import Storage
 from dejaq.storage.memory import MemoryStorage
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
+from dejaq.testing.postgres import FreshStorage, shared_server
 
 
 def memory(path: Path) -> StorageFactory:
@@ -35,8 +36,19 @@ def rocksdb_on_disk(path: Path) -> StorageFactory:
     return make
 
 
+def postgres(path: Path) -> StorageFactory:
+    """The shared store, in a schema that is empty at first."""
+    server, place = shared_server(), dict[str, bool]()
+
+    def make() -> Storage:
+        return FreshStorage(place, server.dsn, cluster="conformance", journal="conformance", connections=4)
+
+    return make
+
+
 BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "memory": memory,
     "rocksdb": rocksdb,
     "rocksdb_on_disk": rocksdb_on_disk,
+    "postgres": postgres,
 }

@@ -11,6 +11,7 @@ from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage import ranges
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Image
@@ -39,10 +40,10 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
     outcomes = _decide(image, incoming, entries)
     count = len(incoming)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
-    used = _stretches(count, {row: code for row, code in outcomes.codes.items() if not code.succeeded})
+    used = ranges.without(count, outcomes.failed)
     if used:
         image.seen.add(incoming.session, incoming.sequence, used, now, batch)
-    fresh = _stretches(count, outcomes.codes)
+    fresh = ranges.without(count, outcomes.codes)
     if fresh:
         owner = image.owner_number(incoming.owner, batch)
         if incoming.ids is None:
@@ -52,19 +53,6 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
         if image.outbox is not None:
             image.outbox.created(image.topic.name, incoming, fresh)
     return outcomes
-
-
-def _stretches(count: int, without: dict[int, Code]) -> list[RowRange]:
-    """The rows that are not in `without`, as ranges."""
-    if not without:
-        return [(0, count)]
-    stretches: list[RowRange] = []
-    start = 0
-    for row in [*sorted(without), count]:
-        if row > start:
-            stretches.append((start, row))
-        start = row + 1
-    return stretches
 
 
 def _add_generated(

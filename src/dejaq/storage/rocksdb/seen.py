@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 from dejaq import limits
 from dejaq.domain import ids
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.ranges import insert, within
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch, Database
 
@@ -24,14 +23,7 @@ class Seen:
 
     def rows(self, session: ids.ProducerSession, sequence: int, count: int) -> set[int]:
         """The rows of a batch whose counters were used before."""
-        ranges = self._ranges(session.pack())
-        if not ranges or sequence >= ranges[-1][1]:
-            return set()
-        return {
-            counter - sequence
-            for start, end in ranges
-            for counter in range(max(start, sequence), min(end, sequence + count))
-        }
+        return within(self._ranges(session.pack()), sequence, count)
 
     def check_room(self, session: ids.ProducerSession, more: int) -> None:
         """Raise LIMIT_EXCEEDED when so many more ranges might be too many; `add` cannot fail after this."""
@@ -50,7 +42,7 @@ class Seen:
         packed = session.pack()
         ranges = self._ranges(packed)
         for start, end in rows:
-            _insert(ranges, sequence + start, sequence + end)
+            insert(ranges, sequence + start, sequence + end)
         if len(ranges) > limits.PRODUCER_SESSION_GAPS_MAX:
             self._cache.pop(packed, None)
             raise error_of(
@@ -81,19 +73,3 @@ class Seen:
                 self._cache.pop(next(iter(self._cache)))
             self._cache[packed] = ranges
         return ranges
-
-
-def _insert(ranges: list[list[int]], start: int, end: int) -> None:
-    """Add [start, end), joining what touches it."""
-    if ranges and ranges[-1][1] == start:
-        ranges[-1][1] = end
-        return
-    at = bisect_left(ranges, [start])
-    if at and ranges[at - 1][1] >= start:
-        at -= 1
-        start = ranges[at][0]
-    stop = at
-    while stop < len(ranges) and ranges[stop][0] <= end:
-        end = max(end, ranges[stop][1])
-        stop += 1
-    ranges[at:stop] = [[start, end]]

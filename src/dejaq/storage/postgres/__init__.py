@@ -1,0 +1,1 @@
+"""The shared store: the storage contract on PostgreSQL, for several brokers at once."""

@@ -1,0 +1,185 @@
+"""Create: a batch of columns becomes rows, in one statement where nothing stands in the way."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+
+import asyncpg
+
+from dejaq import limits
+from dejaq.domain.batch import CreateBatch, Outcomes
+from dejaq.domain.ids import bucket_of
+from dejaq.domain.topic import Topic
+from dejaq.domain.transitions import decide_create
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage import ranges
+from dejaq.storage.outbox import Outbox
+from dejaq.storage.postgres.change import MINUTE_MS, Change
+from dejaq.storage.postgres.database import Link
+from dejaq.storage.postgres.keys import MARK, keys_of, looks_generated
+
+Ranges = list[list[int]]
+# A create meets a message that is deleted at the same moment; more often than this it is no accident.
+_TRIES = 20
+
+
+class Taken(DejaqError):
+    """An id is taken: the batch must be looked at row by row."""
+
+
+class Columns:
+    """A batch as the columns of the table."""
+
+    def __init__(self, topic: Topic, batch: CreateBatch) -> None:
+        count = len(batch)
+        self.keys = keys_of(batch)
+        if batch.ids is None:
+            self.buckets: Sequence[int] = [batch.bucket] * count
+        else:
+            self.buckets = [bucket_of(message_id, topic.settings.buckets) for message_id in batch.ids]
+        self.ts = batch.ts
+        self.priorities = batch.priorities if batch.priorities is not None else [0] * count
+        self.headers = batch.headers if batch.headers is not None else [b""] * count
+        self.bodies = batch.bodies
+
+    def of(self, rows: Sequence[int] | None) -> tuple[Sequence[object], ...]:
+        """The columns of some rows, or of all."""
+        columns = (self.keys, self.buckets, self.ts, self.priorities, self.headers, self.bodies)
+        return columns if rows is None else tuple([column[row] for row in rows] for column in columns)
+
+
+def unpack(seen: bytes) -> Ranges:
+    """The ranges of counters that a session has used."""
+    edges = struct.unpack(f">{len(seen) // 8}Q", seen)
+    return [list(pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def pack(seen: Ranges) -> bytes:
+    """The bytes that `unpack` reads; raises LIMIT_EXCEEDED where there are too many gaps."""
+    if len(seen) > limits.PRODUCER_SESSION_GAPS_MAX:
+        raise error_of(
+            Code.LIMIT_EXCEEDED, "the producer session has too many gaps in its sequence; open a new producer"
+        )
+    return struct.pack(f">{2 * len(seen)}Q", *(edge for pair in seen for edge in pair))
+
+
+def is_plain(batch: CreateBatch, seen: Ranges) -> bool:
+    """Whether every row is expected to be created: none refused, none seen, none of a text that may be another's."""
+    if batch.refused or ranges.within(seen, batch.sequence, len(batch)):
+        return False
+    return batch.ids is None or not any(map(looks_generated, batch.ids))
+
+
+async def create_all(
+    link: Link, topic: Topic, batch: CreateBatch, now: int, *, seen: Ranges, origin: int | None
+) -> Ranges | None:
+    """Create a whole batch in one statement; the session's ranges then, or None when it stands otherwise.
+
+    Raises `Taken` when one of the ids is there.
+    """
+    columns = Columns(topic, batch)
+    after = [list(pair) for pair in seen]
+    ranges.insert(after, batch.sequence, batch.sequence + len(batch))
+    record: list[bytes] = []
+    if origin is not None and topic.settings.journal:
+        outbox = Outbox(0)
+        outbox.created(topic.name, batch, [(0, len(batch))])
+        entry = outbox.take(now)
+        record = [entry[1]] if entry is not None else []
+    minutes = Counter([ts // MINUTE_MS for ts in batch.ts])
+    try:
+        done = await link.value(
+            "create_all",
+            topic.number,
+            batch.session.pack(),
+            now,
+            pack(after),
+            pack(seen),
+            batch.owner,
+            *columns.of(None),
+            origin,
+            record,
+            link.shard,
+            list(minutes.keys()),
+            list(minutes.values()),
+        )
+    except asyncpg.UniqueViolationError:
+        raise Taken from None
+    return after if done else None
+
+
+async def create(change: Change, batch: CreateBatch) -> tuple[Outcomes, Ranges]:
+    """Create what can be created, row by row; the outcomes, and the session's ranges then."""
+    link, topic = change.link, change.topic
+    packed = await link.value("take_session", topic.number, batch.session.pack(), change.now)
+    if packed is None:
+        raise await _missing(link, topic)
+    seen = unpack(packed)
+    outcomes = Outcomes(len(batch), dict(batch.refused))
+    for row in ranges.within(seen, batch.sequence, len(batch)):
+        outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
+    columns = Columns(topic, batch)
+    await _check_twins(change, batch, columns, outcomes)
+    await _insert(change, batch, columns, outcomes)
+    created = ranges.without(len(batch), outcomes.codes)
+    # A row that was refused may yet be created by a later try; only what stands counts as done.
+    for start, end in ranges.without(len(batch), outcomes.failed):
+        ranges.insert(seen, batch.sequence + start, batch.sequence + end)
+    after = pack(seen)
+    if after != packed:
+        await link.execute("put_seen", topic.number, batch.session.pack(), after)
+    if created:
+        change.arrived([batch.ts[row] for start, end in created for row in range(start, end)], held=False)
+        if change.outbox is not None:
+            change.outbox.created(topic.name, batch, created)
+    await change.finish()
+    return outcomes, seen
+
+
+async def _missing(link: Link, topic: Topic) -> DejaqError:
+    state = await link.value("topic_state", topic.number)
+    if state is None:
+        return error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
+    return error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted")
+
+
+async def _check_twins(change: Change, batch: CreateBatch, columns: Columns, outcomes: Outcomes) -> None:
+    """A natural id may have the text of a generated one that is there: then it is taken."""
+    if batch.ids is None:
+        return
+    suspects = [row for row, one in enumerate(batch.ids) if row not in outcomes.codes and looks_generated(one)]
+    if suspects:
+        await _compare(change, batch, columns, outcomes, {columns.keys[row] + MARK: row for row in suspects})
+
+
+async def _insert(change: Change, batch: CreateBatch, columns: Columns, outcomes: Outcomes) -> None:
+    left = [row for row in range(len(batch)) if row not in outcomes.codes]
+    for _ in range(_TRIES):
+        if not left:
+            return
+        made = await change.link.fetch("create_free", change.topic.number, batch.owner, *columns.of(left))
+        keys = {record["id"] for record in made}
+        taken = {columns.keys[row]: row for row in left if columns.keys[row] not in keys}
+        if not taken:
+            return
+        await _compare(change, batch, columns, outcomes, taken)
+        left = [row for row in taken.values() if row not in outcomes.codes]
+    raise error_of(Code.UNAVAILABLE, "the ids of a batch come and go faster than they can be taken")
+
+
+async def _compare(
+    change: Change, batch: CreateBatch, columns: Columns, outcomes: Outcomes, taken: dict[str, int]
+) -> None:
+    """Say what becomes of the rows whose keys are there."""
+    for found in await change.link.fetch("contents", change.topic.number, list(taken)):
+        row = taken[found["id"]]
+        same = (found["asked_ts"], found["owner"], found["priority"], found["headers"], found["body"]) == (
+            batch.ts[row],
+            batch.owner,
+            columns.priorities[row],
+            columns.headers[row],
+            batch.bodies[row],
+        )
+        outcomes.codes[row] = decide_create(exists=True, same_content=same)

@@ -1,0 +1,31 @@
+"""The SQL of this store, by name, from the `.sql` files beside this module."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_PACKAGE = "dejaq.storage.postgres"
+
+
+def load_queries() -> dict[str, str]:
+    """Each query of every file in `sql/`, by the name in the comment line above it."""
+    queries: dict[str, str] = {}
+    for file in sorted((files(_PACKAGE) / "sql").iterdir(), key=lambda one: one.name):
+        parts = _NAME.split(file.read_text(encoding="utf-8"))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True):
+            if name in queries:
+                raise ValueError(f"two queries are named {name}")
+            queries[name] = text.strip().rstrip(";")
+    return queries
+
+
+def load_migrations() -> list[str]:
+    """The steps of the schema, in order; the schema's version is how many of them were taken."""
+    folder = files(_PACKAGE) / "migrations"
+    steps = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda one: one.name)
+    return [step.read_text(encoding="utf-8") for step in steps]
+
+
+SQL = load_queries()

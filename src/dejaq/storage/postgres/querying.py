@@ -1,0 +1,132 @@
+"""Get, count, histogram and browse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import asyncpg
+
+from dejaq import limits
+from dejaq.domain.headers import decode_headers
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, error_of
+from dejaq.storage.base import Filter, Page
+from dejaq.storage.postgres.change import MINUTE_MS
+from dejaq.storage.postgres.database import Link
+from dejaq.storage.postgres.keys import MARK, candidates, id_of
+
+_TS_BYTES = 8
+
+
+def message_of(topic: Topic, record: asyncpg.Record) -> Message:
+    """A row as its owner sees it."""
+    return Message(
+        id=id_of(record["id"]),
+        topic=topic.name,
+        bucket=record["bucket"],
+        ts=record["ts"],
+        priority=record["priority"],
+        body=record["body"],
+        producer_group=record["owner"],
+        lock_consumer=record["consumer"],
+        version=record["version"],
+        attempts=record["attempts"],
+        headers=decode_headers(record["headers"]),
+    )
+
+
+def bounds(where: Filter, now: int) -> tuple[int, int, bool | None]:
+    """The times that a filter is about, and whether they must have a consumer, must not, or may."""
+    start, end = max(where.start, 0), min(where.end, limits.TS_MS_MAX + 1)
+    if where.status is Status.AVAILABLE:
+        return start, min(end, now + 1), None
+    if where.status is None:
+        return start, end, None
+    return max(start, now + 1), end, where.status is Status.PROCESSING
+
+
+async def get(link: Link, topic: Topic, ids: Sequence[str]) -> list[Message | None]:
+    """The messages, in the order of `ids`."""
+    records = await link.fetch("get", topic.number, candidates(dict.fromkeys(ids)))
+    found = {record["id"]: message_of(topic, record) for record in records}
+    return [found.get(one) or found.get(one + MARK) for one in ids]
+
+
+async def histogram(link: Link, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+    """Counts by step: from the counters where a whole minute lies in one step, from the rows where it does not."""
+    start, end, held = bounds(where, now)
+    if start >= end:
+        return []
+    # Beyond the end of time one step is as good as another, and the server's numbers have 64 bits.
+    step = min(step, limits.TS_MS_MAX + 1)
+    origin = where.start
+    buckets = list(range(topic.settings.buckets))
+    if where.owner is not None or where.consumer is not None:
+        records = await link.fetch(
+            "rows_by_step", topic.number, buckets, origin, step, start, end, held, where.owner, where.consumer
+        )
+        return _summed((record["start"], record["rows"]) for record in records)
+    counts: list[tuple[int, int]] = []
+    cut: set[int] = set()
+    minutes = await link.fetch("minutes", topic.number, start // MINUTE_MS, (end - 1) // MINUTE_MS)
+    for minute, with_consumer, rows in minutes:
+        first, last = minute * MINUTE_MS, minute * MINUTE_MS + MINUTE_MS - 1
+        if first < start or last >= end or (first - origin) // step != (last - origin) // step:
+            cut.add(minute)
+        elif held in (None, with_consumer):
+            counts.append((origin + (first - origin) // step * step, rows))
+    if cut:
+        records = await link.fetch(
+            "rows_of_minutes", topic.number, buckets, origin, step, start, end, sorted(cut), held
+        )
+        counts += [(record["start"], record["rows"]) for record in records]
+    return _summed(counts)
+
+
+def _summed(counts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    sums: Counter[int] = Counter()
+    for start, rows in counts:
+        sums[start] += rows
+    return sorted((start, rows) for start, rows in sums.items() if rows)
+
+
+async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+    """One page, in order of (ts, id)."""
+    start, end, held = bounds(where, now)
+    behind_ts, behind_key = -1, ""
+    if cursor is not None:
+        behind_ts, behind_key = _place(cursor)
+        start = max(start, behind_ts)
+    if start >= end:
+        return Page([], None)
+    records = await link.fetch(
+        "browse",
+        topic.number,
+        list(range(topic.settings.buckets)),
+        start,
+        end,
+        held,
+        where.owner,
+        where.consumer,
+        behind_ts,
+        behind_key,
+        limit + 1,
+    )
+    page = records[:limit]
+    following = None
+    if len(records) > limit and page:
+        following = page[-1]["ts"].to_bytes(_TS_BYTES, "big") + page[-1]["id"].encode()
+    return Page([message_of(topic, record) for record in page], following)
+
+
+def _place(cursor: bytes) -> tuple[int, str]:
+    ts = int.from_bytes(cursor[:_TS_BYTES], "big")
+    try:
+        key = cursor[_TS_BYTES:].decode("ascii")
+    except UnicodeDecodeError:
+        key = ""
+    if not key or "\x00" in key or ts > limits.TS_MS_MAX:
+        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that browse gave")
+    return ts, key

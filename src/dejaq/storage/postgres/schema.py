@@ -1,0 +1,87 @@
+"""The schema of one cluster in a database: made, brought up to date, and refused when it is of a newer release."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from dejaq.errors import Code, error_of
+from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.queries import load_migrations
+
+_TRIES = 5
+
+
+async def version_of(connection: asyncpg.Connection, address: Address) -> int:
+    """The version of the schema; 0 where nothing is."""
+    there = await connection.fetchval(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'migration'", address.schema
+    )
+    if not there:
+        return 0
+    return int(await connection.fetchval(f"SELECT coalesce(max(version), 0) FROM {_quoted(address)}.migration"))  # noqa: S608
+
+
+async def check(connection: asyncpg.Connection, address: Address) -> None:
+    """Make the schema in an empty database; raise STORE_NEWER or STORE_FAILED when it is not this release's."""
+    version, ours = await version_of(connection, address), len(load_migrations())
+    if version == 0:
+        await migrate(connection, address)
+    elif version > ours:
+        raise newer(address, version, ours)
+    elif version < ours:
+        raise error_of(
+            Code.STORE_FAILED,
+            f"schema {address.schema!r} of {address} has version {version}, this release needs {ours}; "
+            "run: dejaq storage migrate",
+        )
+
+
+async def migrate(connection: asyncpg.Connection, address: Address) -> tuple[int, int]:
+    """Take every step that is missing, each in its own transaction; the version before and after."""
+    steps = load_migrations()
+    schema = _quoted(address)
+    before = await version_of(connection, address)
+    if before > len(steps):
+        raise newer(address, before, len(steps))
+    await _begin(connection, schema)
+    for version, step in enumerate(steps, start=1):
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL search_path TO {schema}")
+                # Whoever takes the step first has the row; another waits here and then finds the step taken.
+                await connection.execute("INSERT INTO migration (version) VALUES ($1)", version)
+                await connection.execute(step)
+        except asyncpg.UniqueViolationError:
+            continue
+    return before, len(steps)
+
+
+async def _begin(connection: asyncpg.Connection, schema: str) -> None:
+    for attempt in range(1, _TRIES + 1):
+        try:
+            async with connection.transaction():
+                # An existing schema may be ours to use though we may make none.
+                there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", schema.strip('"'))
+                if not there:
+                    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                await connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {schema}.migration "
+                    "(version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())"
+                )
+            return
+        except (asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError, asyncpg.DuplicateSchemaError):
+            # Two brokers began at the same moment; IF NOT EXISTS does not cover that.
+            if attempt == _TRIES:
+                raise
+
+
+def newer(address: Address, version: int, ours: int) -> Exception:
+    """The refusal of a schema from the future."""
+    return error_of(
+        Code.STORE_NEWER,
+        f"schema {address.schema!r} of {address} has version {version}; this release knows up to {ours}; upgrade DejaQ",
+    )
+
+
+def _quoted(address: Address) -> str:
+    return f'"{address.schema}"'

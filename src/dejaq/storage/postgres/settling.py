@@ -1,0 +1,133 @@
+"""Settle: a consumer deletes, extends, releases or gives back rows of its lease, each while it holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from dejaq import limits
+from dejaq.domain.batch import Outcomes, RowRange, whole
+from dejaq.errors import Code, error_of
+from dejaq.protocol.v1.journal_pb2 import EventKind
+from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
+from dejaq.storage.postgres.change import Change
+from dejaq.storage.postgres.keys import spans_of
+
+
+@dataclass(slots=True)
+class Settlement:
+    """Which rows of a lease are to be settled, and which of them were held."""
+
+    lease_id: int
+    consumer: str
+    # The number of each row asked for, and its key.
+    rows: list[int]
+    keys: list[str]
+    outcomes: Outcomes
+    # The places, among those asked for, of the rows that were held.
+    held: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, lease_id: int, consumer: str, ranges: Sequence[RowRange] | None, keys: Sequence[str] | None
+    ) -> Settlement:
+        """A settlement of ranges of rows; `keys` are the lease's by row number, None where it is forgotten."""
+        if keys is None:
+            # Where all rows were asked for and their number is forgotten, row 0 says so.
+            asked = [(0, 1)] if ranges is None else whole(ranges, limits.LEASE_ROWS_MAX)
+            lost = {row: Code.LEASE_LOST for start, end in asked for row in range(start, end)}
+            return cls(lease_id, consumer, [], [], Outcomes(max(lost, default=-1) + 1, lost))
+        rows = [row for start, end in whole(ranges, len(keys)) for row in range(start, end)]
+        return cls(lease_id, consumer, rows, [keys[row] for row in rows], Outcomes(len(keys)))
+
+    def found(self, records: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
+        """Take note of the rows that were held, in the order asked for; the others are lost."""
+        found = sorted(records, key=lambda record: record["place"])
+        self.held = [record["place"] for record in found]
+        if len(found) < len(self.rows):
+            places = set(self.held)
+            lost = [row for place, row in enumerate(self.rows) if place not in places]
+            self.outcomes.codes.update(dict.fromkeys(lost, Code.LEASE_LOST))
+        return found
+
+    def tell(
+        self,
+        change: Change,
+        kind: EventKind,
+        *,
+        places: Sequence[int] | None = None,
+        expires: int = 0,
+        ts: Sequence[int] = (),
+        handed_us: Sequence[int] = (),
+    ) -> None:
+        """Tell the journal of the rows that were held, or of those at `places`."""
+        told = self.held if places is None else places
+        if change.outbox is None or not told:
+            return
+        if len(handed_us) > 1:
+            handed_us = [handed_us[place] if place < len(handed_us) else 0 for place in told]
+        change.outbox.settled(
+            kind,
+            change.topic.name,
+            consumer=self.consumer,
+            lease_id=self.lease_id,
+            spans=spans_of([self.keys[place] for place in told]),
+            expires=expires,
+            ts=ts,
+            handed_us=handed_us,
+        )
+
+
+async def delete(change: Change, settlement: Settlement, handed_us: Sequence[int]) -> None:
+    """Remove the rows that are held."""
+    gone = settlement.found(await change.link.fetch("delete", *_asked(change, settlement)))
+    change.left([record["ts"] for record in gone], held=True)
+    settlement.tell(change, DELETED, handed_us=handed_us)
+    await _finish(change, settlement)
+
+
+async def extend(change: Change, settlement: Settlement, expires: int) -> None:
+    """Move the end of the rows that are held, never to an earlier time."""
+    held = settlement.found(await change.link.fetch("extend", *_asked(change, settlement), expires))
+    moved = [record for record in held if record["ts"] < expires]
+    change.left([record["ts"] for record in moved], held=True)
+    change.arrived([expires] * len(moved), held=True)
+    settlement.tell(change, EXTENDED, places=[record["place"] for record in moved], expires=expires)
+    await change.finish()
+
+
+async def release(change: Change, settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence[int]) -> None:
+    """Put the rows that are held at `ts`."""
+    count = len(settlement.rows)
+    if count and not isinstance(ts, int) and len(ts) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {count} rows to release")
+    times = [ts] * count if isinstance(ts, int) else list(ts[:count])
+    found = settlement.found(await change.link.fetch("release", *_asked(change, settlement), times))
+    _moved(change, found)
+    told = [ts] if isinstance(ts, int) else [record["new_ts"] for record in found]
+    settlement.tell(change, RELEASED, ts=told, handed_us=handed_us)
+    await _finish(change, settlement)
+
+
+async def recall(change: Change, settlement: Settlement) -> None:
+    """Put the rows that are held back as they were before the lease."""
+    _moved(change, settlement.found(await change.link.fetch("recall", *_asked(change, settlement))))
+    settlement.tell(change, RECALLED)
+    await _finish(change, settlement)
+
+
+def _asked(change: Change, settlement: Settlement) -> tuple[object, ...]:
+    return (change.topic.number, settlement.keys, settlement.lease_id, settlement.consumer, change.now)
+
+
+def _moved(change: Change, records: Sequence[asyncpg.Record]) -> None:
+    change.left([record["ts"] for record in records], held=True)
+    change.arrived([record["new_ts"] for record in records], held=False)
+
+
+async def _finish(change: Change, settlement: Settlement) -> None:
+    if settlement.held:
+        change.settled(settlement.lease_id, len(settlement.held))
+    await change.finish()

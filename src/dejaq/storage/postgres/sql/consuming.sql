@@ -1,0 +1,158 @@
+-- Lease and settle.
+
+-- The leases with an end that has not been told.
+-- name: ended_leases
+SELECT id, consumer, ids FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
+
+-- name: rows_of_lease
+SELECT asked.place - 1 AS row, m.ts
+FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+WHERE m.version = $3
+ORDER BY asked.place;
+
+-- name: put_lease
+UPDATE lease SET ids = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2;
+
+-- name: drop_lease
+DELETE FROM lease WHERE topic = $1 AND id = $2;
+
+-- The earliest rows over all buckets, at most $5 from one bucket. Where a bucket has more, nothing behind its last row is
+-- taken, since what it still has may come before; `cut` says so.
+-- name: lease
+WITH number AS MATERIALIZED (
+    SELECT coalesce($9::bigint, nextval('version')) AS version
+),
+near AS MATERIALIZED (
+    SELECT c.*
+    FROM unnest($2::integer []) AS asked (bucket)
+    CROSS JOIN LATERAL (
+        SELECT m.id, m.version, m.ts, m.priority, m.size, row_number() OVER (ORDER BY m.ts, m.priority) AS place
+        FROM message AS m
+        WHERE m.topic = $1 AND m.bucket = asked.bucket AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+        ORDER BY m.ts, m.priority
+        LIMIT $5
+    ) AS c
+),
+horizon AS MATERIALIZED (
+    SELECT ts, priority FROM near WHERE place = $5 ORDER BY ts, priority LIMIT 1
+),
+first AS MATERIALIZED (
+    SELECT near.*
+    FROM near LEFT JOIN horizon ON true
+    WHERE horizon.ts IS NULL OR (near.ts, near.priority) <= (horizon.ts, horizon.priority)
+    ORDER BY near.ts, near.priority
+    LIMIT $6
+),
+chosen AS MATERIALIZED (
+    SELECT id, version
+    FROM (SELECT id, version, sum(size) OVER (ORDER BY ts, priority ROWS UNBOUNDED PRECEDING) AS upto, size FROM first)
+    AS summed
+    WHERE upto <= $7 OR upto = size
+)
+UPDATE message AS m SET
+    ts = $8, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
+    version = number.version, consumer = $10, attempts = m.attempts + 1
+FROM chosen, number
+WHERE m.topic = $1 AND m.id = chosen.id AND m.version = chosen.version
+RETURNING
+    m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.size, m.before, m.version,
+    exists(SELECT 1 FROM horizon) AS cut, (SELECT count(*) FROM first) AS near;
+
+-- name: lease_ids
+SELECT ids FROM lease WHERE topic = $1 AND id = $2;
+
+-- name: delete
+DELETE FROM message AS m USING unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+WHERE m.topic = $1 AND m.id = asked.id AND m.version = $3 AND m.consumer = $4 AND m.ts > $5
+RETURNING asked.place - 1 AS place, m.ts;
+
+-- name: extend
+WITH held AS MATERIALIZED (
+    SELECT m.id, m.ts, asked.place
+    FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    FOR UPDATE OF m
+),
+moved AS (
+    UPDATE message AS m SET ts = $6 FROM held
+    WHERE m.topic = $1 AND m.id = held.id AND m.version = $3 AND held.ts < $6
+)
+SELECT place - 1 AS place, ts FROM held;
+
+-- name: release
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+),
+held AS MATERIALIZED (
+    SELECT m.id, m.ts, asked.place, asked.ts AS new_ts
+    FROM unnest($2::text [], $6::bigint []) WITH ORDINALITY AS asked (id, ts, place)
+    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    FOR UPDATE OF m
+)
+UPDATE message AS m SET
+    ts = held.new_ts, asked_ts = held.new_ts, due_ts = 0, before = 0, version = number.version, consumer = ''
+FROM held, number
+WHERE m.topic = $1 AND m.id = held.id AND m.version = $3
+RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
+
+-- name: recall
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+),
+held AS MATERIALIZED (
+    SELECT m.id, m.ts, asked.place
+    FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    FOR UPDATE OF m
+)
+UPDATE message AS m SET
+    ts = m.due_ts, asked_ts = m.due_ts, due_ts = 0, before = 0, attempts = m.attempts - 1, consumer = '',
+    version = CASE WHEN m.before = 0 THEN number.version ELSE m.before END
+FROM held, number
+WHERE m.topic = $1 AND m.id = held.id AND m.version = $3
+RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
+
+-- name: next_ts
+SELECT min(first.ts)
+FROM unnest($2::integer []) AS asked (bucket)
+CROSS JOIN LATERAL (
+    SELECT m.ts FROM message AS m WHERE m.topic = $1 AND m.bucket = asked.bucket ORDER BY m.ts LIMIT 1
+) AS first;
+
+-- name: leases_of
+SELECT
+    lease.id AS lease, asked.place - 1 AS row, m.id, m.ts, m.due_ts, m.priority, m.attempts, m.headers, m.body
+FROM lease
+CROSS JOIN LATERAL unnest(lease.ids) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic = lease.topic AND m.id = asked.id AND m.version = lease.id
+WHERE lease.topic = $1 AND lease.consumer = $2 AND m.ts > $3
+ORDER BY lease.id, m.ts, asked.place;
+
+-- The end of every change: its record, its counts, what became of its lease, and its mark.
+-- name: finish
+WITH told AS (
+    INSERT INTO journal (origin, ticket, record)
+    SELECT $1, nextval('ticket'), record FROM unnest($2::bytea []) AS record
+),
+entered AS (
+    INSERT INTO lease (topic, id, next_end, open, consumer, ids)
+    SELECT $3, $8, $9, cardinality($11::text []), $10, $11 WHERE $8::bigint IS NOT NULL
+),
+shrunk AS (
+    UPDATE lease SET open = open - $13 WHERE topic = $3 AND id = $12 AND open > $13
+),
+closed AS (
+    DELETE FROM lease WHERE topic = $3 AND id = $12 AND open <= $13
+),
+noted AS (
+    UPDATE writer SET change = $15 WHERE number = $14
+)
+INSERT INTO counter (topic, minute, held, shard, count)
+SELECT $3, change.minute, change.held, $4, change.rows
+FROM unnest($5::bigint [], $6::boolean [], $7::bigint []) AS change (minute, held, rows)
+ORDER BY change.minute, change.held
+ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count;

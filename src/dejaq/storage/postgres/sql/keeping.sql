@@ -1,0 +1,94 @@
+-- Topics, the journal and the house.
+
+-- name: topics
+SELECT number, name, state, created_ms, settings FROM topic ORDER BY number;
+
+-- name: put_topic
+INSERT INTO topic (number, name, state, created_ms, settings) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (number) DO UPDATE
+SET name = excluded.name, state = excluded.state, created_ms = excluded.created_ms, settings = excluded.settings;
+
+-- name: next_topic_number
+SELECT nextval('topic_number');
+
+-- name: topic_state
+SELECT state FROM topic WHERE number = $1;
+
+-- name: drop_messages
+DELETE FROM message WHERE topic = $1 AND id IN (SELECT id FROM message WHERE topic = $1 LIMIT 20000);
+
+-- name: drop_topic
+WITH leases AS (
+    DELETE FROM lease WHERE topic = $1
+),
+sessions AS (
+    DELETE FROM session WHERE topic = $1
+),
+counters AS (
+    DELETE FROM counter WHERE topic = $1
+)
+DELETE FROM topic WHERE number = $1;
+
+-- name: find_origin
+SELECT number, sequence FROM origin WHERE name = $1;
+
+-- name: make_origin
+INSERT INTO origin (number, name) VALUES (nextval('origin_number'), $1) ON CONFLICT (name) DO NOTHING;
+
+-- Give the records that were not read yet their places behind those that were.
+-- name: stamp
+WITH fresh AS MATERIALIZED (
+    SELECT ticket FROM journal WHERE origin = $1 AND sequence IS NULL ORDER BY ticket LIMIT $2
+),
+placed AS MATERIALIZED (
+    SELECT ticket, row_number() OVER (ORDER BY ticket) AS place FROM fresh
+),
+before AS MATERIALIZED (
+    SELECT sequence FROM origin WHERE number = $1 FOR UPDATE
+),
+after AS (
+    UPDATE origin SET sequence = before.sequence + (SELECT count(*) FROM fresh) FROM before WHERE number = $1
+)
+UPDATE journal SET sequence = before.sequence + placed.place
+FROM placed, before
+WHERE journal.origin = $1 AND journal.ticket = placed.ticket AND journal.sequence IS NULL;
+
+-- name: unstamped
+SELECT 1 FROM journal WHERE origin = $1 AND sequence IS NULL LIMIT 1;
+
+-- name: journal
+SELECT sequence, record FROM journal WHERE origin = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
+
+-- name: origin
+SELECT sequence, trimmed FROM origin WHERE number = $1;
+
+-- name: trim
+WITH trimmed AS (
+    UPDATE origin SET trimmed = greatest(trimmed, $2) WHERE number = $1
+)
+DELETE FROM journal WHERE origin = $1 AND sequence <= $2;
+
+-- name: new_writer
+INSERT INTO writer (number, change) VALUES (nextval('writer_number'), 0) RETURNING number;
+
+-- Written, so that its commit vouches for everything before it.
+-- name: change_of_writer
+UPDATE writer SET change = change WHERE number = $1 RETURNING change;
+
+-- name: drop_writers
+DELETE FROM writer WHERE number = any($1::bigint []);
+
+-- Bring the shards of minutes that are not near together; nobody waits for these rows.
+-- name: fold_counters
+WITH old AS (
+    DELETE FROM counter WHERE shard >= 0 AND (minute < $1 OR minute > $2) RETURNING topic, minute, held, count
+)
+INSERT INTO counter (topic, minute, held, shard, count)
+SELECT topic, minute, held, -1, sum(count) FROM old GROUP BY topic, minute, held HAVING sum(count) <> 0
+ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count;
+
+-- name: drop_empty_counters
+DELETE FROM counter WHERE shard = -1 AND count = 0;
+
+-- name: unstamped_count
+SELECT count(*) FROM journal WHERE origin = $1 AND sequence IS NULL;

@@ -1,0 +1,373 @@
+"""The shared store: the storage contract on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from weakref import WeakSet
+
+import asyncpg
+
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.message import Message
+from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.postgres import creating, leasing, owning, querying, schema, settling
+from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.change import Change
+from dejaq.storage.postgres.database import Database, Link
+from dejaq.storage.postgres.failures import failure_of
+from dejaq.storage.postgres.journal import PostgresJournal
+from dejaq.storage.postgres.queries import SQL
+from dejaq.storage.postgres.snapshot import PostgresSnapshot
+from dejaq.storage.postgres.turns import Turns
+from dejaq.storage.postgres.upkeep import Upkeep
+
+Result = TypeVar("Result")
+
+CONNECTIONS_DEFAULT = 8
+# A failover takes a cluster some seconds; what lasts longer is told to the clients.
+PATIENCE_MS_DEFAULT = 10_000
+_LEASES_KNOWN_MAX = 10_000
+_SESSIONS_KNOWN_MAX = 10_000
+
+
+class PostgresStorage:
+    """Topics and messages in one schema of a database, which any number of brokers may use at once."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        cluster: str = "dejaq",
+        journal: str | None = None,
+        connections: int = CONNECTIONS_DEFAULT,
+        patience_ms: int = PATIENCE_MS_DEFAULT,
+    ) -> None:
+        """With `journal`, the name of this broker's own, every change is recorded there."""
+        self._address = Address(dsn, cluster)
+        self._database = Database(self._address, connections=connections, patience_ms=patience_ms)
+        self._journal = PostgresJournal(self._database, journal) if journal is not None else None
+        self._upkeep = Upkeep(self._database)
+        # Caches: what this process gave and got last. The statements check what they say.
+        self._leases: OrderedDict[int, tuple[int, list[str]]] = OrderedDict()
+        self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
+        self._turns = Turns()
+        self._snapshots: WeakSet[PostgresSnapshot] = WeakSet()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Durable, and for several brokers."""
+        return Capabilities(name="postgres", durable=True, shared=True)
+
+    # Life
+
+    async def open(self, now: int) -> None:
+        """Reach the server and check its schema, which an empty database is given."""
+        try:
+            connection = await self._database.connect()
+            try:
+                await schema.check(connection, self._address)
+            finally:
+                await connection.close()
+            await self._database.probe()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+            raise failure_of(error, self._address) from None
+        self._database.opened()
+        if self._journal is not None:
+            await self._journal.open()
+
+    async def close(self) -> None:
+        """Finish what is under way and leave the server."""
+        for snapshot in self._snapshots:
+            snapshot.close()
+        self._snapshots.clear()
+        await self._upkeep.close()
+        await self._database.close()
+        self._forget()
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is taken, or None."""
+        return self._database.failure
+
+    async def recover(self, now: int) -> None:
+        """Reach the server anew; raises while it does not take writes."""
+        if self._database.failure is not None:
+            self._forget()
+            await self.open(now)
+
+    def _forget(self) -> None:
+        self._leases.clear()
+        self._sessions.clear()
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        figures: dict[str, float] = {"retries": self._database.retries, "vacuums": self._upkeep.vacuums}
+        return figures | (self._journal.stats() if self._journal is not None else {})
+
+    async def _change(
+        self, topic: Topic, now: int, work: Callable[[Change], Awaitable[Result]], *, rows: int = 0
+    ) -> Result:
+        """Do `work` as one change; `rows` are left behind by it."""
+        origin = self._journal.origin if self._journal is not None else None
+        record = b""
+
+        async def make(link: Link) -> Result:
+            nonlocal record
+            change = Change(link, topic, now, origin)
+            result = await work(change)
+            record = change.record
+            return result
+
+        result = await self._database.change(make, relaxed=topic.settings.durability is Durability.RELAXED)
+        if record and self._journal is not None:
+            self._journal.written(len(record))
+        self._upkeep.changed(rows, now)
+        return result
+
+    # Topics
+
+    async def topics(self) -> list[Topic]:
+        """Every topic, by number."""
+        return list(map(_topic, await self._database.step(lambda link: link.fetch("topics"))))
+
+    async def put_topic(self, topic: Topic) -> None:
+        """Write a topic's record."""
+        settings = json.dumps(topic.settings.as_dict(), sort_keys=True)
+        row = (topic.number, topic.name, str(topic.state), topic.created_ms, settings)
+        await self._database.step(lambda link: link.execute("put_topic", *row))
+
+    async def next_topic_number(self) -> int:
+        """Count one up."""
+        number: int = await self._database.step(lambda link: link.value("next_topic_number"))
+        return number
+
+    async def drop_topic(self, topic: Topic) -> None:
+        """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
+
+        async def drop(link: Link) -> bool:
+            answer: str = await link.connection.execute(SQL["drop_messages"], topic.number)
+            return answer != "DELETE 0"
+
+        while await self._database.step(drop):
+            pass
+        await self._database.step(lambda link: link.execute("drop_topic", topic.number))
+        # What was created while the record still stood.
+        while await self._database.step(drop):
+            pass
+        self._sessions = OrderedDict((key, seen) for key, seen in self._sessions.items() if key[0] != topic.number)
+
+    # The producer's side
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        """Create the admitted rows. The batches of one producer session take turns."""
+        session = (topic.number, batch.session.pack())
+        async with self._turns.of([session]):
+            seen = self._sessions.pop(session, [])
+            if creating.is_plain(batch, seen):
+                used = await self._create_all(topic, batch, now, seen)
+                if used is not None:
+                    self._know_session(session, used)
+                    self._upkeep.changed(0, now)
+                    return Outcomes(len(batch))
+            outcomes, after = await self._change(topic, now, lambda change: creating.create(change, batch))
+            self._know_session(session, after)
+            return outcomes
+
+    async def _create_all(
+        self, topic: Topic, batch: CreateBatch, now: int, seen: creating.Ranges
+    ) -> creating.Ranges | None:
+        origin = self._journal.origin if self._journal is not None else None
+
+        async def make(link: Link) -> creating.Ranges | None:
+            return await creating.create_all(link, topic, batch, now, seen=seen, origin=origin)
+
+        try:
+            if topic.settings.durability is Durability.RELAXED:
+                return await self._database.change(make, relaxed=True)
+            return await self._database.step(make)
+        except creating.Taken:
+            return None
+
+    def _know_session(self, session: tuple[int, bytes], seen: creating.Ranges) -> None:
+        self._sessions[session] = seen
+        if len(self._sessions) > _SESSIONS_KNOWN_MAX:
+            self._sessions.popitem(last=False)
+
+    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
+        """Change messages of an owner."""
+        return await self._change(topic, now, lambda change: owning.edit(change, owner, edits), rows=len(edits.ids))
+
+    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+        """Remove messages of an owner."""
+        return await self._change(topic, now, lambda change: owning.cancel(change, owner, ids), rows=len(ids))
+
+    # The consumer's side
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        """Lease what is due. Calls for the same buckets take turns, so that none takes what another just skips."""
+        self._database.check_working()
+        if not leasing.allowed(request, now):
+            return None
+        async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
+            granted = await self._change(topic, now, lambda change: leasing.lease(change, request))
+        if granted is None:
+            return None
+        lease, keys = granted
+        self._leases[lease.lease_id] = (topic.number, keys)
+        if len(self._leases) > _LEASES_KNOWN_MAX:
+            self._leases.popitem(last=False)
+        self._upkeep.changed(len(lease), now)
+        return lease
+
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        """When something may become due."""
+        return await self._database.step(lambda link: leasing.next_ts(link, topic, buckets))
+
+    async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
+        """Nothing to do: the server keeps near what it is asked for."""
+
+    async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
+        """What is left of a consumer's live leases."""
+        return await self._database.step(lambda link: leasing.leases_of(link, topic, consumer, now))
+
+    async def _settle(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+        work: Callable[[Change, settling.Settlement], Awaitable[None]],
+    ) -> Outcomes:
+        known = self._leases.get(lease_id)
+
+        async def settle(change: Change) -> settling.Settlement:
+            keys: Sequence[str] | None
+            if known is not None:
+                keys = known[1] if known[0] == topic.number else None
+            else:
+                keys = await change.link.value("lease_ids", topic.number, lease_id)
+            settlement = settling.Settlement.of(lease_id, consumer, rows, keys)
+            if settlement.rows:
+                await work(change, settlement)
+            return settlement
+
+        settlement = await self._change(topic, now, settle)
+        self._upkeep.changed(len(settlement.held), now)
+        return settlement.outcomes
+
+    async def delete(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Remove leased rows."""
+        outcomes = await self._settle(
+            topic, lease_id, consumer, rows, now, lambda change, one: settling.delete(change, one, handed_us)
+        )
+        if rows is None and not outcomes.codes:
+            self._leases.pop(lease_id, None)
+        return outcomes
+
+    async def extend(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        expires: int,
+        now: int,
+    ) -> Outcomes:
+        """Move the end of leased rows."""
+        return await self._settle(
+            topic, lease_id, consumer, rows, now, lambda change, one: settling.extend(change, one, expires)
+        )
+
+    async def release(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        ts: int | Sequence[int],
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Put leased rows back on the timeline."""
+        return await self._settle(
+            topic, lease_id, consumer, rows, now, lambda change, one: settling.release(change, one, ts, handed_us)
+        )
+
+    async def recall(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        """Undo the lease of rows that user code never saw."""
+        return await self._settle(topic, lease_id, consumer, rows, now, settling.recall)
+
+    # The journal
+
+    async def journal(self, after: int, bytes_max: int) -> list[bytes]:
+        """The records of this broker behind a sequence."""
+        return await self._journal.read(after, bytes_max) if self._journal is not None else []
+
+    async def trim_journal(self, up_to: int) -> None:
+        """Remove the records of this broker up to a sequence."""
+        if self._journal is not None:
+            await self._journal.trim(up_to)
+
+    # Queries
+
+    async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
+        """The messages of the ids."""
+        return await self._database.step(lambda link: querying.get(link, topic, ids))
+
+    async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
+        """Who holds the ids."""
+        return await self._database.look(lambda link: owning.holders(link, topic, ids, now))
+
+    async def count(self, topic: Topic, where: Filter, now: int) -> int:
+        """How many messages match."""
+        counts = await self.histogram(topic, where, 2**63, now)
+        return sum(rows for _, rows in counts)
+
+    async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
+        """Counts by step of time."""
+        return await self._database.look(lambda link: querying.histogram(link, topic, where, step, now))
+
+    async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+        """One page of messages."""
+        return await self._database.step(lambda link: querying.browse(link, topic, where, cursor, limit, now))
+
+    async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
+        """A view of a topic, which holds a connection until it is closed or the store is."""
+        self._database.check_working()
+        connection = await self._database.connect()
+        try:
+            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            counts = await querying.histogram(Link(connection, 0), topic, Filter(), 2**63, now)
+        except BaseException as error:
+            connection.terminate()
+            if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | OSError):
+                raise failure_of(error, self._address) from None
+            raise
+        snapshot = PostgresSnapshot(connection, topic, now, sum(rows for _, rows in counts))
+        self._snapshots.add(snapshot)
+        return snapshot
+
+
+def _topic(record: asyncpg.Record) -> Topic:
+    return Topic(
+        name=record["name"],
+        number=record["number"],
+        settings=TopicSettings.from_dict(json.loads(record["settings"])),
+        state=TopicState(record["state"]),
+        created_ms=record["created_ms"],
+    )

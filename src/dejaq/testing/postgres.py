@@ -1,0 +1,200 @@
+"""A real PostgreSQL server on a free loopback port, with its data in a directory that goes with it.
+
+    with PostgresServer() as server:
+        storage = PostgresStorage(server.dsn, cluster="mine")
+
+It runs as the user `postgres` where this process is root, since the server refuses to run as root. `fsync` is on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dejaq.storage.postgres.store import PostgresStorage
+from dejaq.testing.process import HOST, free_port
+
+_SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "shared_buffers": "64MB",
+    "max_connections": "100",
+    "autovacuum_naptime": "10s",
+}
+_STOP_SECONDS = 20.0
+_TABLES = ["message", "lease", "counter", "session", "journal", "origin", "topic", "writer"]
+
+
+class ServerMissing(RuntimeError):
+    """This machine has no PostgreSQL server; scripts/install_system.sh installs it."""
+
+
+def programs() -> Path:
+    """The directory of the newest PostgreSQL server's programs; raises ServerMissing."""
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: float(one.parts[-3]))
+    if versions:
+        return versions[-1].parent
+    found = shutil.which("initdb")
+    if found is None:
+        raise ServerMissing("no PostgreSQL server here; run scripts/install_system.sh")
+    return Path(found).resolve().parent
+
+
+class PostgresServer:
+    """One server. `settings` are lines of postgresql.conf; a directory that is given is kept at the end."""
+
+    def __init__(self, path: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
+        self._programs = programs()
+        self._kept = path is not None
+        self._path = path
+        self._settings = _SETTINGS | dict(settings or {})
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def path(self) -> Path:
+        """Its data directory."""
+        assert self._path is not None, "the server was never started"
+        return self._path
+
+    @property
+    def dsn(self) -> str:
+        """Where it is, for its administrator."""
+        return self.dsn_of("postgres")
+
+    def dsn_of(self, user: str, *, password: str = "", database: str = "postgres") -> str:
+        """Where it is, for a user."""
+        secret = f":{password}" if password else ""
+        return f"postgres://{user}{secret}@{HOST}:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Make the directory where it is not there, and run the server until it takes connections."""
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix="dejaq-postgres-"))
+        if not (self.path / "PG_VERSION").exists():
+            self._make()
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        with (self.path / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
+                stdout=log,
+                stderr=log,
+                **_as_user(),
+            )
+        self._run("pg_ctl", "-D", str(self.path), "-w", "-t", "60", "status", check=False)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it takes connections."""
+        for _ in range(600):
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"the server ended: {self.log()[-2_000:]}")
+            ready = self._run("pg_isready", "-q", "-h", HOST, "-p", str(self.port), "-t", "1", check=False)
+            if ready == 0:
+                return
+        raise RuntimeError("the server takes no connections")
+
+    def log(self) -> str:
+        """What it said."""
+        return (self.path / "server.log").read_text(errors="replace")
+
+    def stop(self, *, fast: bool = True) -> None:
+        """End it: connections are cut, what is committed is written."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT if fast else signal.SIGQUIT)
+            self._process.wait(_STOP_SECONDS)
+        self._process = None
+
+    def kill(self) -> None:
+        """End it without a word, as a crash does."""
+        if self._process is None:
+            return
+        # The postmaster's children notice by themselves that it is gone.
+        self._process.kill()
+        self._process.wait(_STOP_SECONDS)
+        self._process = None
+        (self.path / "postmaster.pid").unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and remove what is its own."""
+        self.stop(fast=True)
+        if not self._kept and self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+    def _make(self) -> None:
+        user = _as_user()
+        if user:
+            shutil.chown(self.path, user["user"], user["group"])
+        self.path.chmod(0o700)
+        self._run("initdb", "-D", str(self.path), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+        command: Sequence[str | Path] = [self._programs / program, *arguments]
+        done = subprocess.run(command, capture_output=True, cwd="/", check=False, **_as_user())
+        if check and done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr.decode(errors='replace')[-2_000:]}")
+        return done.returncode
+
+
+def _as_user() -> dict[str, Any]:
+    """How to run a child as the user `postgres`, where that is needed."""
+    if os.geteuid() != 0:
+        return {}
+    entry = pwd.getpwnam("postgres")
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+@lru_cache(maxsize=1)
+def shared_server() -> PostgresServer:
+    """One server for all tests of this process."""
+    # What is tried is seldom the disk: where there is a disk in memory, syncs cost nothing.
+    folder = Path(
+        tempfile.mkdtemp(prefix="dejaq-postgres-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    )
+    server = PostgresServer(folder)
+    server.start()
+
+    def end() -> None:
+        server.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    return server
+
+
+class FreshStorage(PostgresStorage):
+    """A storage that is empty when it is first opened; `place` is shared by those over the same contents."""
+
+    def __init__(self, place: dict[str, bool], dsn: str, **options: Any) -> None:
+        super().__init__(dsn, **options)
+        self._place = place
+
+    async def open(self, now: int) -> None:
+        """Open it, and at the first time of its place remove what others left."""
+        await super().open(now)
+        if not self._place.get("emptied"):
+            self._place["emptied"] = True
+            await self.close()
+            connection = await self._database.connect()
+            await connection.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
+            await connection.close()
+            await super().open(now)
