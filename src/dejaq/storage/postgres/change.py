@@ -11,6 +11,13 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.postgres.database import Link
 
 MINUTE_MS = 60_000
+BUCKET_BITS = 10
+
+
+def places_of(topic: Topic, buckets: Iterable[int] | None = None) -> list[int]:
+    """Where the messages of some buckets of a topic, or of all, stand."""
+    first = topic.number << BUCKET_BITS
+    return [first + bucket for bucket in (range(topic.settings.buckets) if buckets is None else buckets)]
 
 
 @dataclass(slots=True)

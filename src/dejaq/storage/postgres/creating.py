@@ -16,7 +16,7 @@ from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage import ranges
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.postgres.change import MINUTE_MS, Change
+from dejaq.storage.postgres.change import MINUTE_MS, Change, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, keys_of, looks_generated
 
@@ -36,9 +36,9 @@ class Columns:
         count = len(batch)
         self.keys = keys_of(batch)
         if batch.ids is None:
-            self.buckets: Sequence[int] = [batch.bucket] * count
+            self.places = places_of(topic, [batch.bucket]) * count
         else:
-            self.buckets = [bucket_of(message_id, topic.settings.buckets) for message_id in batch.ids]
+            self.places = places_of(topic, [bucket_of(one, topic.settings.buckets) for one in batch.ids])
         self.ts = batch.ts
         self.priorities = batch.priorities if batch.priorities is not None else [0] * count
         self.headers = batch.headers if batch.headers is not None else [b""] * count
@@ -46,7 +46,7 @@ class Columns:
 
     def of(self, rows: Sequence[int] | None) -> tuple[Sequence[object], ...]:
         """The columns of some rows, or of all."""
-        columns = (self.keys, self.buckets, self.ts, self.priorities, self.headers, self.bodies)
+        columns = (self.keys, self.places, self.ts, self.priorities, self.headers, self.bodies)
         return columns if rows is None else tuple([column[row] for row in rows] for column in columns)
 
 

@@ -33,7 +33,7 @@ CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 10
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.01, 0.5
 # Every statement is made for its index; the planner has nothing to weigh, and must not be led astray by a table that
-# was empty when it last looked.
+# was empty when it last looked: rows are dear, pages are in memory.
 _SETTINGS = {
     "application_name": "dejaq",
     "jit": "off",
@@ -41,6 +41,10 @@ _SETTINGS = {
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "seq_page_cost": "0.1",
+    "random_page_cost": "0.1",
+    "cpu_tuple_cost": "0.1",
+    "cpu_index_tuple_cost": "0.05",
     "plan_cache_mode": "force_generic_plan",
     "timezone": "UTC",
 }

@@ -13,7 +13,7 @@ from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code
 from dejaq.storage.outbox import EXPIRED
-from dejaq.storage.postgres.change import Change
+from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import spans_of
 
@@ -76,7 +76,7 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, list[s
 
 async def _take(change: Change, request: LeaseRequest) -> list[asyncpg.Record]:
     """Take rows until there are enough or no more, looking at more of each bucket where one has many."""
-    buckets = list(request.buckets)
+    buckets = places_of(change.topic, request.buckets)
     share = request.rows_max
     if share * len(buckets) > _LOOK_MAX:
         share = min(share, max(_SHARE_MIN, 2 * request.rows_max // len(buckets)))
@@ -140,5 +140,5 @@ async def leases_of(link: Link, topic: Topic, consumer: str, now: int) -> list[L
 
 async def next_ts(link: Link, topic: Topic, buckets: Sequence[int]) -> int | None:
     """The earliest place of any message in the buckets."""
-    first: int | None = await link.value("next_ts", topic.number, list(buckets))
+    first: int | None = await link.value("next_ts", places_of(topic, buckets))
     return first

@@ -13,10 +13,11 @@ from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
-from dejaq.storage.postgres.change import MINUTE_MS
+from dejaq.storage.postgres.change import BUCKET_BITS, MINUTE_MS, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, candidates, id_of
 
+BUCKETS_MASK = (1 << BUCKET_BITS) - 1
 _TS_BYTES = 8
 
 
@@ -25,7 +26,7 @@ def message_of(topic: Topic, record: asyncpg.Record) -> Message:
     return Message(
         id=id_of(record["id"]),
         topic=topic.name,
-        bucket=record["bucket"],
+        bucket=record["place"] & BUCKETS_MASK,
         ts=record["ts"],
         priority=record["priority"],
         body=record["body"],
@@ -62,11 +63,9 @@ async def histogram(link: Link, topic: Topic, where: Filter, step: int, now: int
     # Beyond the end of time one step is as good as another, and the server's numbers have 64 bits.
     step = min(step, limits.TS_MS_MAX + 1)
     origin = where.start
-    buckets = list(range(topic.settings.buckets))
+    places = places_of(topic)
     if where.owner is not None or where.consumer is not None:
-        records = await link.fetch(
-            "rows_by_step", topic.number, buckets, origin, step, start, end, held, where.owner, where.consumer
-        )
+        records = await link.fetch("rows_by_step", places, origin, step, start, end, held, where.owner, where.consumer)
         return _summed((record["start"], record["rows"]) for record in records)
     counts: list[tuple[int, int]] = []
     cut: set[int] = set()
@@ -78,9 +77,7 @@ async def histogram(link: Link, topic: Topic, where: Filter, step: int, now: int
         elif held in (None, with_consumer):
             counts.append((origin + (first - origin) // step * step, rows))
     if cut:
-        records = await link.fetch(
-            "rows_of_minutes", topic.number, buckets, origin, step, start, end, sorted(cut), held
-        )
+        records = await link.fetch("rows_of_minutes", places, origin, step, start, end, sorted(cut), held)
         counts += [(record["start"], record["rows"]) for record in records]
     return _summed(counts)
 
@@ -103,8 +100,7 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
         return Page([], None)
     records = await link.fetch(
         "browse",
-        topic.number,
-        list(range(topic.settings.buckets)),
+        places_of(topic),
         start,
         end,
         held,

@@ -13,12 +13,13 @@ from dejaq.domain.batch import Portion, Stretch
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter
+from dejaq.storage.postgres.change import places_of
 from dejaq.storage.postgres.keys import spans_of
 from dejaq.storage.postgres.queries import SQL
-from dejaq.storage.postgres.querying import bounds
+from dejaq.storage.postgres.querying import BUCKETS_MASK, bounds
 
 _PORTION_ROWS = 1_000
-_SHARED = itemgetter("bucket", "owner", "version", "consumer")
+_SHARED = itemgetter("place", "owner", "version", "consumer")
 
 
 class PostgresSnapshot:
@@ -41,7 +42,7 @@ class PostgresSnapshot:
         if start >= end:
             return
         query = SQL["scan" if bodies else "scan_without_bodies"]
-        arguments = (self._topic.number, list(buckets), start, end, held, where.owner, where.consumer)
+        arguments = (places_of(self._topic, buckets), start, end, held, where.owner, where.consumer)
         try:
             async with self._turn:
                 cursor = await self._connection.cursor(query, *arguments)
@@ -57,9 +58,9 @@ class PostgresSnapshot:
 
 def _portion(records: Sequence[asyncpg.Record], *, bodies: bool) -> Portion:
     stretches: list[Stretch] = []
-    for (bucket, owner, version, consumer), group in groupby(records, key=_SHARED):
+    for (place, owner, version, consumer), group in groupby(records, key=_SHARED):
         for span in spans_of([record["id"] for record in group]):
-            stretches.append(Stretch(span, bucket, owner, version, consumer))
+            stretches.append(Stretch(span, place & BUCKETS_MASK, owner, version, consumer))
     priorities = [record["priority"] for record in records]
     attempts = [record["attempts"] for record in records]
     headers = [record["headers"] for record in records]

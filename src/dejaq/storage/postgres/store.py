@@ -10,13 +10,14 @@ from weakref import WeakSet
 
 import asyncpg
 
+from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.postgres import creating, leasing, owning, querying, schema, settling
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.change import Change
+from dejaq.storage.postgres.change import BUCKET_BITS, Change
 from dejaq.storage.postgres.database import Database, Link
 from dejaq.storage.postgres.failures import failure_of
 from dejaq.storage.postgres.journal import PostgresJournal
@@ -149,7 +150,8 @@ class PostgresStorage:
         """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
 
         async def drop(link: Link) -> bool:
-            answer: str = await link.connection.execute(SQL["drop_messages"], topic.number)
+            first = topic.number << BUCKET_BITS
+            answer: str = await link.connection.execute(SQL["drop_messages"], first, first + limits.BUCKETS_MAX)
             return answer != "DELETE 0"
 
         while await self._database.step(drop):

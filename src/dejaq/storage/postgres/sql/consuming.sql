@@ -25,17 +25,19 @@ WITH number AS MATERIALIZED (
 ),
 near AS MATERIALIZED (
     SELECT c.*
-    FROM unnest($2::integer []) AS asked (bucket)
+    FROM unnest($2::integer []) AS asked (place)
     CROSS JOIN LATERAL (
-        SELECT m.id, m.version, m.ts, m.priority, m.size, row_number() OVER (ORDER BY m.ts, m.priority) AS place
+        SELECT
+            m.id, m.version, m.ts, m.priority, m.size,
+            row_number() OVER (ORDER BY m.ts, m.priority ROWS UNBOUNDED PRECEDING) AS number
         FROM message AS m
-        WHERE m.topic = $1 AND m.bucket = asked.bucket AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+        WHERE m.place = asked.place AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
         ORDER BY m.ts, m.priority
         LIMIT $5
     ) AS c
 ),
 horizon AS MATERIALIZED (
-    SELECT ts, priority FROM near WHERE place = $5 ORDER BY ts, priority LIMIT 1
+    SELECT ts, priority FROM near WHERE number = $5 ORDER BY ts, priority LIMIT 1
 ),
 first AS MATERIALIZED (
     SELECT near.*
@@ -118,9 +120,9 @@ RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
 
 -- name: next_ts
 SELECT min(first.ts)
-FROM unnest($2::integer []) AS asked (bucket)
+FROM unnest($1::integer []) AS asked (place)
 CROSS JOIN LATERAL (
-    SELECT m.ts FROM message AS m WHERE m.topic = $1 AND m.bucket = asked.bucket ORDER BY m.ts LIMIT 1
+    SELECT m.ts FROM message AS m WHERE m.place = asked.place ORDER BY m.ts LIMIT 1
 ) AS first;
 
 -- name: leases_of

@@ -15,7 +15,9 @@ SELECT nextval('topic_number');
 SELECT state FROM topic WHERE number = $1;
 
 -- name: drop_messages
-DELETE FROM message WHERE topic = $1 AND id IN (SELECT id FROM message WHERE topic = $1 LIMIT 20000);
+DELETE FROM message AS m
+USING (SELECT id, topic FROM message WHERE place >= $1 AND place < $2 LIMIT 20000) AS part
+WHERE m.id = part.id AND m.topic = part.topic;
 
 -- name: drop_topic
 WITH leases AS (

@@ -15,12 +15,12 @@ number AS MATERIALIZED (
     SELECT nextval('version') AS version FROM named
 ),
 made AS (
-    INSERT INTO message (topic, id, bucket, ts, asked_ts, version, priority, size, owner, headers, body)
+    INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
     SELECT
-        $1, row.id, row.bucket, row.ts, row.ts, number.version, row.priority,
+        $1, row.id, row.place, row.ts, row.ts, number.version, row.priority,
         octet_length(row.headers) + octet_length(row.body), $6, row.headers, row.body
     FROM number, unnest($7::text [], $8::integer [], $9::bigint [], $10::integer [], $11::bytea [], $12::bytea [])
-    AS row (id, bucket, ts, priority, headers, body)
+    AS row (id, place, ts, priority, headers, body)
     RETURNING 1
 ),
 told AS (
@@ -55,13 +55,13 @@ DELETE FROM session WHERE used_ms < $1;
 WITH number AS MATERIALIZED (
     SELECT nextval('version') AS version
 )
-INSERT INTO message (topic, id, bucket, ts, asked_ts, version, priority, size, owner, headers, body)
+INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
 SELECT
-    $1, row.id, row.bucket, row.ts, row.ts, number.version, row.priority,
+    $1, row.id, row.place, row.ts, row.ts, number.version, row.priority,
     octet_length(row.headers) + octet_length(row.body), $2, row.headers, row.body
 FROM number, unnest($3::text [], $4::integer [], $5::bigint [], $6::integer [], $7::bytea [], $8::bytea [])
-AS row (id, bucket, ts, priority, headers, body)
-ON CONFLICT (topic, id) DO NOTHING
+AS row (id, place, ts, priority, headers, body)
+ON CONFLICT (id, topic) DO NOTHING
 RETURNING id;
 
 -- name: contents

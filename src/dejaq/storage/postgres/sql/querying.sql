@@ -1,7 +1,7 @@
 -- Looking, without changing.
 
 -- name: get
-SELECT id, bucket, ts, priority, body, owner, consumer, version, attempts, headers
+SELECT id, place, ts, priority, body, owner, consumer, version, attempts, headers
 FROM message WHERE topic = $1 AND id = any($2::text []);
 
 -- name: holders
@@ -15,54 +15,54 @@ FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3
 GROUP BY minute, held HAVING sum(count) <> 0;
 
 -- name: rows_of_minutes
-SELECT $3 + (m.ts - $3) / $4 * $4 AS start, count(*) AS rows
-FROM unnest($7::bigint []) AS asked (minute)
-CROSS JOIN unnest($2::integer []) AS part (bucket)
+SELECT $2 + (m.ts - $2) / $3 * $3 AS start, count(*) AS rows
+FROM unnest($6::bigint []) AS asked (minute)
+CROSS JOIN unnest($1::integer []) AS part (place)
 JOIN message AS m
-    ON m.topic = $1 AND m.bucket = part.bucket AND m.ts >= asked.minute * 60000 AND m.ts < (asked.minute + 1) * 60000
-WHERE m.ts >= $5 AND m.ts < $6 AND ($8::boolean IS NULL OR (m.consumer <> '') = $8)
+    ON m.place = part.place AND m.ts >= asked.minute * 60000 AND m.ts < (asked.minute + 1) * 60000
+WHERE m.ts >= $4 AND m.ts < $5 AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
 GROUP BY 1;
 
 -- name: rows_by_step
-SELECT $3 + (m.ts - $3) / $4 * $4 AS start, count(*) AS rows
+SELECT $2 + (m.ts - $2) / $3 * $3 AS start, count(*) AS rows
 FROM message AS m
 WHERE
-    m.topic = $1 AND m.bucket = any($2::integer []) AND m.ts >= $5 AND m.ts < $6
-    AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
-    AND ($8::text IS NULL OR m.owner = $8) AND ($9::text IS NULL OR m.consumer = $9)
+    m.place = any($1::integer []) AND m.ts >= $4 AND m.ts < $5
+    AND ($6::boolean IS NULL OR (m.consumer <> '') = $6)
+    AND ($7::text IS NULL OR m.owner = $7) AND ($8::text IS NULL OR m.consumer = $8)
 GROUP BY 1;
 
 -- name: browse
 SELECT found.*
-FROM unnest($2::integer []) AS asked (bucket)
+FROM unnest($1::integer []) AS asked (place)
 CROSS JOIN LATERAL (
-    SELECT m.id, m.bucket, m.ts, m.priority, m.body, m.owner, m.consumer, m.version, m.attempts, m.headers
+    SELECT m.id, m.place, m.ts, m.priority, m.body, m.owner, m.consumer, m.version, m.attempts, m.headers
     FROM message AS m
     WHERE
-        m.topic = $1 AND m.bucket = asked.bucket AND m.ts >= $3 AND m.ts < $4 AND (m.ts > $8 OR m.id > $9)
-        AND ($5::boolean IS NULL OR (m.consumer <> '') = $5)
-        AND ($6::text IS NULL OR m.owner = $6) AND ($7::text IS NULL OR m.consumer = $7)
+        m.place = asked.place AND m.ts >= $2 AND m.ts < $3 AND (m.ts > $7 OR m.id > $8)
+        AND ($4::boolean IS NULL OR (m.consumer <> '') = $4)
+        AND ($5::text IS NULL OR m.owner = $5) AND ($6::text IS NULL OR m.consumer = $6)
     ORDER BY m.ts, m.id
-    LIMIT $10
+    LIMIT $9
 ) AS found
 ORDER BY found.ts, found.id
-LIMIT $10;
+LIMIT $9;
 
 -- name: scan
-SELECT id, bucket, ts, priority, owner, consumer, version, attempts, headers, body
+SELECT id, place, ts, priority, owner, consumer, version, attempts, headers, body
 FROM message
 WHERE
-    topic = $1 AND bucket = any($2::integer []) AND ts >= $3 AND ts < $4
-    AND ($5::boolean IS NULL OR (consumer <> '') = $5)
-    AND ($6::text IS NULL OR owner = $6) AND ($7::text IS NULL OR consumer = $7);
+    place = any($1::integer []) AND ts >= $2 AND ts < $3
+    AND ($4::boolean IS NULL OR (consumer <> '') = $4)
+    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6);
 
 -- name: scan_without_bodies
-SELECT id, bucket, ts, priority, owner, consumer, version, attempts, headers, ''::bytea AS body
+SELECT id, place, ts, priority, owner, consumer, version, attempts, headers, ''::bytea AS body
 FROM message
 WHERE
-    topic = $1 AND bucket = any($2::integer []) AND ts >= $3 AND ts < $4
-    AND ($5::boolean IS NULL OR (consumer <> '') = $5)
-    AND ($6::text IS NULL OR owner = $6) AND ($7::text IS NULL OR consumer = $7);
+    place = any($1::integer []) AND ts >= $2 AND ts < $3
+    AND ($4::boolean IS NULL OR (consumer <> '') = $4)
+    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6);
 
 -- name: get_keys
 SELECT id FROM message WHERE topic = $1 AND id = any($2::text []);
