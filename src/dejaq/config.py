@@ -18,6 +18,7 @@ from typing import Any
 
 from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.postgres.address import Address
 
 _CLUSTER = re.compile(r"[0-9A-Za-z._\-]{1,64}")
 _SYNCHRONIZATION = re.compile(r"(etcd|embedded)://.+")
@@ -35,8 +36,8 @@ _TRUTHS = {
 }
 
 
-def _key(default: object, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def _key(default: object, doc: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"doc": doc}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,10 @@ class BrokerConfig:
     """Everything a broker can be told; each field's `doc` is its line in docs/settings.md."""
 
     data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
+    storage: str | None = _key(
+        None, "postgres://user@host/database of a shared store; `data` then keeps the journal.", secret=True
+    )
+    storage_connections: int = _key(8, "Connections to the shared store.")
     journal: str | None = _key(None, "Directory of the journal, or `off`; without it `journal` in the data directory.")
     journal_interval_ms: int = _key(1_000, "How often what happened is written to the journal's directory.")
     journal_max_age: int = _key(0, "Seconds after which segments of the journal are dropped; 0 for never.")
@@ -93,6 +98,9 @@ class BrokerConfig:
             )
         if self.advertise is not None:
             split_address(self.advertise, key="advertise")
+        if self.storage is not None:
+            # Refuses what is no address of a store, without showing the password in it.
+            Address(self.storage, self.cluster)
         if self.journal not in (None, JOURNAL_OFF) and self.data is None:
             raise _refusal("journal", self.journal, "possible without a data directory: messages live in memory only")
         for name in ("listen", "metrics"):
@@ -114,6 +122,7 @@ class BrokerConfig:
 
 
 _RANGES: dict[str, tuple[int, int]] = {
+    "storage_connections": (2, 1_000),
     "window_bytes": (1024 * 1024, 2**50),
     "prefetch_ms_max": (0, limits.PREFETCH_MS_MAX),
     "memory_bytes_max": (0, 2**50),

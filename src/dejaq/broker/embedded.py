@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,8 @@ from dejaq.broker.central import Central
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.recorder import journal_place
 from dejaq.config import BrokerConfig, load_config
+from dejaq.errors import Code, error_of
+from dejaq.journal.origin import origin_of
 from dejaq.storage.base import Storage
 from dejaq.synchronization.base import Synchronization
 from dejaq.synchronization.local import LocalSynchronization
@@ -23,9 +26,9 @@ EMBEDDED = "embedded://"
 class Broker:
     """A whole broker as an async context manager.
 
-    `data` is the directory of the embedded store; without it messages live in memory only. `listen` is the
-    host:port to serve on (port 0 takes a free one); without it only this process reaches the broker, through
-    `transport()`. Brokers that are given one `storage` to share and members of one `synchronization` are a cluster.
+    `data` is the directory of the embedded store; without it messages live in memory only. `storage` is a store, or
+    the address of a shared one (`postgres://...`). `listen` is the host:port to serve on (port 0 takes a free one);
+    without it only this process reaches the broker, through `transport()`. Brokers that are given one `storage` to share and members of one `synchronization` are a cluster.
     Every other key of `BrokerConfig` is taken by name.
     """
 
@@ -36,7 +39,7 @@ class Broker:
         listen: str | None = None,
         metrics: str | None = None,
         clock: Clock | None = None,
-        storage: Storage | None = None,
+        storage: Storage | str | None = None,
         synchronization: Synchronization | str | None = None,
         **keys: Any,
     ) -> None:
@@ -48,6 +51,7 @@ class Broker:
             listen=listen if listen is not None else "",
             metrics=metrics,
             synchronization=synchronization if isinstance(synchronization, str) else None,
+            storage=storage if isinstance(storage, str) else None,
             **keys,
         )
         clock = clock if clock is not None else SystemClock()
@@ -55,7 +59,7 @@ class Broker:
             synchronization = synchronization_of(self.config, clock)
         self._central = Central(
             config=self.config,
-            storage=storage if storage is not None else storage_of(self.config),
+            storage=storage_of(self.config) if storage is None or isinstance(storage, str) else storage,
             clock=clock,
             synchronization=synchronization,
         )
@@ -127,6 +131,8 @@ def _hosts(config: BrokerConfig) -> list[str]:
 
 def storage_of(config: BrokerConfig) -> Storage:
     """The store that a config asks for."""
+    if config.storage is not None:
+        return _shared_storage(config, config.storage)
     if config.data is None:
         from dejaq.storage.memory import MemoryStorage
 
@@ -135,3 +141,20 @@ def storage_of(config: BrokerConfig) -> Storage:
 
     journal = journal_place(config).directory is not None
     return RocksStorage(Path(config.data), window_bytes=config.window_bytes, journal=journal)
+
+
+def _shared_storage(config: BrokerConfig, dsn: str) -> Storage:
+    """A store that several brokers use; this one's journal has a name of its own there, kept beside its data."""
+    if find_spec("asyncpg") is None:
+        raise error_of(Code.INVALID_ARGUMENT, "a PostgreSQL store needs asyncpg, which dejaq-mq[postgres] installs")
+    from dejaq.storage.postgres.store import PostgresStorage
+
+    name = None
+    if config.data is not None and journal_place(config).directory is not None:
+        home = Path(config.data)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise error_of(Code.STORE_FAILED, f"cannot make {home}", details=str(cause)) from None
+        name = origin_of(home / "outbox")
+    return PostgresStorage(dsn, cluster=config.cluster, journal=name, connections=config.storage_connections)

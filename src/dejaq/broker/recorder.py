@@ -39,7 +39,8 @@ def journal_place(config: BrokerConfig) -> JournalPlace:
     if config.journal == JOURNAL_OFF:
         return JournalPlace(None, "the journal is off")
     if config.data is None:
-        return JournalPlace(None, "the journal is off: messages live in memory only")
+        why = "messages live in memory only" if config.storage is None else "its files need a directory, given as data"
+        return JournalPlace(None, f"the journal is off: {why}")
     missing = [name for name in NEEDED if find_spec(name) is None]
     if not missing:
         return JournalPlace(Path(config.journal or Path(config.data) / "journal"))

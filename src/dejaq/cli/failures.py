@@ -33,7 +33,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.STORE_LOCKED: "stop the broker that holds it, or choose another --data",
     Code.STORE_CORRUPT: "restore the directory from a backup; nothing in it was changed",
     Code.STORE_NEWER: "run the DejaQ release that wrote it, or a newer one",
-    Code.STORE_FAILED: "check the disk: free space, rights and the kernel's log",
+    Code.STORE_FAILED: "check the disk or the database server: free space, rights and its log",
     Code.PORT_TAKEN: "stop the process that uses it, or choose another --listen",
     Code.PIPELINE_FAILED: "put that right and run it again; what was committed before stands",
     Code.INTERNAL: "look into the broker's log, and report it with what is there",

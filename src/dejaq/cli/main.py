@@ -30,6 +30,7 @@ COMMANDS = {
     "shell": "dejaq.cli.shell:shell",
     "audit": "dejaq.cli.audit:audit",
     "pipeline": "dejaq.cli.pipeline:pipeline",
+    "storage": "dejaq.cli.storage:storage",
     "bench": "dejaq.cli.bench:bench",
 }
 

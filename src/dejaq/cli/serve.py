@@ -14,12 +14,14 @@ from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.logs import LEVELS, log_to_stderr
 from dejaq.config import BrokerConfig, load_config
 from dejaq.errors import Code, DejaqError
+from dejaq.storage.postgres.address import without_password
 
 if TYPE_CHECKING:
     from dejaq.broker.central import Central
 
 METAVARS = {
     "data": "DIR",
+    "storage": "DSN",
     "journal": "DIR|off",
     "listen": "HOST:PORT",
     "metrics": "HOST:PORT",
@@ -52,14 +54,16 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @pass_invocation
 def serve(invocation: Invocation, /, memory: bool, file: str | None, log_level: str, **keys: Any) -> None:
     """Run a broker until SIGTERM or Ctrl-C, then let clients finish and stop."""
-    if memory and keys["data"] is not None:
-        raise click.UsageError("Give one of --data and --memory.")
+    if memory and (keys["data"] or keys["storage"]) is not None:
+        raise click.UsageError("Give one of --data, --storage and --memory.")
     if memory:
         # An empty value takes back what the file or the environment says.
-        keys["data"] = ""
+        keys["data"] = keys["storage"] = ""
     config = _config(file, keys)
-    if config.data is None and not memory:
-        raise click.UsageError("Give a directory with --data DIR, or --memory to keep nothing.")
+    if config.data is None and config.storage is None and not memory:
+        raise click.UsageError(
+            "Give a directory with --data DIR, a server with --storage DSN, or --memory to keep nothing."
+        )
     log_to_stderr(log_level, as_json=False)
     # gRPC's own remarks on a port that is taken would stand before our one clear line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -79,13 +83,15 @@ def _config(file: str | None, keys: dict[str, Any]) -> BrokerConfig:
 
 def _announce(invocation: Invocation, central: Central) -> None:
     config = central.config
+    shown = without_password(config.storage) if config.storage is not None else None
     values = {
         "url": f"dejaq://{central.address}",
         "broker": config.name,
         "cluster": config.cluster,
         "data": config.data,
+        "storage": shown,
         "metrics": config.metrics,
         "pid": os.getpid(),
     }
-    place = f"data in {config.data}" if config.data else "in memory only"
+    place = f"data in {shown or config.data}" if shown or config.data else "in memory only"
     invocation.output.record(values, f"serving {values['url']}, {place}; Ctrl-C stops")

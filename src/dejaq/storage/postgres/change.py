@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dejaq.domain.topic import Topic
 from dejaq.storage.outbox import Outbox
@@ -21,64 +21,86 @@ def places_of(topic: Topic, buckets: Iterable[int] | None = None) -> list[int]:
 
 
 @dataclass(slots=True)
+class Gathered:
+    """What the parts of a change have to say, to be written at its end."""
+
+    outbox: Outbox | None
+    counts: Counter[tuple[int, int, bool]] = field(default_factory=Counter)
+    # A lease that was given: topic, id, end, consumer, keys.
+    entered: tuple[int, int, int, str, Sequence[str]] | None = None
+    # How many rows left which lease of which topic.
+    settled: Counter[tuple[int, int]] = field(default_factory=Counter)
+    # The name of the change was noted, or something else that nothing here tells of.
+    noted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
-    """A transaction on one topic. `finish` writes the record, the counts and the state of the lease."""
+    """A transaction, as it concerns one topic. `finish` writes the record, the counts and the state of leases."""
 
     link: Link
     topic: Topic
     now: int
     # The number of the journal that is told, or None.
     origin: int | None
-    outbox: Outbox | None = None
-    _counts: Counter[tuple[int, bool]] = field(default_factory=Counter)
-    _entered: tuple[int, int, str, Sequence[str]] | None = None
-    _settled: tuple[int, int] | None = None
-    record: bytes = b""
+    gathered: Gathered
 
-    def __post_init__(self) -> None:
-        if self.origin is not None and self.topic.settings.journal:
-            self.outbox = Outbox(0)
+    @classmethod
+    def begin(cls, link: Link, topic: Topic, now: int, origin: int | None) -> Change:
+        """A change that has said nothing yet."""
+        return cls(link, topic, now, origin, Gathered(Outbox(0) if origin is not None else None))
+
+    def on(self, topic: Topic) -> Change:
+        """The same change, as it concerns another topic."""
+        return replace(self, topic=topic)
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """Where this topic's events are told; None when they are not."""
+        return self.gathered.outbox if self.topic.settings.journal else None
 
     def arrived(self, times: Iterable[int], *, held: bool) -> None:
         """Messages now stand at these times."""
-        self._counts.update([(ts // MINUTE_MS, held) for ts in times])
+        number = self.topic.number
+        self.gathered.counts.update([(number, ts // MINUTE_MS, held) for ts in times])
 
     def left(self, times: Iterable[int], *, held: bool) -> None:
         """Messages no longer stand at these times."""
-        self._counts.subtract([(ts // MINUTE_MS, held) for ts in times])
+        number = self.topic.number
+        self.gathered.counts.subtract([(number, ts // MINUTE_MS, held) for ts in times])
 
     def entered(self, lease_id: int, expires: int, consumer: str, keys: Sequence[str]) -> None:
         """A lease was given."""
-        self._entered = (lease_id, expires, consumer, keys)
+        self.gathered.entered = (self.topic.number, lease_id, expires, consumer, keys)
 
     def settled(self, lease_id: int, rows: int) -> None:
         """Rows left a lease."""
-        self._settled = (lease_id, rows)
+        self.gathered.settled[self.topic.number, lease_id] += rows
 
-    async def finish(self) -> None:
-        """Write what goes with the change; nothing when nothing changed."""
-        entry = self.outbox.take(self.now) if self.outbox is not None else None
-        counts = [(minute, held, rows) for (minute, held), rows in self._counts.items() if rows]
-        if entry is None and not counts and self._entered is None and self._settled is None:
-            return
-        link = self.link
+    async def finish(self) -> int:
+        """Write what goes with the change, and nothing when nothing changed; the size of its record."""
+        gathered, link = self.gathered, self.link
+        entry = gathered.outbox.take(self.now) if gathered.outbox is not None else None
+        counts = [(*key, rows) for key, rows in gathered.counts.items() if rows]
+        if entry is None and not (counts or gathered.entered or gathered.settled or gathered.noted):
+            return 0
         link.changes += 1
-        self.record = entry[1] if entry is not None else b""
-        lease_id, expires, consumer, keys = self._entered or (None, None, None, None)
+        topics, minutes, held, rows = zip(*sorted(counts), strict=True) if counts else ((), (), (), ())
+        leases = list(gathered.settled.items())
         await link.execute(
             "finish",
             self.origin,
-            [self.record] if entry is not None else [],
-            self.topic.number,
+            [entry[1]] if entry is not None else [],
             link.shard,
-            [minute for minute, _, _ in counts],
-            [held for _, held, _ in counts],
-            [rows for _, _, rows in counts],
-            lease_id,
-            expires,
-            consumer,
-            keys,
-            *(self._settled or (None, None)),
+            topics,
+            minutes,
+            held,
+            rows,
+            *(gathered.entered or (None, None, None, None, None)),
+            [topic for (topic, _), _ in leases],
+            [lease_id for (_, lease_id), _ in leases],
+            [count for _, count in leases],
             link.writer,
             link.changes,
         )
+        return len(entry[1]) if entry is not None else 0

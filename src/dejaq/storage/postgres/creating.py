@@ -134,8 +134,25 @@ async def create(change: Change, batch: CreateBatch) -> tuple[Outcomes, Ranges]:
         change.arrived([batch.ts[row] for start, end in created for row in range(start, end)], held=False)
         if change.outbox is not None:
             change.outbox.created(topic.name, batch, created)
-    await change.finish()
+    change.gathered.noted = True
     return outcomes, seen
+
+
+async def decide(change: Change, batch: CreateBatch) -> Outcomes:
+    """What would become of each row, while the session is taken; nothing is created."""
+    topic = change.topic
+    packed = await change.link.value("take_session", topic.number, batch.session.pack(), change.now)
+    if packed is None:
+        raise await _missing(change.link, topic)
+    outcomes = Outcomes(len(batch), dict(batch.refused))
+    for row in ranges.within(unpack(packed), batch.sequence, len(batch)):
+        outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
+    columns = Columns(topic, batch)
+    await _check_twins(change, batch, columns, outcomes)
+    left = {columns.keys[row]: row for row in range(len(batch)) if row not in outcomes.codes}
+    if left:
+        await _compare(change, batch, columns, outcomes, left)
+    return outcomes
 
 
 async def _missing(link: Link, topic: Topic) -> DejaqError:

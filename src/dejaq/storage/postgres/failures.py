@@ -23,8 +23,14 @@ _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "25006", "53300", "57P05"})
 _AGAIN_STATES = frozenset({"40001", "40P01", "55P03"})
 
 
+class Overtaken(Exception):
+    """Another change came between two statements of this one; made again, it sees what that one did."""
+
+
 def kind_of(error: BaseException) -> Kind:
     """How an error is to be met."""
+    if isinstance(error, Overtaken):
+        return Kind.AGAIN
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         if state in _AGAIN_STATES:

@@ -9,13 +9,15 @@ from operator import itemgetter
 import asyncpg
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet
+from dejaq.domain.dead_letter import EXHAUSTED, exhausted, expiry_delay_ms
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code
-from dejaq.storage.outbox import EXPIRED
+from dejaq.storage.outbox import DEAD_LETTERED, EXPIRED
+from dejaq.storage.postgres import burying
 from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Link
-from dejaq.storage.postgres.keys import spans_of
+from dejaq.storage.postgres.keys import id_of, spans_of
 
 # How many rows are looked at over all buckets before each bucket's share is bounded.
 _LOOK_MAX = 4_000
@@ -30,59 +32,110 @@ def allowed(request: LeaseRequest, now: int) -> bool:
 
 
 async def lapse(change: Change) -> None:
-    """Tell of each lease that has ended unsettled, once, and forget what nobody can settle any more."""
+    """Tell of each lease that has ended unsettled, once, and forget what nobody can settle any more.
+
+    Where the topic has a back-off, its rows are put so far behind their end.
+    """
     topic, now = change.topic.number, change.now
     for lease in await change.link.fetch("ended_leases", topic, now):
         keys: list[str] = lease["ids"]
         rows = await change.link.fetch("rows_of_lease", topic, keys, lease["id"])
-        ended = sorted((ts, row) for row, ts in rows if ts <= now)
-        if change.outbox is not None:
-            for expires, group in groupby(ended, key=itemgetter(0)):
-                change.outbox.settled(
-                    EXPIRED,
-                    change.topic.name,
-                    consumer=lease["consumer"],
-                    lease_id=lease["id"],
-                    spans=spans_of([keys[row] for _, row in group]),
-                    expires=expires,
-                )
-        live = {row: ts for row, ts in rows if ts > now}
+        ended = sorted((ts, row, attempts) for row, ts, attempts in rows if ts <= now)
+        for expires, group in groupby(ended, key=itemgetter(0)):
+            await _end(change, lease, expires, {keys[row]: attempts for _, row, attempts in group})
+        live = {row: ts for row, ts, _ in rows if ts > now}
         if live:
             left = [key if row in live else "" for row, key in enumerate(keys)]
             await change.link.execute("put_lease", topic, lease["id"], left, len(live), min(live.values()))
         else:
             await change.link.execute("drop_lease", topic, lease["id"])
+        change.gathered.noted = True
+
+
+async def _end(change: Change, lease: asyncpg.Record, expires: int, attempts: dict[str, int]) -> None:
+    """Rows of a lease ended together; each waits as its back-off says, unless it may have no other lease."""
+    settings = change.topic.settings
+    waits = {
+        key: 0 if exhausted(count, settings.max_attempts) else expiry_delay_ms(settings, id_of(key), count)
+        for key, count in attempts.items()
+    }
+    if change.outbox is not None:
+        change.outbox.settled(
+            EXPIRED,
+            change.topic.name,
+            consumer=lease["consumer"],
+            lease_id=lease["id"],
+            spans=spans_of(list(attempts)),
+            expires=expires,
+            ts=[expires + wait for wait in waits.values()] if any(waits.values()) else [],
+        )
+    waiting = {key: expires + wait for key, wait in waits.items() if wait}
+    if waiting:
+        times = list(waiting.values())
+        await change.link.execute("put_back", change.topic.number, list(waiting), times, lease["id"])
+        change.left([expires] * len(waiting), held=True)
+        change.arrived(times, held=False)
 
 
 async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, list[str]] | None:
     """Lease the next due rows of the buckets, with their keys by row number; None when nothing is due."""
+    limit = await burying.limit_of(change, request)
     await lapse(change)
-    records = await _take(change, request)
+    dead = await _bury(change, request, limit) if limit else 0
+    records = await _take(change, request, limit, request.rows_max - dead)
     if not records:
-        await change.finish()
-        return None
+        return (
+            (LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[], dead=dead), [])
+            if dead
+            else None
+        )
     keys = [record["id"] for record in records]
     lease_id = records[0]["version"]
     granted = _lease_set(lease_id, request.consumer, request.expires, records)
+    granted.dead = dead
     change.left([record["due_ts"] for record in records if record["before"]], held=False)
     change.left([record["due_ts"] for record in records if not record["before"]], held=True)
     change.arrived([request.expires] * len(records), held=True)
     change.entered(lease_id, request.expires, request.consumer, keys)
     if change.outbox is not None:
         change.outbox.leased(change.topic.name, granted)
-    await change.finish()
     return granted, keys
 
 
-async def _take(change: Change, request: LeaseRequest) -> list[asyncpg.Record]:
+def _share(request: LeaseRequest) -> int:
+    """How many rows of one bucket are looked at first."""
+    if request.rows_max * len(request.buckets) <= _LOOK_MAX:
+        return request.rows_max
+    return min(request.rows_max, max(_SHARE_MIN, 2 * request.rows_max // len(request.buckets)))
+
+
+async def _bury(change: Change, request: LeaseRequest, limit: int) -> int:
+    """Move what is next and was leased too often to the dead-letter topic; how many."""
+    assert request.dead_letter is not None
+    dead = await change.link.fetch(
+        "take_exhausted",
+        change.topic.number,
+        places_of(change.topic, request.buckets),
+        max(request.until, change.now),
+        change.now,
+        _share(request),
+        request.rows_max,
+        limit,
+    )
+    if dead and change.outbox is not None:
+        spans = spans_of([record["id"] for record in dead])
+        change.outbox.settled(DEAD_LETTERED, change.topic.name, consumer="", lease_id=0, spans=spans)
+    await burying.bury(change, request.dead_letter, dead, EXHAUSTED)
+    return len(dead)
+
+
+async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int) -> list[asyncpg.Record]:
     """Take rows until there are enough or no more, looking at more of each bucket where one has many."""
     buckets = places_of(change.topic, request.buckets)
-    share = request.rows_max
-    if share * len(buckets) > _LOOK_MAX:
-        share = min(share, max(_SHARE_MIN, 2 * request.rows_max // len(buckets)))
+    share = _share(request)
     taken: list[asyncpg.Record] = []
     size, version = 0, None
-    while len(taken) < request.rows_max and size < request.bytes_max:
+    while len(taken) < rows_max and size < request.bytes_max:
         records = await change.link.fetch(
             "lease",
             change.topic.number,
@@ -90,11 +143,12 @@ async def _take(change: Change, request: LeaseRequest) -> list[asyncpg.Record]:
             max(request.until, change.now),
             change.now,
             share,
-            request.rows_max - len(taken),
+            rows_max - len(taken),
             request.bytes_max - size,
             request.expires,
             version,
             request.consumer,
+            limit or None,
         )
         if not records:
             break
@@ -104,7 +158,7 @@ async def _take(change: Change, request: LeaseRequest) -> list[asyncpg.Record]:
         version = records[0]["version"]
         if not records[0]["cut"] or len(records) < records[0]["near"]:
             break
-        share = min(4 * share, request.rows_max)
+        share = min(4 * share, max(request.rows_max, 1))
     return taken
 
 

@@ -78,7 +78,6 @@ async def edit(change: Change, owner: str, edits: Edits) -> Outcomes:
     if changed:
         await _write(change, changed)
         _tell(change, owner, edits, changed)
-    await change.finish()
     return outcomes
 
 
@@ -114,6 +113,19 @@ def _tell(change: Change, owner: str, edits: Edits, changed: Sequence[_Owned]) -
     )
 
 
+async def decide(change: Change, owner: str, ids: Sequence[str], versions: Sequence[int | None] | None) -> Outcomes:
+    """What would become of each row, while the messages are locked."""
+    owned = await _take(change, ids, bodies=False)
+    outcomes = Outcomes(len(ids))
+    for row, message_id in enumerate(ids):
+        key = _find(owned, message_id)
+        version = _cell(versions, row)
+        code = owned[key].decide(owner, change.now, version) if key is not None else Code.NOT_FOUND
+        if code is not Code.OK:
+            outcomes.codes[row] = code
+    return outcomes
+
+
 async def cancel(change: Change, owner: str, ids: Sequence[str]) -> Outcomes:
     """Remove messages that nobody holds."""
     await lapse(change)
@@ -129,12 +141,11 @@ async def cancel(change: Change, owner: str, ids: Sequence[str]) -> Outcomes:
             gone.append(owned.pop(key))
     if gone:
         keys = [message.found["id"] for message in gone]
-        await change.link.execute("cancel", change.topic.number, keys, [message.found["version"] for message in gone])
+        await change.link.execute("remove", change.topic.number, keys, [message.found["version"] for message in gone])
         for message in gone:
             change.left([message.ts], held=bool(message.consumer))
         if change.outbox is not None:
             change.outbox.changed(CANCELLED, change.topic.name, owner=owner, ids=list(map(id_of, keys)))
-    await change.finish()
     return outcomes
 
 

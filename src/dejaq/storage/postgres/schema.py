@@ -6,9 +6,11 @@ import asyncpg
 
 from dejaq.errors import Code, error_of
 from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.failures import failure_of
 from dejaq.storage.postgres.queries import load_migrations
 
 _TRIES = 5
+_CONNECT_SECONDS = 10.0
 
 
 async def version_of(connection: asyncpg.Connection, address: Address) -> int:
@@ -34,6 +36,18 @@ async def check(connection: asyncpg.Connection, address: Address) -> None:
             f"schema {address.schema!r} of {address} has version {version}, this release needs {ours}; "
             "run: dejaq storage migrate",
         )
+
+
+async def migrate_at(address: Address) -> tuple[int, int]:
+    """Migrate the schema of an address; the version before and after."""
+    try:
+        connection = await asyncpg.connect(address.dsn, timeout=_CONNECT_SECONDS, target_session_attrs="read-write")
+        try:
+            return await migrate(connection, address)
+        finally:
+            await connection.close()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+        raise failure_of(error, address) from None
 
 
 async def migrate(connection: asyncpg.Connection, address: Address) -> tuple[int, int]:

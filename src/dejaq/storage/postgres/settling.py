@@ -52,6 +52,11 @@ class Settlement:
             self.outcomes.codes.update(dict.fromkeys(lost, Code.LEASE_LOST))
         return found
 
+    def end(self, change: Change) -> None:
+        """The rows that were held have left the lease."""
+        if self.held:
+            change.settled(self.lease_id, len(self.held))
+
     def tell(
         self,
         change: Change,
@@ -82,52 +87,57 @@ class Settlement:
 
 async def delete(change: Change, settlement: Settlement, handed_us: Sequence[int]) -> None:
     """Remove the rows that are held."""
-    gone = settlement.found(await change.link.fetch("delete", *_asked(change, settlement)))
+    gone = settlement.found(await change.link.fetch("delete", *asked_of(change, settlement)))
     change.left([record["ts"] for record in gone], held=True)
     settlement.tell(change, DELETED, handed_us=handed_us)
-    await _finish(change, settlement)
+    settlement.end(change)
 
 
 async def extend(change: Change, settlement: Settlement, expires: int) -> None:
     """Move the end of the rows that are held, never to an earlier time."""
-    held = settlement.found(await change.link.fetch("extend", *_asked(change, settlement), expires))
+    held = settlement.found(await change.link.fetch("extend", *asked_of(change, settlement), expires))
     moved = [record for record in held if record["ts"] < expires]
     change.left([record["ts"] for record in moved], held=True)
     change.arrived([expires] * len(moved), held=True)
     settlement.tell(change, EXTENDED, places=[record["place"] for record in moved], expires=expires)
-    await change.finish()
 
 
 async def release(change: Change, settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence[int]) -> None:
     """Put the rows that are held at `ts`."""
+    check_times(settlement, ts)
     count = len(settlement.rows)
-    if count and not isinstance(ts, int) and len(ts) != count:
-        raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {count} rows to release")
     times = [ts] * count if isinstance(ts, int) else list(ts[:count])
-    found = settlement.found(await change.link.fetch("release", *_asked(change, settlement), times))
+    found = settlement.found(await change.link.fetch("release", *asked_of(change, settlement), times))
     _moved(change, found)
     told = [ts] if isinstance(ts, int) else [record["new_ts"] for record in found]
     settlement.tell(change, RELEASED, ts=told, handed_us=handed_us)
-    await _finish(change, settlement)
+    settlement.end(change)
+
+
+def check_times(settlement: Settlement, ts: int | Sequence[int]) -> None:
+    """Raise INVALID_ARGUMENT where there is not one time for each row."""
+    count = len(settlement.rows)
+    if count and not isinstance(ts, int) and len(ts) != count:
+        raise error_of(Code.INVALID_ARGUMENT, f"{len(ts)} times for {count} rows to release")
+
+
+async def lock(change: Change, settlement: Settlement) -> None:
+    """See which rows are held, and keep them so."""
+    settlement.found(await change.link.fetch("lock_held", *asked_of(change, settlement)))
 
 
 async def recall(change: Change, settlement: Settlement) -> None:
     """Put the rows that are held back as they were before the lease."""
-    _moved(change, settlement.found(await change.link.fetch("recall", *_asked(change, settlement))))
+    _moved(change, settlement.found(await change.link.fetch("recall", *asked_of(change, settlement))))
     settlement.tell(change, RECALLED)
-    await _finish(change, settlement)
+    settlement.end(change)
 
 
-def _asked(change: Change, settlement: Settlement) -> tuple[object, ...]:
+def asked_of(change: Change, settlement: Settlement) -> tuple[object, ...]:
+    """What every settling statement begins with: the rows, and on what condition they are taken."""
     return (change.topic.number, settlement.keys, settlement.lease_id, settlement.consumer, change.now)
 
 
 def _moved(change: Change, records: Sequence[asyncpg.Record]) -> None:
     change.left([record["ts"] for record in records], held=True)
     change.arrived([record["new_ts"] for record in records], held=False)
-
-
-async def _finish(change: Change, settlement: Settlement) -> None:
-    if settlement.held:
-        change.settled(settlement.lease_id, len(settlement.held))
-    await change.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -14,8 +15,9 @@ from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
+from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
-from dejaq.storage.postgres import creating, leasing, owning, querying, schema, settling
+from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
 from dejaq.storage.postgres.address import Address
 from dejaq.storage.postgres.change import BUCKET_BITS, Change
 from dejaq.storage.postgres.database import Database, Link
@@ -25,6 +27,7 @@ from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.snapshot import PostgresSnapshot
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.postgres.upkeep import Upkeep
+from dejaq.storage.steps import CreateStep, Transaction, Verdict
 
 Result = TypeVar("Result")
 
@@ -57,11 +60,17 @@ class PostgresStorage:
         self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
         self._turns = Turns()
         self._snapshots: WeakSet[PostgresSnapshot] = WeakSet()
+        self._identity = ""
 
     @property
     def capabilities(self) -> Capabilities:
         """Durable, and for several brokers."""
         return Capabilities(name="postgres", durable=True, shared=True)
+
+    @property
+    def identity(self) -> str:
+        """What this store is called, once and for all; known when it is open."""
+        return self._identity
 
     # Life
 
@@ -77,6 +86,8 @@ class PostgresStorage:
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
             raise failure_of(error, self._address) from None
         self._database.opened()
+        await self._database.step(lambda link: link.execute("make_identity", secrets.token_hex(16)))
+        self._identity = await self._database.step(lambda link: link.value("identity"))
         if self._journal is not None:
             await self._journal.open()
 
@@ -114,18 +125,18 @@ class PostgresStorage:
     ) -> Result:
         """Do `work` as one change; `rows` are left behind by it."""
         origin = self._journal.origin if self._journal is not None else None
-        record = b""
+        size = 0
 
         async def make(link: Link) -> Result:
-            nonlocal record
-            change = Change(link, topic, now, origin)
+            nonlocal size
+            change = Change.begin(link, topic, now, origin)
             result = await work(change)
-            record = change.record
+            size = await change.finish()
             return result
 
         result = await self._database.change(make, relaxed=topic.settings.durability is Durability.RELAXED)
-        if record and self._journal is not None:
-            self._journal.written(len(record))
+        if size and self._journal is not None:
+            self._journal.written(size)
         self._upkeep.changed(rows, now)
         return result
 
@@ -139,14 +150,21 @@ class PostgresStorage:
         """Write a topic's record."""
         settings = json.dumps(topic.settings.as_dict(), sort_keys=True)
         row = (topic.number, topic.name, str(topic.state), topic.created_ms, settings)
-        await self._database.step(lambda link: link.execute("put_topic", *row))
+
+        async def put(link: Link) -> None:
+            try:
+                await link.execute("put_topic", *row)
+            except asyncpg.UniqueViolationError:
+                raise error_of(Code.TOPIC_EXISTS, f"another topic is named {topic.name!r}") from None
+
+        await self._database.step(put)
 
     async def next_topic_number(self) -> int:
         """Count one up."""
         number: int = await self._database.step(lambda link: link.value("next_topic_number"))
         return number
 
-    async def drop_topic(self, topic: Topic) -> None:
+    async def drop_topic(self, topic: Topic, now: int) -> None:
         """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
 
         async def drop(link: Link) -> bool:
@@ -156,7 +174,12 @@ class PostgresStorage:
 
         while await self._database.step(drop):
             pass
-        await self._database.step(lambda link: link.execute("drop_topic", topic.number))
+
+        async def end(change: Change) -> None:
+            if await change.link.value("drop_topic", topic.number) is not None and change.outbox is not None:
+                change.outbox.dropped(topic.name)
+
+        await self._change(topic, now, end)
         # What was created while the record still stood.
         while await self._database.step(drop):
             pass
@@ -219,7 +242,8 @@ class PostgresStorage:
         if granted is None:
             return None
         lease, keys = granted
-        self._leases[lease.lease_id] = (topic.number, keys)
+        if keys:
+            self._leases[lease.lease_id] = (topic.number, keys)
         if len(self._leases) > _LEASES_KNOWN_MAX:
             self._leases.popitem(last=False)
         self._upkeep.changed(len(lease), now)
@@ -236,6 +260,14 @@ class PostgresStorage:
         """What is left of a consumer's live leases."""
         return await self._database.step(lambda link: leasing.leases_of(link, topic, consumer, now))
 
+    async def _keys_of(self, change: Change, topic: Topic, lease_id: int) -> Sequence[str] | None:
+        """The keys of a lease by row number: those we gave ourselves are at hand."""
+        known = self._leases.get(lease_id)
+        if known is not None:
+            return known[1] if known[0] == topic.number else None
+        keys: list[str] | None = await change.link.value("lease_ids", topic.number, lease_id)
+        return keys
+
     async def _settle(
         self,
         topic: Topic,
@@ -245,14 +277,8 @@ class PostgresStorage:
         now: int,
         work: Callable[[Change, settling.Settlement], Awaitable[None]],
     ) -> Outcomes:
-        known = self._leases.get(lease_id)
-
         async def settle(change: Change) -> settling.Settlement:
-            keys: Sequence[str] | None
-            if known is not None:
-                keys = known[1] if known[0] == topic.number else None
-            else:
-                keys = await change.link.value("lease_ids", topic.number, lease_id)
+            keys = await self._keys_of(change, topic, lease_id)
             settlement = settling.Settlement.of(lease_id, consumer, rows, keys)
             if settlement.rows:
                 await work(change, settlement)
@@ -313,6 +339,56 @@ class PostgresStorage:
     ) -> Outcomes:
         """Undo the lease of rows that user code never saw."""
         return await self._settle(topic, lease_id, consumer, rows, now, settling.recall)
+
+    # Both sides at once
+
+    async def transact(self, transaction: Transaction, now: int) -> Verdict:
+        """Do all steps, or none."""
+        steps = transaction.steps
+        if not steps:
+            return Verdict()
+        # Acknowledged when the strictest of its topics is.
+        topic = next((one.topic for one in steps if one.topic.settings.durability is Durability.FSYNC), steps[0].topic)
+        try:
+            verdict = await self._change(
+                topic, now, lambda change: transacting.transact(change, transaction, self._keys_of)
+            )
+        except transacting.RefusedTransaction as refused:
+            return refused.verdict
+        for step in steps:
+            if isinstance(step, CreateStep):
+                self._sessions.pop((step.topic.number, step.batch.session.pack()), None)
+        self._upkeep.changed(len(steps), now)
+        return verdict
+
+    async def reject(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        dead_letter: Topic,
+        reason: str,
+        now: int,
+        handed_us: Sequence[int] = (),
+    ) -> Outcomes:
+        """Move leased rows to the dead-letter topic."""
+
+        async def move(change: Change, settlement: settling.Settlement) -> None:
+            await burying.check_live(change, dead_letter)
+            await burying.reject(change, settlement, dead_letter, reason, handed_us)
+
+        return await self._settle(topic, lease_id, consumer, rows, now, move)
+
+    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
+        """Move dead letters to where they may live again."""
+
+        async def move(change: Change) -> Outcomes:
+            await burying.check_live(change, target)
+            await leasing.lapse(change)
+            return await burying.redrive(change, target, ids)
+
+        return await self._change(topic, now, move, rows=len(ids))
 
     # The journal
 

@@ -1,6 +1,7 @@
 -- One row a message. `ts` is its place on the timeline: the time asked for, or the end of its lease. `asked_ts` is
 -- the time last asked for, `due_ts` and `before` the place and the version it had before its lease; `before` is 0
--- where that was a lost lease. Bodies above about 2 kB are kept apart by the server itself (TOAST), uncompressed, so
+-- where that was a lost lease. `first_lease` and `last_lease` say when it was leased; `last_before` is the last but one.
+-- Bodies above about 2 kB are kept apart by the server itself (TOAST), uncompressed, so
 -- that an update of the row never copies them. A generated id ends in '!', which no natural id can. `place` is the topic
 -- and the bucket in one: 1024 * topic + bucket. No index begins with the topic, so that whoever looks for ids finds one
 -- way to them only, whatever the planner believes of a table that it has never looked at.
@@ -10,6 +11,9 @@ CREATE TABLE message (
     due_ts bigint NOT NULL DEFAULT 0,
     version bigint NOT NULL,
     before bigint NOT NULL DEFAULT 0,
+    first_lease bigint,
+    last_lease bigint,
+    last_before bigint,
     topic integer NOT NULL,
     place integer NOT NULL,
     priority integer NOT NULL,
@@ -83,9 +87,15 @@ CREATE INDEX journal_sequence ON journal (origin, sequence);
 CREATE TABLE topic (
     number integer PRIMARY KEY,
     created_ms bigint NOT NULL,
-    name text NOT NULL,
+    name text NOT NULL UNIQUE,
     state text NOT NULL,
     settings text NOT NULL
+);
+
+-- What this store is called, once and for all.
+CREATE TABLE identity (
+    number integer PRIMARY KEY,
+    name text NOT NULL
 );
 
 -- One row a connection: how many changes it made. After a commit that was cut, it tells whether that one stands.

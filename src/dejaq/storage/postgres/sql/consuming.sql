@@ -5,11 +5,21 @@
 SELECT id, consumer, ids FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
 
 -- name: rows_of_lease
-SELECT asked.place - 1 AS row, m.ts
+SELECT asked.place - 1 AS row, m.ts, m.attempts
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 JOIN message AS m ON m.topic = $1 AND m.id = asked.id
 WHERE m.version = $3
 ORDER BY asked.place;
+
+-- Rows whose lease has ended wait behind its end, as if their last holder had released them.
+-- name: put_back
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+)
+UPDATE message AS m SET
+    ts = row.ts, asked_ts = row.ts, due_ts = 0, before = 0, version = number.version, consumer = ''
+FROM number, unnest($2::text [], $3::bigint []) AS row (id, ts)
+WHERE m.topic = $1 AND m.id = row.id AND m.version = $4;
 
 -- name: put_lease
 UPDATE lease SET ids = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2;
@@ -32,6 +42,7 @@ near AS MATERIALIZED (
             row_number() OVER (ORDER BY m.ts, m.priority ROWS UNBOUNDED PRECEDING) AS number
         FROM message AS m
         WHERE m.place = asked.place AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+            AND ($11::integer IS NULL OR m.attempts < $11)
         ORDER BY m.ts, m.priority
         LIMIT $5
     ) AS c
@@ -54,12 +65,63 @@ chosen AS MATERIALIZED (
 )
 UPDATE message AS m SET
     ts = $8, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
-    version = number.version, consumer = $10, attempts = m.attempts + 1
+    version = number.version, consumer = $10, attempts = m.attempts + 1,
+    first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
 FROM chosen, number
 WHERE m.topic = $1 AND m.id = chosen.id AND m.version = chosen.version
 RETURNING
     m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.size, m.before, m.version,
     exists(SELECT 1 FROM horizon) AS cut, (SELECT count(*) FROM first) AS near;
+
+-- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
+-- name: take_exhausted
+WITH near AS MATERIALIZED (
+    SELECT c.*
+    FROM unnest($2::integer []) AS asked (place)
+    CROSS JOIN LATERAL (
+        SELECT
+            m.id, m.ts, m.priority, m.attempts,
+            row_number() OVER (ORDER BY m.ts, m.priority ROWS UNBOUNDED PRECEDING) AS number
+        FROM message AS m
+        WHERE m.place = asked.place AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+        ORDER BY m.ts, m.priority
+        LIMIT $5
+    ) AS c
+),
+horizon AS MATERIALIZED (
+    SELECT ts, priority FROM near WHERE number = $5 ORDER BY ts, priority LIMIT 1
+),
+first AS MATERIALIZED (
+    SELECT near.*
+    FROM near LEFT JOIN horizon ON true
+    WHERE horizon.ts IS NULL OR (near.ts, near.priority) <= (horizon.ts, horizon.priority)
+    ORDER BY near.ts, near.priority
+    LIMIT $6
+)
+SELECT
+    m.id, m.ts, m.ts AS due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers, m.body,
+    m.first_lease, m.last_lease
+FROM first JOIN message AS m ON m.topic = $1 AND m.id = first.id
+WHERE first.attempts >= $7 AND m.attempts >= $7 AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+ORDER BY m.ts, m.priority
+FOR UPDATE OF m;
+
+-- The rows of a lease that their consumer still holds. Locked, with everything they are.
+-- name: take_held
+SELECT
+    asked.place - 1 AS place, m.id, m.ts, m.due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers,
+    m.body, m.first_lease, m.last_lease
+FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+FOR UPDATE OF m;
+
+-- name: lock_held
+SELECT asked.place - 1 AS place, m.ts
+FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+FOR UPDATE OF m;
 
 -- name: lease_ids
 SELECT ids FROM lease WHERE topic = $1 AND id = $2;
@@ -113,6 +175,8 @@ held AS MATERIALIZED (
 )
 UPDATE message AS m SET
     ts = m.due_ts, asked_ts = m.due_ts, due_ts = 0, before = 0, attempts = m.attempts - 1, consumer = '',
+    first_lease = CASE WHEN m.attempts = 1 THEN NULL ELSE m.first_lease END,
+    last_lease = CASE WHEN m.before = 0 THEN NULL ELSE m.last_before END,
     version = CASE WHEN m.before = 0 THEN number.version ELSE m.before END
 FROM held, number
 WHERE m.topic = $1 AND m.id = held.id AND m.version = $3
@@ -134,7 +198,7 @@ JOIN message AS m ON m.topic = lease.topic AND m.id = asked.id AND m.version = l
 WHERE lease.topic = $1 AND lease.consumer = $2 AND m.ts > $3
 ORDER BY lease.id, m.ts, asked.place;
 
--- The end of every change: its record, its counts, what became of its lease, and its mark.
+-- The end of every change: its record, its counts, what became of leases, and its mark.
 -- name: finish
 WITH told AS (
     INSERT INTO journal (origin, ticket, record)
@@ -142,19 +206,22 @@ WITH told AS (
 ),
 entered AS (
     INSERT INTO lease (topic, id, next_end, open, consumer, ids)
-    SELECT $3, $8, $9, cardinality($11::text []), $10, $11 WHERE $8::bigint IS NOT NULL
+    SELECT $8, $9, $10, cardinality($12::text []), $11, $12 WHERE $9::bigint IS NOT NULL
 ),
 shrunk AS (
-    UPDATE lease SET open = open - $13 WHERE topic = $3 AND id = $12 AND open > $13
+    UPDATE lease SET open = lease.open - settled.rows
+    FROM unnest($13::integer [], $14::bigint [], $15::integer []) AS settled (topic, id, rows)
+    WHERE lease.topic = settled.topic AND lease.id = settled.id AND lease.open > settled.rows
 ),
 closed AS (
-    DELETE FROM lease WHERE topic = $3 AND id = $12 AND open <= $13
+    DELETE FROM lease
+    USING unnest($13::integer [], $14::bigint [], $15::integer []) AS settled (topic, id, rows)
+    WHERE lease.topic = settled.topic AND lease.id = settled.id AND lease.open <= settled.rows
 ),
 noted AS (
-    UPDATE writer SET change = $15 WHERE number = $14
+    UPDATE writer SET change = $17 WHERE number = $16
 )
 INSERT INTO counter (topic, minute, held, shard, count)
-SELECT $3, change.minute, change.held, $4, change.rows
-FROM unnest($5::bigint [], $6::boolean [], $7::bigint []) AS change (minute, held, rows)
-ORDER BY change.minute, change.held
+SELECT change.topic, change.minute, change.held, $3, change.rows
+FROM unnest($4::integer [], $5::bigint [], $6::boolean [], $7::bigint []) AS change (topic, minute, held, rows)
 ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count;

@@ -29,7 +29,13 @@ sessions AS (
 counters AS (
     DELETE FROM counter WHERE topic = $1
 )
-DELETE FROM topic WHERE number = $1;
+DELETE FROM topic WHERE number = $1 RETURNING number;
+
+-- name: make_identity
+INSERT INTO identity (number, name) VALUES (0, $1) ON CONFLICT (number) DO NOTHING;
+
+-- name: identity
+SELECT name FROM identity WHERE number = 0;
 
 -- name: find_origin
 SELECT number, sequence FROM origin WHERE name = $1;

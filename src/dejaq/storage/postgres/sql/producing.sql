@@ -67,12 +67,32 @@ RETURNING id;
 -- name: contents
 SELECT id, asked_ts, owner, priority, headers, body FROM message WHERE topic = $1 AND id = any($2::text []);
 
+-- Messages that come from another topic.
+-- name: enter
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+)
+INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
+SELECT
+    $1, row.id, row.place, $2, $2, number.version, row.priority,
+    octet_length(row.headers) + octet_length(row.body), row.owner, row.headers, row.body
+FROM number, unnest($3::text [], $4::integer [], $5::integer [], $6::text [], $7::bytea [], $8::bytea [])
+AS row (id, place, priority, owner, headers, body)
+ON CONFLICT (id, topic) DO NOTHING
+RETURNING id;
+
+-- Take the name of a transaction; topic 0 is no topic.
+-- name: take_name
+INSERT INTO session (topic, session, used_ms, seen) VALUES (0, $1, $2, '')
+ON CONFLICT (topic, session) DO UPDATE SET used_ms = greatest(session.used_ms, excluded.used_ms)
+RETURNING seen;
+
 -- name: take_owned
-SELECT id, ts, owner, consumer, version, priority, body
+SELECT id, ts, owner, consumer, version, priority, headers, body
 FROM message WHERE topic = $1 AND id = any($2::text []) ORDER BY id FOR UPDATE;
 
 -- name: take_owned_without_bodies
-SELECT id, ts, owner, consumer, version, priority, ''::bytea AS body
+SELECT id, ts, owner, consumer, version, priority, ''::bytea AS headers, ''::bytea AS body
 FROM message WHERE topic = $1 AND id = any($2::text []) ORDER BY id FOR UPDATE;
 
 -- name: edit
@@ -90,6 +110,7 @@ AS row (id, version, ts, priority, headers, body)
 WHERE m.topic = $1 AND m.id = row.id AND m.version = row.version
 RETURNING m.version;
 
--- name: cancel
+-- name: remove
 DELETE FROM message AS m USING unnest($2::text [], $3::bigint []) AS row (id, version)
-WHERE m.topic = $1 AND m.id = row.id AND m.version = row.version;
+WHERE m.topic = $1 AND m.id = row.id AND m.version = row.version
+RETURNING m.id;
