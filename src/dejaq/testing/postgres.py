@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dejaq.storage.postgres import schema
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.process import HOST, free_port
 
@@ -190,11 +191,10 @@ class FreshStorage(PostgresStorage):
 
     async def open(self, now: int) -> None:
         """Open it, and at the first time of its place remove what others left."""
-        await super().open(now)
         if not self._place.get("emptied"):
             self._place["emptied"] = True
-            await self.close()
             connection = await self._database.connect()
+            await schema.check(connection, self._address)
             await connection.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
             await connection.close()
-            await super().open(now)
+        await super().open(now)

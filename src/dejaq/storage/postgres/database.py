@@ -113,8 +113,17 @@ class Database:
             _keep_alive(endpoint)
         return connection
 
-    def opened(self) -> None:
-        """Take requests from now on."""
+    async def open(self, check: Callable[[asyncpg.Connection], Awaitable[None]]) -> None:
+        """Reach the server, check what is there, write something, and take requests from then on."""
+        for link in self._drain():
+            link.connection.terminate()
+        connection = await self.connect()
+        try:
+            await check(connection)
+            self._free.append(await self._new_link(connection))
+        except BaseException:
+            connection.terminate()
+            raise
         self._failure = None
 
     async def close(self) -> None:
@@ -127,17 +136,6 @@ class Database:
             await self._forget(links)
         for link in links:
             await self._leave(link)
-
-    async def probe(self) -> None:
-        """Write something and see it committed; raises when the server does not take it."""
-        connection = await self.connect()
-        try:
-            writer = await connection.fetchval(SQL["new_writer"])
-            await connection.execute(SQL["drop_writers"], [writer])
-        finally:
-            connection.terminate()
-        for link in self._drain():
-            link.connection.terminate()
 
     def fail(self, reason: str) -> None:
         """Take no more requests until somebody recovers the store."""
@@ -239,7 +237,7 @@ class Database:
 
     async def _with_link(self, attempt: _Attempt[Result]) -> Result:
         async with self._room:
-            link = self._free.pop() if self._free else await self._new_link()
+            link = self._free.pop() if self._free else await self._new_link(await self.connect())
             try:
                 result = await attempt.run(link)
             except BaseException as error:
@@ -251,8 +249,7 @@ class Database:
             self._free.append(link)
             return result
 
-    async def _new_link(self) -> Link:
-        connection = await self.connect()
+    async def _new_link(self, connection: asyncpg.Connection) -> Link:
         link = Link(connection, await connection.fetchval(SQL["new_writer"]))
 
         def heard(_: asyncpg.Connection, message: asyncpg.PostgresLogMessage) -> None:

@@ -77,17 +77,10 @@ class PostgresStorage:
     async def open(self, now: int) -> None:
         """Reach the server and check its schema, which an empty database is given."""
         try:
-            connection = await self._database.connect()
-            try:
-                await schema.check(connection, self._address)
-            finally:
-                await connection.close()
-            await self._database.probe()
+            await self._database.open(lambda connection: schema.check(connection, self._address))
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
             raise failure_of(error, self._address) from None
-        self._database.opened()
-        await self._database.step(lambda link: link.execute("make_identity", secrets.token_hex(16)))
-        self._identity = await self._database.step(lambda link: link.value("identity"))
+        self._identity = await self._database.change(_identify)
         if self._journal is not None:
             await self._journal.open()
 
@@ -280,8 +273,7 @@ class PostgresStorage:
         async def settle(change: Change) -> settling.Settlement:
             keys = await self._keys_of(change, topic, lease_id)
             settlement = settling.Settlement.of(lease_id, consumer, rows, keys)
-            if settlement.rows:
-                await work(change, settlement)
+            await work(change, settlement)
             return settlement
 
         settlement = await self._change(topic, now, settle)
@@ -439,6 +431,13 @@ class PostgresStorage:
         snapshot = PostgresSnapshot(connection, topic, now, sum(rows for _, rows in counts))
         self._snapshots.add(snapshot)
         return snapshot
+
+
+async def _identify(link: Link) -> str:
+    """The store's name, which its first user gives it."""
+    await link.execute("make_identity", secrets.token_hex(16))
+    name: str = await link.value("identity")
+    return name
 
 
 def _topic(record: asyncpg.Record) -> Topic:
