@@ -73,9 +73,9 @@ $(PIPELINE): $(CORE) requirements/pipeline.txt
 	scripts/install_java.sh
 	touch $@
 
-$(DEV): $(PIPELINE) requirements/dev.txt
+$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt
 	scripts/install_system.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt
 	touch $@
 
 BENCH := .venv/bench.stamp

@@ -16,6 +16,7 @@ missing() {
         python_works || echo python3-venv
     else
         [ "$only" = java ] || command -v strace >/dev/null || echo strace
+        [ "$only" = java ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql
         [ "$only" = java ] || command -v etcd >/dev/null || echo etcd-server
         [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless

@@ -28,8 +28,8 @@ class Broker:
 
     `data` is the directory of the embedded store; without it messages live in memory only. `storage` is a store, or
     the address of a shared one (`postgres://...`). `listen` is the host:port to serve on (port 0 takes a free one);
-    without it only this process reaches the broker, through `transport()`. Brokers that are given one `storage` to share and members of one `synchronization` are a cluster.
-    Every other key of `BrokerConfig` is taken by name.
+    without it only this process reaches the broker, through `transport()`. Brokers that are given one `storage` to
+    share and members of one `synchronization` are a cluster. Every other key of `BrokerConfig` is taken by name.
     """
 
     def __init__(
