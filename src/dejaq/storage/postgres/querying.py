@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.headers import decode_headers
+from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
@@ -48,6 +48,16 @@ def bounds(where: Filter, now: int) -> tuple[int, int, bool | None]:
     return max(start, now + 1), end, where.status is Status.PROCESSING
 
 
+Matching = tuple[bool | None, str | None, str | None, int, int, list[bytes]]
+
+
+def matching(where: Filter, held: bool | None) -> Matching:
+    """What every query for single messages ends with: the fields that they must have."""
+    low, high = where.priorities or (limits.PRIORITY_MIN, limits.PRIORITY_MAX)
+    low, high = max(low, limits.PRIORITY_MIN), min(high, limits.PRIORITY_MAX)
+    return held, where.owner, where.consumer, low, high, [encode_headers({name: text}) for name, text in where.headers]
+
+
 async def get(link: Link, topic: Topic, ids: Sequence[str]) -> list[Message | None]:
     """The messages, in the order of `ids`."""
     records = await link.fetch("get", topic.number, candidates(dict.fromkeys(ids)))
@@ -64,8 +74,12 @@ async def histogram(link: Link, topic: Topic, where: Filter, step: int, now: int
     step = min(step, limits.TS_MS_MAX + 1)
     origin = where.start
     places = places_of(topic)
-    if where.owner is not None or where.consumer is not None:
-        records = await link.fetch("rows_by_step", places, origin, step, start, end, held, where.owner, where.consumer)
+    if where.headers:
+        found = await link.fetch("rows_with_headers", places, start, end, *matching(where, held))
+        times = [ts for ts, priority, headers in found if where.fits(priority, headers)]
+        return _summed((origin + (ts - origin) // step * step, 1) for ts in times)
+    if where.narrow or where.owner is not None or where.consumer is not None:
+        records = await link.fetch("rows_by_step", places, origin, step, start, end, *matching(where, held))
         return _summed((record["start"], record["rows"]) for record in records)
     counts: list[tuple[int, int]] = []
     cut: set[int] = set()
@@ -103,9 +117,7 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
         places_of(topic),
         start,
         end,
-        held,
-        where.owner,
-        where.consumer,
+        *matching(where, held),
         behind_ts,
         behind_key,
         limit + 1,
@@ -114,6 +126,8 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
     following = None
     if len(records) > limit and page:
         following = page[-1]["ts"].to_bytes(_TS_BYTES, "big") + page[-1]["id"].encode()
+    if where.headers:
+        page = [record for record in page if where.fits(record["priority"], record["headers"])]
     return Page([message_of(topic, record) for record in page], following)
 
 

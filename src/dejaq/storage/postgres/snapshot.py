@@ -16,7 +16,7 @@ from dejaq.storage.base import Filter
 from dejaq.storage.postgres.change import places_of
 from dejaq.storage.postgres.keys import spans_of
 from dejaq.storage.postgres.queries import SQL
-from dejaq.storage.postgres.querying import BUCKETS_MASK, bounds
+from dejaq.storage.postgres.querying import BUCKETS_MASK, bounds, matching
 
 _PORTION_ROWS = 1_000
 _SHARED = itemgetter("place", "owner", "version", "consumer")
@@ -42,7 +42,7 @@ class PostgresSnapshot:
         if start >= end:
             return
         query = SQL["scan" if bodies else "scan_without_bodies"]
-        arguments = (places_of(self._topic, buckets), start, end, held, where.owner, where.consumer)
+        arguments = (places_of(self._topic, buckets), start, end, *matching(where, held))
         try:
             async with self._turn:
                 cursor = await self._connection.cursor(query, *arguments)
@@ -51,7 +51,10 @@ class PostgresSnapshot:
                     records = await cursor.fetch(_PORTION_ROWS)
                 if not records:
                     return
-                yield _portion(records, bodies=bodies)
+                if where.headers:
+                    records = [one for one in records if where.fits(one["priority"], one["headers"])]
+                if records:
+                    yield _portion(records, bodies=bodies)
         except (asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
             raise error_of(Code.UNAVAILABLE, "the snapshot is closed, or its connection is lost") from None
 

@@ -30,7 +30,20 @@ WHERE
     m.place = any($1::integer []) AND m.ts >= $4 AND m.ts < $5
     AND ($6::boolean IS NULL OR (m.consumer <> '') = $6)
     AND ($7::text IS NULL OR m.owner = $7) AND ($8::text IS NULL OR m.consumer = $8)
+    AND m.priority BETWEEN $9 AND $10
+    AND NOT EXISTS (SELECT 1 FROM unnest($11::bytea []) AS entry WHERE position(entry IN m.headers) = 0)
 GROUP BY 1;
+
+-- What headers a message has is known when they are read; the search for their bytes only narrows.
+-- name: rows_with_headers
+SELECT m.ts, m.priority, m.headers
+FROM message AS m
+WHERE
+    m.place = any($1::integer []) AND m.ts >= $2 AND m.ts < $3
+    AND ($4::boolean IS NULL OR (m.consumer <> '') = $4)
+    AND ($5::text IS NULL OR m.owner = $5) AND ($6::text IS NULL OR m.consumer = $6)
+    AND m.priority BETWEEN $7 AND $8
+    AND NOT EXISTS (SELECT 1 FROM unnest($9::bytea []) AS entry WHERE position(entry IN m.headers) = 0);
 
 -- name: browse
 SELECT found.*
@@ -39,14 +52,16 @@ CROSS JOIN LATERAL (
     SELECT m.id, m.place, m.ts, m.priority, m.body, m.owner, m.consumer, m.version, m.attempts, m.headers
     FROM message AS m
     WHERE
-        m.place = asked.place AND m.ts >= $2 AND m.ts < $3 AND (m.ts > $7 OR m.id > $8)
+        m.place = asked.place AND m.ts >= $2 AND m.ts < $3 AND (m.ts > $10 OR m.id > $11)
         AND ($4::boolean IS NULL OR (m.consumer <> '') = $4)
         AND ($5::text IS NULL OR m.owner = $5) AND ($6::text IS NULL OR m.consumer = $6)
+        AND m.priority BETWEEN $7 AND $8
+        AND NOT EXISTS (SELECT 1 FROM unnest($9::bytea []) AS entry WHERE position(entry IN m.headers) = 0)
     ORDER BY m.ts, m.id
-    LIMIT $9
+    LIMIT $12
 ) AS found
 ORDER BY found.ts, found.id
-LIMIT $9;
+LIMIT $12;
 
 -- name: scan
 SELECT id, place, ts, priority, owner, consumer, version, attempts, headers, body
@@ -54,7 +69,9 @@ FROM message
 WHERE
     place = any($1::integer []) AND ts >= $2 AND ts < $3
     AND ($4::boolean IS NULL OR (consumer <> '') = $4)
-    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6);
+    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6)
+    AND priority BETWEEN $7 AND $8
+    AND NOT EXISTS (SELECT 1 FROM unnest($9::bytea []) AS entry WHERE position(entry IN headers) = 0);
 
 -- name: scan_without_bodies
 SELECT id, place, ts, priority, owner, consumer, version, attempts, headers, ''::bytea AS body
@@ -62,7 +79,9 @@ FROM message
 WHERE
     place = any($1::integer []) AND ts >= $2 AND ts < $3
     AND ($4::boolean IS NULL OR (consumer <> '') = $4)
-    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6);
+    AND ($5::text IS NULL OR owner = $5) AND ($6::text IS NULL OR consumer = $6)
+    AND priority BETWEEN $7 AND $8
+    AND NOT EXISTS (SELECT 1 FROM unnest($9::bytea []) AS entry WHERE position(entry IN headers) = 0);
 
 -- name: get_keys
 SELECT id FROM message WHERE topic = $1 AND id = any($2::text []);
