@@ -17,6 +17,7 @@ missing() {
     else
         [ "$only" = java ] || command -v strace >/dev/null || echo strace
         [ "$only" = java ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql
+        [ "$only" = java ] || command -v redis-server >/dev/null || echo redis-server
         [ "$only" = java ] || command -v etcd >/dev/null || echo etcd-server
         [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless

@@ -27,6 +27,7 @@ SAYS = {
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
     "embedded": ["started again, received: written before the restart"],
     "exactly_once": ["the order is placed twice by mistake: ID_TAKEN", "5 orders became 5 invoices"],
+    "forward": ["in the inbox: 3", "3 moved; inbox 0, archive 3"],
     "fan_out": [
         "nothing was sent: TOPIC_NOT_FOUND",
         "fan-audit received b'order 17 is paid', the same id: True",

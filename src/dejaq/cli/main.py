@@ -17,6 +17,7 @@ COMMANDS = {
     "produce": "dejaq.cli.produce:produce",
     "consume": "dejaq.cli.consume:consume",
     "worker": "dejaq.cli.worker:worker",
+    "forward": "dejaq.cli.forward:forward",
     "get": "dejaq.cli.message:get",
     "move": "dejaq.cli.message:move",
     "edit": "dejaq.cli.message:edit",

@@ -1,0 +1,117 @@
+"""The forwarder: reads from a source, writes to a sink, and only then acknowledges."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dejaq.domain.backoff import Backoff
+from dejaq.errors import DejaqError
+from dejaq.forward.base import Parcel, Sink, Source
+
+log = logging.getLogger("dejaq.forward")
+T = TypeVar("T")
+
+BATCH = 500
+# How long to leave a queue alone that does not answer.
+OUTAGE = Backoff.exponential(first=0.2, longest=5.0, jitter=0.0)
+
+
+@dataclass(slots=True)
+class ForwardStats:
+    """What was moved so far, what the sink refused, and how often a queue did not answer."""
+
+    moved: int = 0
+    refused: int = 0
+    outages: int = 0
+
+
+class Forwarder:
+    """Moves messages until it is stopped. Each arrives at least once, and a sink that knows repeats has it once.
+
+    `transfer`, where there is one, moves messages in one step; it says False where it cannot.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        sink: Sink,
+        *,
+        batch: int = BATCH,
+        transfer: Callable[[Sequence[Parcel]], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.stats = ForwardStats()
+        self._source = source
+        self._sink = sink
+        self._batch = batch
+        self._transfer = transfer
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Read no more; `run` returns when what was read is moved."""
+        self._stopping.set()
+
+    async def run(self, *, max_messages: int | None = None, idle: float | None = None) -> None:
+        """Move until `stop`, so many messages, or so many seconds without one; outages are sat out."""
+        opened: list[Source | Sink] = []
+        try:
+            for end in (self._source, self._sink):
+                opened.append(end)
+                await end.open()
+            log.info("started", extra={"dejaq": {"event": "started"}})
+            while not self._stopping.is_set() and (max_messages is None or self.stats.moved < max_messages):
+                limit = self._batch if max_messages is None else min(self._batch, max_messages - self.stats.moved)
+                parcels = await self._read(limit, idle)
+                if not parcels:
+                    break
+                await self._move(parcels)
+        finally:
+            for end in reversed(opened):
+                await end.close()
+        fields = {"event": "stopped", "moved": self.stats.moved, "refused": self.stats.refused}
+        log.info("stopped moved=%d refused=%d", self.stats.moved, self.stats.refused, extra={"dejaq": fields})
+
+    async def _read(self, limit: int, idle: float | None) -> Sequence[Parcel]:
+        reading = asyncio.ensure_future(self._patiently(lambda: self._source.read(limit)))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({reading, stopping}, timeout=idle, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else ()
+        finally:
+            stopping.cancel()
+            if not reading.done():
+                reading.cancel()
+                await asyncio.wait({reading})
+
+    async def _move(self, parcels: Sequence[Parcel]) -> None:
+        transfer = self._transfer
+        if transfer is not None and await self._patiently(lambda: transfer(parcels)):
+            self.stats.moved += len(parcels)
+            return
+        refused = await self._patiently(lambda: self._sink.write(parcels))
+        good = [parcel for place, parcel in enumerate(parcels) if place not in refused]
+        if good:
+            await self._patiently(lambda: self._source.ack(good))
+        self.stats.moved += len(good)
+        for place, reason in refused.items():
+            self.stats.refused += 1
+            fields = {"event": "refused", "id": parcels[place].id, "reason": reason}
+            log.warning("refused id=%s: %s", parcels[place].id, reason, extra={"dejaq": fields})
+            await self._source.reject(parcels[place], reason)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that may be repeated until it is answered; raises what a repeat would not help."""
+        tries = 0
+        while True:
+            try:
+                return await work()
+            except DejaqError as error:
+                if not error.retryable:
+                    raise
+                tries += 1
+                self.stats.outages += 1
+                log.warning("outage: %s", error, extra={"dejaq": {"event": "outage", "reason": str(error)}})
+                await asyncio.sleep(OUTAGE.delay_ms(tries, 0.0) / 1_000)
