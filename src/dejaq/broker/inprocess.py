@@ -9,13 +9,14 @@ from typing import Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
+from dejaq.broker.carrier.session import IN_PROCESS
 from dejaq.broker.services import Services
 from dejaq.errors import Code, Indefinite, Unavailable, error_of
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 PIPE_FRAMES_MAX = 16
-PEER = "in-process"
+PEER = IN_PROCESS
 T = TypeVar("T")
 
 

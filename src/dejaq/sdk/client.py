@@ -48,14 +48,16 @@ def connect(
     timeout: float = TIMEOUT_SECONDS,
     on_drift: Callable[[float], None] | None = None,
     drift_ms_max: float = DRIFT_MS_MAX,
+    follow: bool = True,
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> Client:
     """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
 
     Outages shorter than `deadline` seconds are ridden through; `timeout` bounds one try of a single call. `name` is
-    what people see in `dejaq info`. `on_drift` is called with the broker's clock offset in ms when it is over
-    `drift_ms_max`.
+    what people see in `dejaq info`. The brokers of a cluster tell of each other, and which of them to use; without
+    `follow` only those that `target` names are used. `on_drift` is called with the broker's clock offset in ms when it
+    is over `drift_ms_max`.
     """
     if not deadline > 0 or not timeout > 0:
         raise error_of(Code.INVALID_ARGUMENT, "deadline and timeout are seconds above 0")
@@ -66,6 +68,7 @@ def connect(
         timeout=timeout,
         on_drift=on_drift,
         drift_ms_max=drift_ms_max,
+        follow=follow,
     )
     # Seeds of ids must not repeat between processes that were forked from one parent.
     return Client(target, settings, random or SystemRandom())

@@ -50,6 +50,14 @@ class Answer:
     unsure: bool
 
 
+class _SentOn(Exception):
+    """The broker recommends another."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+
 class Connection:
     """Keeps one session open in one role, and repeats requests over its successors until they are answered.
 
@@ -65,7 +73,11 @@ class Connection:
         enter: Callable[[Link, Transport], Awaitable[None]],
         on_event: Callable[[Link, carrier.BrokerFrame], None],
         on_lost: Callable[[DejaqError], None] = lambda _: None,
+        role: str = "",
+        topic: str = "",
     ) -> None:
+        self._role = role
+        self._topic = topic
         self.settings = settings
         self.broker_clock = BrokerClock(settings.clock)
         self.lost: DejaqError | None = None
@@ -158,12 +170,18 @@ class Connection:
         loop = asyncio.get_running_loop()
         until = loop.time() + self.settings.deadline
         backoff = self._backoff()
+        sent_on = False
         for tries in itertools.count(1):
             transport = self._seeds.first()
             error: DejaqError
             try:
                 async with asyncio.timeout(OPEN_SECONDS):
-                    return await self._open(transport)
+                    return await self._open(transport, stay=sent_on)
+            except _SentOn as advice:
+                # Followed once: where it leads, the client stays.
+                sent_on = True
+                self._seeds.prefer(advice.address)
+                continue
             except TimeoutError:
                 error = Unavailable(f"{transport.address} did not answer within {OPEN_SECONDS:g} s")
             except DejaqError as refused:
@@ -178,11 +196,11 @@ class Connection:
                 await asyncio.sleep(backoff.seconds(error.throttled_ms))
         raise AssertionError("the tries have no end")
 
-    async def _open(self, transport: Transport) -> Link:
+    async def _open(self, transport: Transport, *, stay: bool) -> Link:
         link = Link(await transport.session(), transport, self._on_event)
         try:
             hello = self.frame()
-            hello.hello.CopyFrom(self.settings.hello())
+            hello.hello.CopyFrom(self.settings.hello(role=self._role, topic=self._topic))
             clock = self.settings.clock
             sent_us, sent = clock.now_us(), clock.monotonic()
             welcome = (await ask_once(link, hello)).welcome
@@ -191,6 +209,10 @@ class Connection:
                     f"the broker at {transport.address} speaks protocol {welcome.protocol}; "
                     f"this client needs {PROTOCOL_MINIMUM} or later: upgrade the broker"
                 )
+            if self.settings.follow:
+                self._seeds.learn(welcome.brokers)
+                if welcome.better and not stay:
+                    raise _SentOn(welcome.better)
             self.broker_clock.meet(welcome.clock)
             self._observe(sent_us, sent, welcome.broker_us)
             if not self.broker_clock.shared:

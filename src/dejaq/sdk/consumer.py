@@ -44,7 +44,13 @@ class Consumer:
         self.name = subscription.name
         self._subscription = subscription
         self._connection = Connection(
-            seeds, settings, enter=self._enter, on_event=self._on_event, on_lost=lambda _: self._wake()
+            seeds,
+            settings,
+            enter=self._enter,
+            on_event=self._on_event,
+            on_lost=lambda _: self._wake(),
+            role="consumer",
+            topic=subscription.topic,
         )
         self._clock = self._connection.broker_clock
         self._holder = Holder()

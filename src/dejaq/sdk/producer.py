@@ -58,7 +58,14 @@ class Producer:
         self.group = group
         self._timeout = settings.timeout
         self._numbering = Numbering(settings.clock, random)
-        self._connection = Connection(seeds, settings, enter=self._enter, on_event=lambda _link, _frame: None)
+        self._connection = Connection(
+            seeds,
+            settings,
+            enter=self._enter,
+            on_event=lambda _link, _frame: None,
+            role="producer",
+            topic=topic,
+        )
         self._clock = self._connection.broker_clock
         self._sender = Sender(self._connection, self._numbering)
         self._accumulator = Accumulator(self._sender, until=self._connection.until, linger=linger)

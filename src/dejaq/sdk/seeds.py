@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +15,8 @@ from dejaq.protocol.transport import Response, Transport
 from dejaq.sdk.address import parse_url
 from dejaq.sdk.backoff import Backoff
 from dejaq.sdk.settings import ClientSettings
+
+SEEDS_MAX = 64
 
 
 @runtime_checkable
@@ -48,6 +50,21 @@ class Seeds:
     def count(self) -> int:
         """How many brokers there are to try."""
         return len(self._ring)
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Brokers that others told of: they are tried when those that are known fail."""
+        known = {transport.address for transport in self._ring}
+        for address in addresses:
+            if address not in known and len(self._ring) < SEEDS_MAX:
+                self._ring.append(GrpcTransport(address))
+
+    def prefer(self, address: str) -> None:
+        """Try the broker at this address next."""
+        for transport in self._ring:
+            if transport.address == address:
+                self._ring.remove(transport)
+                self._ring.insert(0, transport)
+                return
 
     def first(self) -> Transport:
         """The one to try next."""

@@ -24,12 +24,16 @@ class ClientSettings:
     timeout: float = TIMEOUT_SECONDS
     on_drift: Callable[[float], None] | None = None
     drift_ms_max: float = DRIFT_MS_MAX
+    # Whether brokers that were not named may be used, as the others recommend.
+    follow: bool = True
 
-    def hello(self) -> carrier.Hello:
+    def hello(self, *, role: str, topic: str) -> carrier.Hello:
         """The first frame of every session."""
         return carrier.Hello(
             protocol=PROTOCOL,
             sdk=f"dejaq-python {package_version()}",
             client=self.name,
             clock=self.clock.identity,
+            role=role,
+            topic=topic,
         )

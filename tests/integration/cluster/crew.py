@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import dejaq
@@ -31,6 +32,10 @@ class Crew:
     def urls(self) -> list[str]:
         return [f"dejaq://{broker.address}" for broker in self.brokers.values()]
 
+    @property
+    def url(self) -> str:
+        return f"dejaq://{','.join(broker.address for broker in self.brokers.values())}"
+
     async def gathered(self) -> None:
         """Wait until everybody knows everybody."""
         everybody = set(self.brokers)
@@ -43,8 +48,10 @@ class Crew:
 @asynccontextmanager
 async def crew_of(*names: str, **keys: Any) -> AsyncIterator[Crew]:
     crew = Crew()
-    async with AsyncExitStack() as stack:
+    try:
         for name in names:
-            await stack.enter_async_context(crew.make(name, **keys))
+            await crew.make(name, **keys).start()
         await crew.gathered()
         yield crew
+    finally:
+        await asyncio.gather(*(broker.stop() for broker in crew.brokers.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,15 @@ from dejaq.testing.waiting import eventually
 from tests.integration.cluster.crew import crew_of
 
 
+def pinned(url: str, **options: Any) -> dejaq.Client:
+    """A client that stays with the broker it is told."""
+    return dejaq.connect(url, follow=False, **options)
+
+
 async def test_a_topic_made_at_one_broker_is_at_once_known_at_the_other():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with there.producer("mail") as producer:
                 await producer.send(b"x", id="m")
@@ -29,7 +35,7 @@ async def test_a_topic_made_at_one_broker_is_at_once_known_at_the_other():
 async def test_what_is_created_at_one_broker_reaches_the_consumer_at_the_other_on_time():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with there.consumer("mail", name="c", prefetch=0.05) as consumer, here.producer("mail") as producer:
                 await eventually(
@@ -50,7 +56,7 @@ async def test_what_is_created_at_one_broker_reaches_the_consumer_at_the_other_o
 
 async def test_the_buckets_are_spread_over_the_consumers_of_all_brokers():
     async with crew_of("a", "b", "c") as crew:
-        clients = [dejaq.connect(url) for url in crew.urls]
+        clients = [pinned(url) for url in crew.urls]
         async with clients[0] as one, clients[1] as two, clients[2] as three:
             await one.create_topic("mail", buckets=12)
             async with one.consumer("mail", name="x"), two.consumer("mail", name="y"), three.consumer("mail", name="z"):
@@ -71,7 +77,7 @@ async def test_the_buckets_are_spread_over_the_consumers_of_all_brokers():
 async def test_an_owner_takes_back_what_a_consumer_at_another_broker_has_prefetched():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with there.consumer("mail", name="c", prefetch=5) as consumer, here.producer("mail") as producer:
                 await producer.send(b"x", id="m", delay=2)
@@ -88,7 +94,7 @@ async def test_an_owner_takes_back_what_a_consumer_at_another_broker_has_prefetc
 async def test_a_consumer_that_comes_to_another_broker_takes_its_leases_along():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with here.producer("mail") as producer:
                 await producer.send(b"x", id="m")
@@ -106,9 +112,9 @@ async def test_a_consumer_that_comes_to_another_broker_takes_its_leases_along():
 async def test_a_broker_that_is_cut_off_stops_and_comes_back():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here:
+        async with pinned(one) as here:
             await here.create_topic("mail")
-        async with dejaq.connect(one, deadline=0.5) as here, dejaq.connect(other) as there:
+        async with pinned(one, deadline=0.5) as here, pinned(other) as there:
             async with here.producer("mail") as producer:
                 await producer.send(b"x", id="before")
                 crew.places["a"].cut()
@@ -128,7 +134,7 @@ async def test_a_broker_that_is_cut_off_stops_and_comes_back():
 async def test_a_deleted_topic_is_left_by_the_clients_of_every_broker():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with there.producer("mail") as producer:
                 await producer.send(b"x")
@@ -158,7 +164,7 @@ async def test_a_topic_that_a_dead_broker_left_half_made_is_finished_by_another(
 
 async def test_many_brokers_that_make_one_topic_make_it_once():
     async with crew_of("a", "b", "c") as crew:
-        clients = [dejaq.connect(url) for url in crew.urls]
+        clients = [pinned(url) for url in crew.urls]
         async with clients[0] as one, clients[1] as two, clients[2] as three:
             await asyncio.gather(*(client.create_topic("mail") for client in (one, two, three) * 3))
             assert len(await crew.storage.topics()) == 1
@@ -187,7 +193,7 @@ async def test_a_storage_that_cannot_be_shared_is_refused_beside_others():
 async def test_info_shows_every_broker_and_who_serves_what():
     async with crew_of("a", "b") as crew:
         one, other = crew.urls
-        async with dejaq.connect(one) as here, dejaq.connect(other) as there:
+        async with pinned(one) as here, pinned(other) as there:
             await here.create_topic("mail")
             async with there.consumer("mail", name="c"), here.producer("mail", group="g"):
                 info = await here.info()

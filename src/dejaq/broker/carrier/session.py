@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 Frames = AsyncIterator[carrier.ClientFrame]
 Send = Callable[[carrier.BrokerFrame], Awaitable[None]]
 
+# What a client inside the broker's own process is known by; it is not sent elsewhere.
+IN_PROCESS = "in-process"
 RECALL_SECONDS = 0.2
 FAREWELL_SECONDS = 1.0
 _LABEL_CHARS_MAX = 256
@@ -305,6 +307,10 @@ class Session:
         answer.welcome.cluster = config.cluster
         answer.welcome.clock = clock.identity
         answer.welcome.broker_us = clock.now_us()
+        if self.peer != IN_PROCESS:
+            advice = self._parts.cluster.advise(topic=hello.topic, role=hello.role)
+            answer.welcome.brokers.extend(advice.brokers)
+            answer.welcome.better = advice.better
 
     def _on_ping(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         ping = frame.ping

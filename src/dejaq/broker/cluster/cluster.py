@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from dejaq import limits
 from dejaq.broker.background import Background
@@ -22,7 +24,7 @@ from dejaq.broker.cluster.member import Member, Process
 from dejaq.broker.cluster.offsets import Offsets, Sample
 from dejaq.broker.cluster.peers import Connect, Peers
 from dejaq.broker.cluster.seats import Seats
-from dejaq.broker.cluster.selector import recommend
+from dejaq.broker.cluster.selector import Advice, recommend
 from dejaq.broker.cluster.steward import Steward
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.overseer.catalog import Catalog
@@ -83,6 +85,7 @@ class Cluster:
         self._clock = clock
         self._doctor = doctor
         self._rosters = rosters
+        self._catalog = catalog
         self._background = background
         self._sessions = sessions
         self._producers = producers
@@ -94,6 +97,9 @@ class Cluster:
         self._record: Record | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._clients_changed = asyncio.Event()
+        # Whom clients were sent to since it last told of itself, and of its clients.
+        self._sent: Counter[str] = Counter()
+        self._sent_consumers: Counter[str] = Counter()
 
     @property
     def alone(self) -> bool:
@@ -215,6 +221,7 @@ class Cluster:
                 if broker not in self.members and broker != self.own:
                     log.info("broker %s is in the cluster", broker)
                 self.members[broker] = Member.decode(change.record.value, change.record.token)
+                self._sent.pop(broker, None)
         others = {broker: member.address for broker, member in self.members.items() if broker != self.own}
         self.peers.set(others)
         self.offsets.keep(others)
@@ -306,6 +313,7 @@ class Cluster:
             broker = change.key.removeprefix(seats_.PREFIX)
             if broker == self.own:
                 continue
+            self._sent_consumers.pop(broker, None)
             for number in self._seats.tell(broker, None if change.record is None else change.record.value):
                 self._seats_changed(number)
 
@@ -394,9 +402,31 @@ class Cluster:
 
     # Choosing
 
-    def recommended(self, topic: str = "", role: str = "") -> list[Member]:
-        """The brokers a client should use, best first."""
-        return recommend(self.members.values(), own=self.own, load=lambda member: self._load(member))
+    def recommended(self) -> list[Member]:
+        """The brokers to use, the least loaded first."""
+        return recommend(self.members.values(), own=self.own, load=self._load)
+
+    def advise(self, *, topic: str, role: str) -> Advice:
+        """Where a client that has come here should go: the consumers of a topic are spread, then all sessions."""
+        load = self._load
+        if role == "consumer" and (found := self._catalog.named(topic)) is not None:
+            load = partial(self._consumers, found)
+        best = recommend(self.members.values(), own=self.own, load=load)
+        better = best[0] if best and best[0].id != self.own else None
+        if better is not None:
+            self._sent[better.id] += 1
+            self._sent_consumers[better.id] += role == "consumer"
+        unwell = [member for member in self.members.values() if not member.well]
+        addresses = tuple(member.address for member in [*best, *unwell])
+        return Advice(addresses, better.address if better is not None else "")
 
     def _load(self, member: Member) -> int:
-        return self._sessions() if member.id == self.own else member.sessions
+        # Those who were sent there since it last told are on their way.
+        return self._sessions() if member.id == self.own else member.sessions + self._sent[member.id]
+
+    def _consumers(self, topic: Topic, member: Member) -> int:
+        if member.id == self.own:
+            # The one that asks is not yet among them.
+            return len(self._rosters.of(topic)) + 1
+        there = sum(place.broker == member.id for place in self._seats.of(topic.number).values())
+        return there + self._sent_consumers[member.id]

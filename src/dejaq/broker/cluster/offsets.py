@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import copysign
 
 KEPT = 8
 
@@ -15,6 +16,11 @@ class Sample:
 
     offset_ms: float
     round_trip_ms: float
+
+    @property
+    def surely_ms(self) -> float:
+        """The least that the clocks differ by: the answer may have been given at any moment of the way."""
+        return copysign(max(abs(self.offset_ms) - self.round_trip_ms / 2, 0.0), self.offset_ms)
 
 
 class Offsets:
@@ -43,7 +49,7 @@ class Offsets:
         Of three and more that is the middle one, of two the one of the older broker: so one clock that strays does not
         stop the others.
         """
-        clocks = {broker: sample.offset_ms for broker in tokens if (sample := self.best(broker)) is not None}
+        clocks = {broker: sample.surely_ms for broker in tokens if (sample := self.best(broker)) is not None}
         if not clocks:
             return 0.0
         if len(clocks) == 1:

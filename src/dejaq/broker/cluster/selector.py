@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from dejaq.broker.cluster.member import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The addresses of the brokers, best first, and the one to go to; empty: stay."""
+
+    brokers: tuple[str, ...]
+    better: str
+
 
 # A client is sent away only when that evens the load out, and not for the sake of one session.
 ADVANTAGE = 2

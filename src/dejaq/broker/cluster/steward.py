@@ -138,7 +138,7 @@ class Steward:
         until = self._clock.monotonic() + PATIENCE_SECONDS
         while not await self._claim(name):
             await self.learn(name)
-            known = self._known(name)
+            known = self._catalog.named(name)
             if known is not None and known.state is not TopicState.CREATING:
                 return await self._catalog.create(name, settings)
             if self._clock.monotonic() > until:
@@ -154,7 +154,7 @@ class Steward:
     async def _make(self, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
         """Make a topic that is claimed, and give up the claim."""
         try:
-            if self._known(name) is None:
+            if self._catalog.named(name) is None:
                 await self._synchronization.put(PREFIX + name, encode(name, settings, TopicState.CREATING))
             try:
                 topic, created = await self._catalog.create(name, settings)
@@ -170,16 +170,13 @@ class Steward:
 
     async def _settle(self, name: str) -> None:
         """Have the record say what the catalog knows: a topic, or none."""
-        topic = self._known(name)
+        topic = self._catalog.named(name)
         if topic is None:
             await self._synchronization.remove(PREFIX + name)
         else:
             await self._synchronization.put(PREFIX + name, _value(topic))
             if self.teach is not None:
                 await self.teach(name)
-
-    def _known(self, name: str) -> Topic | None:
-        return next((topic for topic in self._catalog.all() if topic.name == name), None)
 
     # Unmaking
 

@@ -74,32 +74,40 @@ class BrokerFrame(_message.Message):
     def __init__(self, request: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., outcomes: _Optional[_Union[_errors_pb2.Outcomes, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "sdk", "client", "clock")
+    __slots__ = ("protocol", "sdk", "client", "clock", "role", "topic")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SDK_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     sdk: str
     client: str
     clock: str
-    def __init__(self, protocol: _Optional[int] = ..., sdk: _Optional[str] = ..., client: _Optional[str] = ..., clock: _Optional[str] = ...) -> None: ...
+    role: str
+    topic: str
+    def __init__(self, protocol: _Optional[int] = ..., sdk: _Optional[str] = ..., client: _Optional[str] = ..., clock: _Optional[str] = ..., role: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "broker", "version", "cluster", "clock", "broker_us")
+    __slots__ = ("protocol", "broker", "version", "cluster", "clock", "broker_us", "brokers", "better")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     BROKER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BROKER_US_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    BETTER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     broker: str
     version: str
     cluster: str
     clock: str
     broker_us: int
-    def __init__(self, protocol: _Optional[int] = ..., broker: _Optional[str] = ..., version: _Optional[str] = ..., cluster: _Optional[str] = ..., clock: _Optional[str] = ..., broker_us: _Optional[int] = ...) -> None: ...
+    brokers: _containers.RepeatedScalarFieldContainer[str]
+    better: str
+    def __init__(self, protocol: _Optional[int] = ..., broker: _Optional[str] = ..., version: _Optional[str] = ..., cluster: _Optional[str] = ..., clock: _Optional[str] = ..., broker_us: _Optional[int] = ..., brokers: _Optional[_Iterable[str]] = ..., better: _Optional[str] = ...) -> None: ...
 
 class Ping(_message.Message):
     __slots__ = ("client_us", "latency_ms", "clock_offset_ms")

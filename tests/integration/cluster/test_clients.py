@@ -1,0 +1,76 @@
+"""Clients of a cluster: spread over the brokers, and taken from one that stops or fails, without an error."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import dejaq
+from dejaq.testing.waiting import eventually
+from tests.integration.cluster.crew import Crew, crew_of
+
+
+async def test_the_consumers_of_a_topic_are_spread_over_the_brokers():
+    async with crew_of("a", "b", "c") as crew, AsyncExitStack() as stack:
+        # All come to one broker, and know no other.
+        client = await stack.enter_async_context(dejaq.connect(crew.urls[0]))
+        await client.create_topic("mail", buckets=12)
+        for number in range(6):
+            await stack.enter_async_context(client.consumer("mail", name=f"c{number}"))
+        brokers = [one.broker for one in (await client.info()).clients]
+        assert sorted(brokers) == ["a", "a", "b", "b", "c", "c"]
+
+
+async def test_a_client_that_knows_one_broker_outlives_it():
+    async with crew_of("a", "b") as crew, dejaq.connect(crew.urls[0]) as client:
+        await client.create_topic("mail")
+        async with client.producer("mail") as producer:
+            await producer.send(b"x", id="1")
+            await crew.brokers.pop("a").stop()
+            await producer.send(b"x", id="2")
+        assert await client.count("mail") == 2
+
+
+async def test_a_rolling_restart_is_no_error_for_anybody():
+    async with crew_of("a", "b", "c", drain_ms=500) as crew, dejaq.connect(crew.url) as client:
+        await client.create_topic("mail")
+        sent: set[str] = set()
+        seen: list[str] = []
+        stop = asyncio.Event()
+
+        async def produce() -> None:
+            async with client.producer("mail") as producer:
+                while not stop.is_set():
+                    sent.add(await producer.send(b"x", delay=0.05))
+                    await asyncio.sleep(0.002)
+
+        async def consume(name: str) -> None:
+            async with client.consumer("mail", name=name) as consumer:
+                async for lease in consumer:
+                    seen.append(lease.id)
+                    await lease.delete()
+
+        producing = asyncio.create_task(produce())
+        consuming = [asyncio.create_task(consume(f"c{number}")) for number in range(3)]
+        try:
+            for name in ("a", "b", "c"):
+                await renew(crew, name)
+                more = len(seen) + 50
+                await eventually(lambda more=more: len(seen) >= more, within=10, what="delivery goes on")
+            stop.set()
+            await producing
+            await eventually(lambda: len(seen) >= len(sent), within=10, what="everything sent is seen")
+            assert sorted(seen) == sorted(sent), "each once, and nobody was told of an error"
+        finally:
+            for task in consuming:
+                task.cancel()
+            await asyncio.gather(*consuming, return_exceptions=True)
+
+
+async def renew(crew: Crew, name: str) -> None:
+    """Stop a broker as an administrator would, and start it again at its address."""
+    old = crew.brokers[name]
+    address = old.address
+    await old.stop()
+    await crew.make(name, listen=address, drain_ms=500).start()
+    await crew.gathered()
