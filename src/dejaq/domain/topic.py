@@ -149,6 +149,11 @@ class Topic:
     created_ms: int = 0
 
     @property
+    def by_priority(self) -> bool:
+        """Whether of what is available the lowest priority is next, and not the earliest."""
+        return self.settings.kind is TopicKind.PRIORITY
+
+    @property
     def dead_letter_name(self) -> str:
         """The topic that its dead letters go to."""
         return self.settings.dead_letter or f"{self.name}.dead"

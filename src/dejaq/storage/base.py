@@ -155,6 +155,9 @@ class Storage(Protocol):
 
         Rows come sorted by (ts, priority). An expired lease makes its rows due at its end. None: nothing is due.
 
+        In a topic by priority what is available is leased lowest priority first, then oldest first, and comes sorted by
+        (priority, ts); nothing is leased ahead of its time, whatever `request.until` is.
+
         With `request.dead_letter` rows whose attempts have reached the topic's `max_attempts` are not leased: the same
         commit moves them to that topic as natural ids, due now, with no attempts, and with their history in headers
         (`domain.dead_letter`); where the id is taken there, under another. TOPIC_NOT_FOUND when that topic is not in
@@ -283,7 +286,7 @@ class Storage(Protocol):
         """(start of step, count) for each step of [start, end) that has messages, exactly."""
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-        """One page of the messages that match, in order of (ts, id)."""
+        """One page of the messages that match, in order of (ts, id); of a topic by priority, of (priority, ts, id)."""
 
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
         """A view of the topic as it stands now."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from dejaq.domain import transitions
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
@@ -17,8 +16,18 @@ from dejaq.domain.topic import Topic, TopicState
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.memory_dead import Passage, delays_of
-from dejaq.storage.memory_deciding import cell, check_times, decide_create, decide_step, message_of, settle
+from dejaq.storage.memory_deciding import (
+    cell,
+    check_times,
+    decide_create,
+    decide_step,
+    fitted,
+    may_lease,
+    message_of,
+    settle,
+)
 from dejaq.storage.memory_journal import MemoryJournal
+from dejaq.storage.memory_paging import check_cursor, position_of
 from dejaq.storage.memory_snapshot import MemorySnapshot
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline, lease_set
 from dejaq.storage.outbox import DEAD_LETTERED, DELETED, EXTENDED, RECALLED, RELEASED
@@ -32,9 +41,6 @@ from dejaq.storage.steps import (
     Transaction,
     Verdict,
 )
-
-_TS_BYTES = 8
-T = TypeVar("T")
 
 
 class MemoryStorage:
@@ -185,6 +191,7 @@ class MemoryStorage:
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is free and due, earliest first, then lower priority first."""
         timeline = self._timeline(topic)
+        request = fitted(topic, request, now)
         limit = self._limit(topic, request)
         self._lapse(topic, timeline, now)
         chosen: list[HeldMessage] = []
@@ -195,7 +202,7 @@ class MemoryStorage:
             if len(chosen) + len(dead) == request.rows_max or (chosen and size + message.size > request.bytes_max):
                 skipped.append(message)
                 break
-            if not _may_lease(message, request, now):
+            if not may_lease(message, request, now):
                 skipped.append(message)
             elif exhausted(message.attempts, limit):
                 dead.append(message)
@@ -214,12 +221,13 @@ class MemoryStorage:
         For comparing a storage with this one: among messages of equal time and priority the choice is free.
         """
         timeline = self._timeline(topic)
+        request = fitted(topic, request, now)
         limit = self._limit(topic, request)
         self._lapse(topic, timeline, now)
         leasable = [
             message
             for message in map(timeline.find, (*ids, *dead))
-            if message is not None and message.bucket in request.buckets and _may_lease(message, request, now)
+            if message is not None and message.bucket in request.buckets and may_lease(message, request, now)
         ]
         chosen = [message for message in leasable if not exhausted(message.attempts, limit)]
         buried = [message for message in leasable if exhausted(message.attempts, limit)]
@@ -228,12 +236,17 @@ class MemoryStorage:
         return self._grant(topic, chosen, buried, request, now)
 
     async def leasable(self, topic: Topic, request: LeaseRequest, now: int) -> list[Message]:
-        """Every message that `request` might lease or bury, without its row and byte limits, by (ts, priority)."""
+        """Every message that `request` might lease or bury, without its row and byte limits, in order."""
+        request = fitted(topic, request, now)
         self._lapse(topic, self._timeline(topic), now)
         self._journal.commit(now)
         messages = [m for m in self._timeline(topic).all() if m.bucket in request.buckets]
-        messages = [m for m in messages if _may_lease(m, request, now)]
-        return [m.message(topic.name) for m in sorted(messages, key=lambda m: (m.ts, m.priority))]
+        messages = [m for m in messages if may_lease(m, request, now)]
+        if topic.by_priority:
+            messages.sort(key=lambda m: (m.priority, m.ts))
+        else:
+            messages.sort(key=lambda m: (m.ts, m.priority))
+        return [m.message(topic.name) for m in messages]
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The earliest position of any message in `buckets`, a lease's end included."""
@@ -468,10 +481,13 @@ class MemoryStorage:
         return sorted(counts.items())
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-        """One page of the messages that match, in order of (ts, id)."""
-        matching = ((_position(message), message) for message in self._matching(topic, where, now))
+        """One page of the messages that match, in order of (ts, id), or of (priority, ts, id)."""
+        by_priority = topic.by_priority
+        matching = (
+            (position_of(message, by_priority=by_priority), message) for message in self._matching(topic, where, now)
+        )
         if cursor is not None:
-            behind = _check_cursor(cursor)
+            behind = check_cursor(cursor)
             matching = ((at, message) for at, message in matching if at > behind)
         page = heapq.nsmallest(limit + 1, matching, key=lambda item: item[0])
         more = len(page) > limit
@@ -570,7 +586,10 @@ class MemoryStorage:
 
     def _timeline(self, topic: Topic) -> Timeline:
         self._check_open()
-        return self._timelines.setdefault(topic.number, Timeline())
+        timeline = self._timelines.get(topic.number)
+        if timeline is None:
+            timeline = self._timelines[topic.number] = Timeline(by_priority=topic.by_priority)
+        return timeline
 
     def _next_version(self) -> int:
         self._version += 1
@@ -579,19 +598,3 @@ class MemoryStorage:
     def _check_open(self) -> None:
         if not self._open:
             raise error_of(Code.STORE_FAILED, "the memory store is not open")
-
-
-def _may_lease(message: HeldMessage, request: LeaseRequest, now: int) -> bool:
-    code = transitions.decide_lease(message.standing(), until=request.until, expires=request.expires, now=now)
-    return code is Code.OK
-
-
-def _position(message: HeldMessage) -> bytes:
-    """Sorts as (ts, id); the last byte tells a natural id from a generated one of the same text."""
-    return message.ts.to_bytes(_TS_BYTES, "big") + message.id.encode() + (b"\x00" if message.natural else b"\x01")
-
-
-def _check_cursor(cursor: bytes) -> bytes:
-    if len(cursor) < _TS_BYTES + 2:
-        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that browse gave")
-    return cursor

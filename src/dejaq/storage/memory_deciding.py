@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from dejaq import limits
 from dejaq.domain import transitions
-from dejaq.domain.batch import CreateBatch, Outcomes, RowRange, whole
+from dejaq.domain.batch import CreateBatch, LeaseRequest, Outcomes, RowRange, whole
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
@@ -120,3 +121,14 @@ def _all_lost(rows: Sequence[RowRange] | None) -> Outcomes:
     asked = [(0, 1)] if rows is None else whole(rows, limits.LEASE_ROWS_MAX)
     lost = {row: Code.LEASE_LOST for start, end in asked for row in range(start, end)}
     return Outcomes(max(lost, default=-1) + 1, lost)
+
+
+def may_lease(message: HeldMessage, request: LeaseRequest, now: int) -> bool:
+    """Whether a request may have a message, if nothing is before it."""
+    code = transitions.decide_lease(message.standing(), until=request.until, expires=request.expires, now=now)
+    return code is Code.OK
+
+
+def fitted(topic: Topic, request: LeaseRequest, now: int) -> LeaseRequest:
+    """A topic by priority leases nothing ahead of its time: until then, something more urgent may come."""
+    return replace(request, until=now) if topic.by_priority else request

@@ -109,9 +109,14 @@ class _Session:
 
 
 class Timeline:
-    """The messages of one topic. A heap a bucket keeps their order; stale entries are skipped."""
+    """The messages of one topic. A heap a bucket keeps their order; stale entries are skipped.
 
-    def __init__(self) -> None:
+    In a topic by priority a second heap a bucket holds what is due, in the order of (priority, ts).
+    """
+
+    def __init__(self, *, by_priority: bool = False) -> None:
+        self._by_priority = by_priority
+        self._ready: dict[int, list[tuple[int, int, int, HeldMessage]]] = {}
         self.leases: dict[int, HeldLease] = {}
         self._natural: dict[str, HeldMessage] = {}
         self._generated: dict[str, HeldMessage] = {}
@@ -157,6 +162,9 @@ class Timeline:
 
     def due(self, buckets: Sequence[int], until: int) -> Iterator[HeldMessage]:
         """Take messages up to `until` off the heaps, earliest first; hold again what is not used."""
+        if self._by_priority:
+            yield from self._ripe(buckets, until)
+            return
         heads = [(*heap[0][:3], heap) for bucket in set(buckets) if (heap := self._trimmed(bucket))]
         heapq.heapify(heads)
         while heads and heads[0][0] <= until:
@@ -168,7 +176,10 @@ class Timeline:
 
     def earliest(self, buckets: Sequence[int]) -> int | None:
         """The position of the first message in `buckets`."""
-        return min((heap[0][0] for bucket in buckets if (heap := self._trimmed(bucket))), default=None)
+        times = [heap[0][0] for bucket in buckets if (heap := self._trimmed(bucket))]
+        for bucket in buckets if self._by_priority else ():
+            times += [ts for _, ts, entry, message in self._ready.get(bucket, ()) if message.entry == entry]
+        return min(times, default=None)
 
     def enter_lease(self, message: HeldMessage, lease: HeldLease, now: int) -> None:
         """Make `message` the next row of `lease`; an expired lease on it ends."""
@@ -206,11 +217,32 @@ class Timeline:
             del self._sessions[other]
         return used.counters
 
+    def _ripe(self, buckets: Sequence[int], now: int) -> Iterator[HeldMessage]:
+        """Take what is due off the heaps, lowest priority first, then oldest."""
+        heads = []
+        for bucket in set(buckets):
+            ready = self._ready.setdefault(bucket, [])
+            while (heap := self._trimmed(bucket)) and heap[0][0] <= now:
+                ts, priority, entry, message = heapq.heappop(heap)
+                heapq.heappush(ready, (priority, ts, entry, message))
+            if _trim(ready):
+                heads.append((*ready[0][:3], ready))
+        heapq.heapify(heads)
+        while heads:
+            _, _, _, ready = heapq.heappop(heads)
+            yield heapq.heappop(ready)[3]
+            if _trim(ready):
+                heapq.heappush(heads, (*ready[0][:3], ready))
+
     def _trimmed(self, bucket: int) -> list[tuple[int, int, int, HeldMessage]]:
-        heap = self._heaps.get(bucket, [])
-        while heap and heap[0][3].entry != heap[0][2]:
-            heapq.heappop(heap)
-        return heap
+        return _trim(self._heaps.get(bucket, []))
+
+
+def _trim(heap: list[tuple[int, int, int, HeldMessage]]) -> list[tuple[int, int, int, HeldMessage]]:
+    """The heap without entries at its top that are no longer valid."""
+    while heap and heap[0][3].entry != heap[0][2]:
+        heapq.heappop(heap)
+    return heap
 
 
 def lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage]) -> LeaseSet:

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from dejaq import limits
 from dejaq.domain.headers import encode_headers
+from dejaq.domain.topic import TopicKind
 from dejaq.testing.conformance.scene import StorageFactory
 from dejaq.testing.pair import BUCKETS, Change, LeasePair, Pair, Plan, Row, Settle
 
@@ -66,10 +67,14 @@ class StorageMachine(RuleBasedStateMachine):
     def _run(self, step: Coroutine[object, object, T]) -> T:
         return self._loop.run_until_complete(step)
 
-    @initialize(limit=st.sampled_from([0, 0, 1, 2]), backoff=st.sampled_from(["", "", "exponential:50ms:1s:0.5"]))
-    def begin(self, limit: int, backoff: str) -> None:
-        """Open both, with a topic that may have a limit of attempts and a wait after a lost lease."""
-        self._run(self._pair.open(max_attempts=limit, expiry_backoff=backoff))
+    @initialize(
+        limit=st.sampled_from([0, 0, 1, 2]),
+        backoff=st.sampled_from(["", "", "exponential:50ms:1s:0.5"]),
+        kind=st.sampled_from([TopicKind.TIMELINE, TopicKind.TIMELINE, TopicKind.PRIORITY]),
+    )
+    def begin(self, limit: int, backoff: str, kind: TopicKind) -> None:
+        """Open both, with a topic of a kind, which may have a limit of attempts and a wait after a lost lease."""
+        self._run(self._pair.open(max_attempts=limit, expiry_backoff=backoff, kind=kind))
 
     def teardown(self) -> None:
         """Close both."""

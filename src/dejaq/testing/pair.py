@@ -11,7 +11,7 @@ from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, RowRange
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message, Status
-from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Filter, Storage
 from dejaq.storage.memory import MemoryStorage
@@ -108,11 +108,13 @@ class Pair:
         self.leases: list[LeasePair] = []
         self.ids: list[str] = []
 
-    async def open(self, *, max_attempts: int = 0, expiry_backoff: str = "") -> None:
+    async def open(
+        self, *, max_attempts: int = 0, expiry_backoff: str = "", kind: TopicKind = TopicKind.TIMELINE
+    ) -> None:
         """Open both, and make the topic and the one for its dead letters."""
         await self._real.open(self.now)
         await self._model.open(self.now)
-        chosen = TopicSettings(buckets=BUCKETS, max_attempts=max_attempts, expiry_backoff=expiry_backoff)
+        chosen = TopicSettings(buckets=BUCKETS, max_attempts=max_attempts, expiry_backoff=expiry_backoff, kind=kind)
         self._topic = replace(self._topic, number=await self._real.next_topic_number(), settings=chosen)
         self._dead = replace(self._dead, number=await self._real.next_topic_number())
         for topic in (self._topic, self._dead):
@@ -243,9 +245,10 @@ class Pair:
         died = [message for message, left in zip(free, still, strict=True) if left is None]
         assert len(died) == real.dead, f"{real.dead} were moved, {[m.id for m in died]} are gone"
         if len(real):
-            check_shape(real, request)
+            check_shape(real, request, by_priority=self._topic.by_priority)
         keys = [*zip(real.ts, priorities_of(real), strict=True), *((m.ts, m.priority) for m in died)]
-        assert sorted(keys) == [(m.ts, m.priority) for m in free[: len(keys)]], "what was leased was not next"
+        keys.sort(key=(lambda key: key[::-1]) if self._topic.by_priority else None)
+        assert keys == [(m.ts, m.priority) for m in free[: len(keys)]], "what was leased was not next"
         numbers = numbers_of(real)
         by_number = [real.ids()[numbers.index(number)] for number in range(len(real))]
         model = await self._model.lease_these(

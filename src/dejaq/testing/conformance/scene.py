@@ -181,7 +181,7 @@ class Scene:
         )
         lease = await self.storage.lease(topic or self.topic, request, self.now)
         if lease is not None and len(lease):
-            check_shape(lease, request)
+            check_shape(lease, request, by_priority=(topic or self.topic).by_priority)
         return lease
 
     async def lease(
@@ -369,7 +369,7 @@ async def settled(answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[R
     return [outcomes[number] for number in asked]
 
 
-def check_shape(lease: LeaseSet, request: LeaseRequest) -> None:
+def check_shape(lease: LeaseSet, request: LeaseRequest, *, by_priority: bool = False) -> None:
     """Every column of a lease set is None or as long as the set, which is sorted and within the request."""
     count = len(lease)
     assert 0 < count <= request.rows_max
@@ -377,7 +377,8 @@ def check_shape(lease: LeaseSet, request: LeaseRequest) -> None:
     assert lease.expires == request.expires
     for column in (lease.ids(), lease.bodies, lease.attempts, lease.priorities, lease.headers, lease.rows):
         assert column is None or len(column) == count
-    keys = list(zip(lease.ts, priorities_of(lease), strict=True))
+    columns = (priorities_of(lease), lease.ts) if by_priority else (lease.ts, priorities_of(lease))
+    keys = list(zip(*columns, strict=True))
     assert keys == sorted(keys), "the rows of a lease are not sorted by time and priority"
     assert sorted(numbers_of(lease)) == list(range(count)), "the rows of a new lease are numbered from 0"
 

@@ -1,0 +1,26 @@
+"""Where a message of the memory store stands among the pages of a browse."""
+
+from __future__ import annotations
+
+from dejaq import limits
+from dejaq.errors import Code, error_of
+from dejaq.storage.memory_timeline import HeldMessage
+
+_TS_BYTES = 8
+
+
+def position_of(message: HeldMessage, *, by_priority: bool) -> bytes:
+    """Sorts as (ts, id) or as (priority, ts, id).
+
+    The last byte tells a natural id from a generated one of the same text.
+    """
+    first = (message.priority - limits.PRIORITY_MIN).to_bytes(4, "big") if by_priority else b""
+    kind = b"\x00" if message.natural else b"\x01"
+    return first + message.ts.to_bytes(_TS_BYTES, "big") + message.id.encode() + kind
+
+
+def check_cursor(cursor: bytes) -> bytes:
+    """The cursor, or INVALID_ARGUMENT when it is none."""
+    if len(cursor) < _TS_BYTES + 2:
+        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that browse gave")
+    return cursor
