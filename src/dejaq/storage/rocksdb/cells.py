@@ -8,12 +8,19 @@ from collections.abc import Iterator
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch, Database
 
+# Above every cell of time: the counts of what is kept in the order of priority, by its time all the same.
+READY_CELLS = 1 << 40
+
 
 class Cells:
-    """How many messages stand in each cell by their own ts (a lease does not move a message here)."""
+    """How many messages stand in each cell by their own ts (a lease does not move a message here).
 
-    def __init__(self, topic: int) -> None:
+    A topic may have two of them, whose records are told apart by `base`.
+    """
+
+    def __init__(self, topic: int, base: int = 0) -> None:
         self._topic = topic
+        self._base = base
         self._counts: dict[int, int] = {}
         # The cells that have messages, in order.
         self._order: list[int] = []
@@ -22,10 +29,11 @@ class Cells:
 
     def load(self, database: Database) -> None:
         """Read every cell of the topic."""
-        prefix = keys.of_topic(keys.CELL, self._topic)
-        for key, value in database.scan(prefix, keys.after(prefix)):
+        start = keys.numbered(keys.CELL, self._topic, self._base)
+        end = keys.numbered(keys.CELL, self._topic, self._base + READY_CELLS)
+        for key, value in database.scan(start, end):
             count = int.from_bytes(value, "big")
-            self._counts[int.from_bytes(key[5:], "big")] = count
+            self._counts[int.from_bytes(key[5:], "big") - self._base] = count
             self.total += count
         self._order = sorted(self._counts)
 
@@ -41,7 +49,7 @@ class Cells:
     def write(self, batch: Batch) -> None:
         """Put every changed cell into the batch."""
         for cell in self._dirty:
-            key = keys.numbered(keys.CELL, self._topic, cell)
+            key = keys.numbered(keys.CELL, self._topic, self._base + cell)
             if self._counts[cell]:
                 batch.put(key, self._counts[cell].to_bytes(8, "big"))
             else:

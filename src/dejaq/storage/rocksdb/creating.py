@@ -15,6 +15,7 @@ from dejaq.storage import ranges
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.prioritising import PriorityImage, cuts
 from dejaq.storage.rocksdb.run import Run
 
 
@@ -46,7 +47,9 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outco
     fresh = ranges.without(count, outcomes.codes)
     if fresh:
         owner = image.owner_number(incoming.owner, batch)
-        if incoming.ids is None:
+        if isinstance(image, PriorityImage):
+            _add_by_priority(image, incoming, entries, fresh, owner, batch)
+        elif incoming.ids is None:
             _add_generated(image, incoming, fresh, owner, now, batch)
         else:
             _add_listed(image, incoming, entries, fresh, owner, now, batch)
@@ -125,6 +128,27 @@ def _add_listed(
             entries=[entries[row] for row in rows],
             due=record.ts[0] <= now,
         )
+
+
+def _add_by_priority(
+    image: PriorityImage,
+    incoming: CreateBatch,
+    entries: Sequence[bytes],
+    stretches: list[RowRange],
+    owner: int,
+    batch: Batch,
+) -> None:
+    """Each priority is a run of its own."""
+    for (bucket, time_slice), rows in cuts(image, incoming, entries, stretches):
+        record = records.Run(owner=incoming.owner)
+        listed: list[bytes] | None = None
+        if incoming.ids is None:
+            record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
+        else:
+            record.ids.extend([incoming.ids[row] for row in rows])
+            listed = [entries[row] for row in rows]
+        _fill(image, record, incoming, rows, batch)
+        image.add_run(batch, bucket, time_slice, owner, record, entries=listed)
 
 
 def _check_ids(image: Image, incoming: CreateBatch, entries: Sequence[bytes], outcomes: Outcomes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dejaq import limits
 from dejaq.domain.batch import IdSpan
@@ -24,7 +25,7 @@ from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
-from dejaq.storage.rocksdb.window import Budget, Free, Lost, Window, load_step
+from dejaq.storage.rocksdb.window import Budget, Free, Lost, Source, Window, load_step
 
 # One step of loading: small enough that the loop is not held up, large enough to be worth a seek.
 _STEP_BYTES = 512 * 1024
@@ -59,6 +60,24 @@ class Draft:
         self.rows.setdefault((bucket, row.ts // keys.SLICE_MS, owner), []).append(row)
 
 
+class Near(Protocol):
+    """The part of a bucket that is in memory, up to `cursor` in the order of run keys."""
+
+    cursor: bytes
+
+    def offer(self, source: Source) -> None:
+        """Have the source's next row considered."""
+
+    def left_on_disk(self, key: bytes) -> None:
+        """Take note of a run that was written behind the cursor."""
+
+    def removed(self, key: bytes) -> None:
+        """Take note of a run that has gone."""
+
+    def retreat(self, key: bytes) -> list[Run]:
+        """Let go of every run from `key` on."""
+
+
 class Image:
     """Everything the store keeps in memory of one topic."""
 
@@ -72,6 +91,8 @@ class Image:
         outbox: Outbox | None,
     ) -> None:
         self.topic = topic
+        # The time of the change that is being made.
+        self.now = 0
         self._outbox = outbox
         self.database = database
         self.cells = Cells(topic.number)
@@ -102,6 +123,15 @@ class Image:
     def outbox(self) -> Outbox | None:
         """Where a change tells what it did; None when nobody wants to know."""
         return self._outbox if self.topic.settings.journal else None
+
+    @property
+    def total(self) -> int:
+        """How many messages there are."""
+        return self.cells.total
+
+    def write_counts(self, batch: Batch) -> None:
+        """Put every changed count into the batch."""
+        self.cells.write(batch)
 
     def close(self) -> None:
         """Give back the memory this topic had."""
@@ -231,8 +261,8 @@ class Image:
             place = key[7:]
             for entry in entries if entries is not None else self._entries(bucket, record.ids):
                 batch.put(entry, place)
-        self.cells.add(time_slice, len(record.ts))
         run = Run(key, record, len(value))
+        self._count(run, run.live, 1)
         if due and not self._budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
         self._enter_window(run)
@@ -241,31 +271,38 @@ class Image:
     def add_rows(self, batch: Batch, draft: Draft) -> None:
         """Write the rows of a draft as new runs of listed ids."""
         for (bucket, time_slice, owner), rows in draft.rows.items():
-            rows.sort(key=lambda row: (row.ts, row.priority))
-            record = records.Run(
-                owner=self.owner_name(owner),
-                ids=[row.id for row in rows],
-                ts=[row.ts for row in rows],
-                bodies=[row.body for row in rows],
-            )
-            if any(row.priority for row in rows):
-                record.priorities.extend([row.priority for row in rows])
-            if any(row.attempts for row in rows):
-                record.attempts.extend([row.attempts for row in rows])
-            if any(row.headers for row in rows):
-                record.headers.extend([row.headers for row in rows])
-            if any(row.apart for row in rows):
-                record.apart.extend([row.apart for row in rows])
-            if any(row.first or row.last for row in rows):
-                record.firsts.extend([row.first for row in rows])
-                record.lasts.extend([row.last for row in rows])
-            self.add_run(batch, bucket, time_slice, owner, record)
+            self.add_run(batch, bucket, time_slice, owner, self.record_of(owner, rows))
+
+    def record_of(self, owner: int, rows: list[Row]) -> records.Run:
+        """A run of listed ids, in order."""
+        rows.sort(key=lambda row: (row.ts, row.priority))
+        record = records.Run(
+            owner=self.owner_name(owner),
+            ids=[row.id for row in rows],
+            ts=[row.ts for row in rows],
+            bodies=[row.body for row in rows],
+        )
+        if any(row.priority for row in rows):
+            record.priorities.extend([row.priority for row in rows])
+        if any(row.attempts for row in rows):
+            record.attempts.extend([row.attempts for row in rows])
+        if any(row.headers for row in rows):
+            record.headers.extend([row.headers for row in rows])
+        if any(row.apart for row in rows):
+            record.apart.extend([row.apart for row in rows])
+        if any(row.first or row.last for row in rows):
+            record.firsts.extend([row.first for row in rows])
+            record.lasts.extend([row.last for row in rows])
+        return record
+
+    def _count(self, run: Run, rows: int, sign: int) -> None:
+        self.cells.add(run.slice, sign * rows.bit_count())
 
     def remove_rows(self, batch: Batch, run: Run, mask: int, *, keep_bodies: bool = False) -> None:
         """Take live rows out of a run; the run goes with its last row."""
         topic = self.topic.number
         record = run.record
-        self.cells.add(run.slice, -mask.bit_count())
+        self._count(run, mask, -1)
         if not record.session:
             for start, end in masks.ranges(mask):
                 for entry in self._entries(run.bucket, record.ids[start:end]):
@@ -286,7 +323,7 @@ class Image:
         if record.session:
             batch.delete(keys.directory(topic, run.bucket, record.session, record.first))
         self._unregister(run)
-        self.window(run.bucket).removed(run.key)
+        self.home_of(run).removed(run.key)
 
     def row(self, run: Run, row: int, *, ts: int, attempts: int) -> Row:
         """A row of a run, to be put into another at `ts`."""
@@ -335,7 +372,7 @@ class Image:
         """Make rows of a run free again."""
         run.free |= mask & run.live
         if run.in_window:
-            self.window(run.bucket).offer(Free(run))
+            self.offer_free(run)
 
     # Ids
 
@@ -426,6 +463,10 @@ class Image:
                 lease.reported.add(expires)
                 self.write_terms(batch, lease)
 
+    def offer_free(self, run: Run) -> None:
+        """Have the free rows of a run considered again."""
+        self.window(run.bucket).offer(Free(run))
+
     def offer_lost(self, lease: Lease, expires: int) -> None:
         """Have the rows of a lease that ended then considered again."""
         for part in lease.parts:
@@ -496,28 +537,40 @@ class Image:
 
     # Memory
 
+    def home_of(self, run: Run) -> Near:
+        """The part of its bucket that a run is kept in."""
+        return self.window(run.bucket)
+
+    def keeps(self, run: Run) -> bool:
+        """Whether this is the object of the run that is kept."""
+        return self._runs.get(run.key) is run
+
     def _enter_window(self, run: Run) -> None:
-        window = self.window(run.bucket)
+        window = self.home_of(run)
         if run.key >= window.cursor:
             window.left_on_disk(run.key)
         elif self._budget.spent:
-            for dropped in window.retreat(run.key):
-                dropped.in_window = False
-                if not self.leases.on_run(dropped.key):
-                    self._unregister(dropped)
+            self._let_go(window.retreat(run.key))
         else:
             self._register(run)
             run.in_window = True
             window.offer(Free(run))
 
-    def _read_runs(self, start: bytes, end: bytes) -> tuple[list[Run], bool]:
+    def _let_go(self, dropped: Sequence[Run]) -> None:
+        """Keep runs no longer that left a window."""
+        for run in dropped:
+            run.in_window = False
+            if not self.leases.on_run(run.key):
+                self._unregister(run)
+
+    def _read_runs(self, start: bytes, end: bytes, runs_max: int = _STEP_RUNS) -> tuple[list[Run], bool]:
         """The next runs from `start`, a step's worth, and whether that is all before `end`."""
         items: list[tuple[bytes, bytes]] = []
         size = 0
         for item in self.database.scan(start, end):
             items.append(item)
             size += len(item[1])
-            if size >= _STEP_BYTES or len(items) >= _STEP_RUNS:
+            if size >= _STEP_BYTES or len(items) >= runs_max:
                 break
         if not items:
             return [], True
@@ -530,7 +583,7 @@ class Image:
                 run = Run.parse(key, value, gone.get(key[1:], 0), self.leases.leased_rows(key))
                 self._register(run)
             runs.append(run)
-        return runs, size < _STEP_BYTES and len(items) < _STEP_RUNS
+        return runs, size < _STEP_BYTES and len(items) < runs_max
 
     def _register(self, run: Run) -> None:
         if run.key not in self._runs:

@@ -14,16 +14,22 @@
     b topic number                        body that is stored apart
     j sequence                            journal: what one change did
 
-`slice` is ts // SLICE_MS. What follows `topic` in a run's key is its *place*, by which other records name it.
+`slice` is ts // SLICE_MS; or, of what was due when it was written to a topic by priority, READY_SLICE and the priority.
+What follows `topic` in a run's key is its *place*, by which other records name it.
 """
 
 from __future__ import annotations
 
 import struct
 
+from dejaq import limits
+
 SLICE_MS = 10_000
 # Counters are kept per cell, a whole number of slices, so that a run lies in exactly one.
 CELL_MS = 60_000
+
+# Above every slice of time: from here on a slice is a priority.
+READY_SLICE = 1 << 40
 
 META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
 JOURNAL = b"j"
@@ -68,6 +74,21 @@ def run(topic: int, bucket: int, time_slice: int, number: int, owner: int) -> by
 def slice_start(topic: int, bucket: int, time_slice: int) -> bytes:
     """Where the runs of a slice begin."""
     return _BUCKET.pack(RUN, topic, bucket) + time_slice.to_bytes(8, "big")
+
+
+def ready_slice(priority: int) -> int:
+    """The slice of what is due and has this priority."""
+    return READY_SLICE + priority - limits.PRIORITY_MIN
+
+
+def ready_start(topic: int, bucket: int) -> bytes:
+    """Where the runs of a bucket begin that are in the order of priority."""
+    return slice_start(topic, bucket, READY_SLICE)
+
+
+def ready_end(topic: int, bucket: int) -> bytes:
+    """Where they end."""
+    return after(of_bucket(RUN, topic, bucket))
 
 
 def place(run_key: bytes) -> bytes:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code, error_of
-from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb import keys, masks, prioritising
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.dying import Dead, bury, split
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.run import Key
 from dejaq.storage.rocksdb.window import Allowance, Lost
 
@@ -23,7 +25,12 @@ def lease(image: Image, request: LeaseRequest, now: int, batch: Batch, graves: I
 
     Rows that have had all their leases go to `graves`, where there are any.
     """
-    parts, lost = _take_due(image, request, now, batch)
+    if isinstance(image, PriorityImage):
+        request = replace(request, until=now)
+        _check(now, request, now)
+        parts, lost = prioritising.take(image, request, now, batch)
+    else:
+        parts, lost = _take_due(image, request, now, batch)
     if not parts:
         return None
     dead: list[Dead] = []
@@ -141,7 +148,7 @@ def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
     result.rows = None if whole else numbers
     # Sorting what is sorted costs a tenth of finding its order, and most of it is.
     if numbers is not None and len(pieces) > 1 and (result.priorities or result.ts != sorted(result.ts)):
-        _sort(result, numbers)
+        _sort(result, numbers, by_priority=image.topic.by_priority)
     return result
 
 
@@ -175,12 +182,13 @@ def _numbers(pieces: list[tuple[Part, int, int]]) -> list[int]:
     ]
 
 
-def _sort(result: LeaseSet, numbers: list[int]) -> None:
+def _sort(result: LeaseSet, numbers: list[int], *, by_priority: bool) -> None:
     """Bring rows of several runs into one order; a single run is in order already."""
     if result.priorities is None:
         order = sorted(range(len(result.ts)), key=result.ts.__getitem__)
     else:
-        sort_keys = list(zip(result.ts, result.priorities, strict=True))
+        columns = (result.priorities, result.ts) if by_priority else (result.ts, result.priorities)
+        sort_keys = list(zip(*columns, strict=True))
         order = sorted(range(len(sort_keys)), key=sort_keys.__getitem__)
     if order == list(range(len(order))):
         return
@@ -206,6 +214,8 @@ def leases_of(image: Image, consumer: str, now: int) -> list[LeaseSet]:
 
 def next_ts(image: Image, buckets: Sequence[int]) -> int | None:
     """The earliest time at which something may become due in the buckets."""
+    if isinstance(image, PriorityImage):
+        return image.next_due(buckets)
     times = [] if (end := image.leases.next_end()) is None else [end]
     for bucket in buckets:
         window = image.window(bucket)

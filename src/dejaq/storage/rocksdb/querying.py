@@ -5,16 +5,20 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
+from dejaq import limits
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.run import Run
 
 _CURSOR = struct.Struct(">q")
+_PRIORITY_CURSOR = struct.Struct(">iq")
 _TS_END = 2**62
 
 
@@ -54,7 +58,10 @@ def histogram(image: Image, where: Filter, step: int, now: int) -> list[tuple[in
     low, high = _free_range(where, start, end, now)
     if low < high:
         # With one producer group in the topic, the cells count for it.
-        _tally_free(image, low, high, start, step, owner if image.owner_count > 1 else None, tally)
+        told_by_runs = owner if image.owner_count > 1 else None
+        _tally_free(image, low, high, start, step, told_by_runs, tally)
+        if isinstance(image, PriorityImage):
+            _tally_ready(image, low, high, start, step, told_by_runs, now, tally)
     for ts, run, rows in _leased(image, where, start, end, now):
         if owner is None or run.owner == owner:
             _add(tally, start, step, ts, rows.bit_count())
@@ -91,6 +98,36 @@ def _tally_free(
                 _tally_rows(run, rows & run.rows_between(low, high), start, step, tally, -1)
 
 
+def _tally_ready(
+    image: PriorityImage,
+    low: int,
+    high: int,
+    start: int,
+    step: int,
+    owner: int | None,
+    now: int,
+    tally: dict[int, int],
+) -> None:
+    """Count what is in the order of priority: nothing of it is ahead of its time, so that now cuts no cell.
+
+    A cell that is cut elsewhere needs a look at all of it.
+    """
+    whole: list[tuple[int, int]] = []
+    cut: list[tuple[int, int]] = []
+    for first, behind, count in image.ready_cells.between(low, high):
+        last = min(behind, now + 1) - 1
+        if owner is None and low <= first and last < high and (first - start) // step == (last - start) // step:
+            whole.append((first, count))
+        else:
+            cut.append((max(first, low), min(behind, high)))
+    for first, count in whole:
+        _add(tally, start, step, first, count)
+    for run in image.ready_runs(range(image.topic.settings.buckets)) if cut else ():
+        if owner is None or run.owner == owner:
+            for bottom, top in cut:
+                _tally_rows(run, run.live & run.rows_between(bottom, top), start, step, tally, 1)
+
+
 def _tally_rows(run: Run, rows: int, start: int, step: int, tally: dict[int, int], sign: int) -> None:
     ts = run.record.ts
     for first, end in masks.ranges(rows):
@@ -122,7 +159,9 @@ def _leased(image: Image, where: Filter, start: int, end: int, now: int) -> Iter
 
 
 def browse(image: Image, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-    """One page in order of (ts, id), beginning behind the cursor."""
+    """One page in order of (ts, id), beginning behind the cursor; of a topic by priority, in that order."""
+    if isinstance(image, PriorityImage):
+        return _browse_by_priority(image, where, cursor, limit, now)
     after = _unpack(cursor)
     start = max(where.start, 0, after[0])
     end = min(where.end, _TS_END)
@@ -144,7 +183,62 @@ def browse(image: Image, where: Filter, cursor: bytes | None, limit: int, now: i
             break
     messages = [message(image, run, row) for _, _, _, row, run in found[:limit]]
     more = len(found) > limit
-    return Page(messages, cursor_behind(messages[-1]) if more else None)
+    return Page(messages, _pack(messages[-1]) if more else None)
+
+
+def _browse_by_priority(image: PriorityImage, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
+    """One page in order of (priority, ts, id): what is ready as it lies on disk, the rest sorted for each page."""
+    after = _unpack_priority(cursor)
+    start, end = max(where.start, 0), min(where.end, _TS_END)
+    owner = image.known_owner(where.owner) if where.owner is not None else None
+    if start >= end or (where.owner is not None and owner is None):
+        return Page([], None)
+    low, high = _free_range(where, start, end, now)
+    rest = [
+        (run.sort_key(row)[1], ts, message_id, key, row, run)
+        for ts, message_id, key, row, run in (_free_rows(image, low, high, owner, (-1, "")) if low < high else ())
+    ]
+    rest += [
+        (run.sort_key(row)[1], ts, run.id_at(row), run.key, row, run)
+        for ts, run, rows in _leased(image, where, start, end, now)
+        if owner is None or run.owner == owner
+        for row in masks.rows(rows)
+    ]
+    page = heapq.nsmallest(limit + 1, (entry for entry in rest if entry[:3] > after), key=lambda entry: entry[:5])
+    ready = (_ready_rows(image, bucket, low, high, owner, after) for bucket in range(image.topic.settings.buckets))
+    found = list(islice(heapq.merge(page, *(ready if low < high else ())), limit + 1))
+    messages = [message(image, run, row) for *_, row, run in found[:limit]]
+    return Page(messages, _pack_priority(messages[-1]) if len(found) > limit else None)
+
+
+def _ready_rows(
+    image: PriorityImage, bucket: int, low: int, high: int, owner: int | None, after: tuple[int, int, str]
+) -> Iterator[tuple[int, int, str, bytes, int, Run]]:
+    """The rows of a bucket that are in the order of priority, each priority sorted by (ts, id)."""
+    runs = image.ready_runs((bucket,), max(after[0], limits.PRIORITY_MIN))
+    for _, alike in groupby(runs, key=lambda run: run.slice):
+        rows = [
+            (run.sort_key(row)[1], run.record.ts[row], run.id_at(row), run.key, row, run)
+            for run in alike
+            if owner is None or run.owner == owner
+            for row in masks.rows(run.free & run.rows_between(low, high))
+        ]
+        rows.sort(key=lambda entry: entry[:5])
+        yield from (entry for entry in rows if entry[:3] > after)
+
+
+def _pack_priority(last: Message) -> bytes:
+    return _PRIORITY_CURSOR.pack(last.priority, last.ts) + last.id.encode()
+
+
+def _unpack_priority(cursor: bytes | None) -> tuple[int, int, str]:
+    if cursor is None:
+        return limits.PRIORITY_MIN - 1, -1, ""
+    try:
+        priority, ts = _PRIORITY_CURSOR.unpack_from(cursor)
+        return priority, ts, cursor[_PRIORITY_CURSOR.size :].decode("ascii")
+    except (struct.error, UnicodeDecodeError):
+        raise error_of(Code.INVALID_ARGUMENT, "the cursor is not one that a page gave") from None
 
 
 def _free_rows(
@@ -163,8 +257,12 @@ def _free_rows(
             yield from (entry for entry in rows if (entry[0], entry[1]) > after)
 
 
-def cursor_behind(last: Message) -> bytes:
+def cursor_behind(last: Message, *, by_priority: bool) -> bytes:
     """Where the page begins that follows a message."""
+    return _pack_priority(last) if by_priority else _pack(last)
+
+
+def _pack(last: Message) -> bytes:
     return _CURSOR.pack(last.ts) + last.id.encode()
 
 

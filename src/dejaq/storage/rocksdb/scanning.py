@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dejaq import limits
 from dejaq.domain.batch import Portion, Stretch
 from dejaq.domain.message import Status, status_of
 from dejaq.storage.base import Filter
@@ -39,7 +40,7 @@ class RocksSnapshot:
 
     def __init__(self, image: Image, view: View, now: int) -> None:
         self.at = now
-        self.count = image.cells.total
+        self.count = image.total
         self._image = image
         self._view = view
         # Leases are few and change their objects; their rows and terms are copied.
@@ -67,15 +68,23 @@ class RocksSnapshot:
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
-        topic = self._image.topic.number
         for bucket in sorted(wanted):
-            start = keys.slice_start(topic, bucket, max(0, where.start) // keys.SLICE_MS)
-            end = keys.slice_start(topic, bucket, min(where.end - 1, 2**62) // keys.SLICE_MS + 1)
-            while start < end:
-                portion, start = self._portion(start, end, where, bodies=bodies)
-                if len(portion):
-                    yield portion
-                await asyncio.sleep(0)
+            for start, end in self._stretches(bucket, where):
+                while start < end:
+                    portion, start = self._portion(start, end, where, bodies=bodies)
+                    if len(portion):
+                        yield portion
+                    await asyncio.sleep(0)
+
+    def _stretches(self, bucket: int, where: Filter) -> list[tuple[bytes, bytes]]:
+        """Where rows of the filter's times may lie; what is in the order of priority is read whole."""
+        topic = self._image.topic
+        first = max(0, where.start) // keys.SLICE_MS
+        last = min(where.end - 1, limits.TS_MS_MAX) // keys.SLICE_MS
+        stretches = [(keys.slice_start(topic.number, bucket, first), keys.slice_start(topic.number, bucket, last + 1))]
+        if topic.by_priority:
+            stretches.append((keys.ready_start(topic.number, bucket), keys.ready_end(topic.number, bucket)))
+        return stretches
 
     def _portion(self, start: bytes, end: bytes, where: Filter, *, bodies: bool) -> tuple[Portion, bytes]:
         """Some runs from `start` on, as columns, and where to go on."""

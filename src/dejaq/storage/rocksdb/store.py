@@ -21,6 +21,7 @@ from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, queryi
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.seen import Seen
 from dejaq.storage.rocksdb.topic_record import read_topic, write_topic
@@ -197,6 +198,8 @@ class RocksStorage:
     async def _commit(self, images: Sequence[Image], now: int, change: Callable[[Batch], Result]) -> Result:
         """Make one change to images, write it, and wait until it is durable."""
         batch = new_batch()
+        for image in images:
+            image.now = now
         try:
             result = change(batch)
         except StoreError as cause:
@@ -221,7 +224,7 @@ class RocksStorage:
     def _write(self, images: Sequence[Image], batch: Batch, now: int) -> asyncio.Future[None] | None:
         """Write what a change has put together, with its record in the journal; None when that is nothing."""
         for image in images:
-            image.cells.write(batch)
+            image.write_counts(batch)
         self._put_record(batch, now)
         return self._committer.write(batch) if len(batch) else None
 
@@ -243,7 +246,8 @@ class RocksStorage:
         return self._number
 
     def _new_image(self, topic: Topic) -> Image:
-        return Image(topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox)
+        make = PriorityImage if topic.by_priority else Image
+        return make(topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox)
 
     def _enter(self, topic: Topic) -> Image:
         image = self._new_image(topic)
@@ -338,6 +342,7 @@ class RocksStorage:
         if not image.topic.settings.expiry_backoff:
             return
         batch = new_batch()
+        image.now = now
         dying.put_back(image, now, batch)
         self._write((image,), batch, now)
 
@@ -558,7 +563,7 @@ class RocksStorage:
             found += [m for m in page.messages if where.fits(m.priority, encode_headers(m.headers))]
             if len(found) > limit:
                 del found[limit:]
-                return Page(found, querying.cursor_behind(found[-1]))
+                return Page(found, querying.cursor_behind(found[-1], by_priority=topic.by_priority))
             if page.cursor is None:
                 return Page(found, None)
             cursor = page.cursor

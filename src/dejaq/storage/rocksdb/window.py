@@ -197,6 +197,10 @@ class Window:
                 heapq.heappush(self._heap, (now_at, next(self._order), source))
         return None
 
+    def pop(self) -> Source:
+        """Take the first source out; there must be one."""
+        return heapq.heappop(self._heap)[2]
+
     def take(self, other: Key | None, until: int, allowance: Allowance) -> tuple[Source, list[Part]]:
         """Rows of the first source, as far as neither another window (`other`) nor another source is before them."""
         _, _, source = heapq.heappop(self._heap)

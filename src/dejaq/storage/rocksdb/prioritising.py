@@ -1,0 +1,228 @@
+"""Topics by priority: how they lie on disk, and how what is next is found among a million messages.
+
+What is due when it is written goes to the *ready* part of its bucket, whose keys are in the order of priority. What is
+ahead of its time lies by time, as on a timeline, and is offered beside the ready part when its time comes; its record
+stays where it is. Every run has one priority, so the head of a run tells where all of it belongs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from dejaq import limits
+from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
+from dejaq.domain.topic import Topic
+from dejaq.storage.outbox import Outbox
+from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.cells import READY_CELLS, Cells
+from dejaq.storage.rocksdb.database import Batch, Database
+from dejaq.storage.rocksdb.image import Draft, Image, Near, Row
+from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.ready import ReadyWindow
+from dejaq.storage.rocksdb.run import Key, Run
+from dejaq.storage.rocksdb.window import Allowance, Budget, Free, Lost, load_step
+
+# How much of what is ready is read at once and kept in memory, over all buckets.
+_STEP_RUNS = 2_048
+_STEP_RUNS_MIN = 32
+_KEPT_RUNS = 16_384
+_KEPT_RUNS_MIN = 128
+_LOAD_STEPS = 8
+
+
+class PriorityImage(Image):
+    """Everything the store keeps in memory of one topic by priority."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        database: Database,
+        *,
+        budget: Budget,
+        number: Callable[[], int],
+        outbox: Outbox | None,
+    ) -> None:
+        super().__init__(topic, database, budget=budget, number=number, outbox=outbox)
+        buckets = topic.settings.buckets
+        self.ready_cells = Cells(topic.number, READY_CELLS)
+        self._ready: dict[int, ReadyWindow] = {}
+        self._step_runs = max(_STEP_RUNS_MIN, min(_STEP_RUNS // buckets, 512))
+        self._kept_runs = max(_KEPT_RUNS_MIN, _KEPT_RUNS // buckets)
+
+    def load(self) -> None:
+        """Read the counts of what is ready, and the rest."""
+        self.ready_cells.load(self.database)
+        super().load()
+
+    @property
+    def total(self) -> int:
+        """How many messages there are."""
+        return self.cells.total + self.ready_cells.total
+
+    def write_counts(self, batch: Batch) -> None:
+        """Put every changed count into the batch."""
+        super().write_counts(batch)
+        self.ready_cells.write(batch)
+
+    def _count(self, run: Run, rows: int, sign: int) -> None:
+        if not _is_ready(run):
+            super()._count(run, rows, sign)
+            return
+        ts = run.record.ts
+        for start, end in masks.ranges(rows):
+            for at in ts[start:end]:
+                self.ready_cells.add(at // keys.SLICE_MS, sign)
+
+    def slice_for(self, ts: int, priority: int) -> int:
+        """Where a row belongs that is written now."""
+        return keys.ready_slice(priority) if ts <= self.now else ts // keys.SLICE_MS
+
+    def add_rows(self, batch: Batch, draft: Draft) -> None:
+        """Write the rows of a draft as runs of one priority."""
+        cuts: dict[tuple[int, int, int, int], list[Row]] = {}
+        for (bucket, _, owner), rows in draft.rows.items():
+            for row in rows:
+                place = (bucket, self.slice_for(row.ts, row.priority), owner, row.priority)
+                cuts.setdefault(place, []).append(row)
+        for (bucket, time_slice, owner, _), rows in cuts.items():
+            self.add_run(batch, bucket, time_slice, owner, self.record_of(owner, rows))
+
+    # What is near
+
+    def ready(self, bucket: int) -> ReadyWindow:
+        """What is due in a bucket."""
+        window = self._ready.get(bucket)
+        if window is None:
+            window = self._ready[bucket] = ReadyWindow(self.topic.number, bucket, self.keeps)
+        return window
+
+    def home_of(self, run: Run) -> Near:
+        """The part of its bucket that a run is kept in."""
+        return self.ready(run.bucket) if _is_ready(run) else self.window(run.bucket)
+
+    def offer_free(self, run: Run) -> None:
+        """Have the free rows of a run considered again; what is given back was due."""
+        self.ready(run.bucket).offer(Free(run))
+
+    def offer_lost(self, lease: Lease, expires: int) -> None:
+        """Have the rows of a lease that ended then considered again."""
+        for part in lease.parts:
+            self.ready(part.run.bucket).offer(Lost(lease, part, expires))
+
+    def _enter_window(self, run: Run) -> None:
+        super()._enter_window(run)
+        if _is_ready(run):
+            ready = self.ready(run.bucket)
+            excess = ready.excess(self._kept_runs)
+            if excess is not None:
+                self._let_go(ready.retreat(excess))
+
+    def head(self, bucket: int, now: int) -> Key | None:
+        """(priority, ts) of the next row that is due in a bucket, brought into memory with all of its priority."""
+        self._ripen(bucket, now)
+        ready = self.ready(bucket)
+        steps = 0
+        while True:
+            head = ready.head()
+            if head is not None and head[1] > now:
+                # Part of a run that is kept by time, and not due yet; or the clock went back.
+                self.window(bucket).offer(ready.pop())
+                continue
+            if head is not None and (steps >= _LOAD_STEPS or ready.reaches(head[0])):
+                return head
+            if not ready.load_step(self._read_ready):
+                return head
+            steps += 1
+
+    def _ripen(self, bucket: int, now: int) -> None:
+        """Offer what has come due of the part that is kept by time."""
+        window = self.window(bucket)
+        while load_step(window, self._read_runs, now):
+            pass
+        while (head := window.head()) is not None and head[0] <= now:
+            self.ready(bucket).offer(window.pop())
+
+    def _read_ready(self, start: bytes, end: bytes) -> tuple[list[Run], bool]:
+        return self._read_runs(start, end, self._step_runs)
+
+    def next_due(self, buckets: Sequence[int]) -> int | None:
+        """A time before which nothing becomes due; 0 while something is."""
+        times = [] if (end := self.leases.next_end()) is None else [end]
+        for bucket in buckets:
+            ready = self.ready(bucket)
+            if ready.head() is not None or ready.has_unread(self.database.first_key):
+                return 0
+            window = self.window(bucket)
+            head = window.head()
+            if head is not None:
+                times.append(head[0])
+            unloaded = window.next_unloaded(self.database.first_key)
+            if unloaded is not None and unloaded < keys.READY_SLICE * keys.SLICE_MS:
+                times.append(unloaded)
+        return min(times, default=None)
+
+    def ready_runs(self, buckets: Sequence[int], first: int = limits.PRIORITY_MIN) -> Iterator[Run]:
+        """Every ready run of the buckets, of this priority and above, bucket by bucket in order."""
+        for bucket in buckets:
+            start = keys.slice_start(self.topic.number, bucket, keys.ready_slice(first))
+            for key in self.database.scan_keys(start, keys.ready_end(self.topic.number, bucket)):
+                yield self.run_at(keys.place(key))
+
+
+def _is_ready(run: Run) -> bool:
+    return run.slice >= keys.READY_SLICE
+
+
+def take(image: PriorityImage, request: LeaseRequest, now: int, batch: Batch) -> tuple[list[Part], list[Lease]]:
+    """Take due rows, lowest priority first across the buckets; and the lost leases that gave some."""
+    image.lapse(now, batch)
+    heads = [(head, bucket) for bucket in request.buckets if (head := image.head(bucket, now)) is not None]
+    heapq.heapify(heads)
+    parts: list[Part] = []
+    lost: dict[int, Lease] = {}
+    allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
+    while heads and not allowance.spent:
+        _, bucket = heapq.heappop(heads)
+        source, taken = image.ready(bucket).take(heads[0][0] if heads else None, now, allowance)
+        if not taken:
+            break
+        parts += taken
+        if isinstance(source, Lost):
+            lost[source.lease.id] = source.lease
+        head = image.head(bucket, now)
+        if head is not None:
+            heapq.heappush(heads, (head, bucket))
+    return parts, list(lost.values())
+
+
+def cuts(
+    image: PriorityImage, incoming: CreateBatch, entries: Sequence[bytes], stretches: list[RowRange]
+) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
+    """(bucket, slice) and the rows of each run: generated ids as they follow each other, listed ones by age."""
+    ts = incoming.ts
+    priorities = incoming.priorities or [0] * len(ts)
+    rows = (row for start, end in stretches for row in range(start, end))
+    if incoming.ids is None:
+        # A gap in the counters ends a run as another place does.
+        places = groupby(rows, key=lambda row: (image.slice_for(ts[row], priorities[row]), priorities[row]))
+        for (time_slice, _), alike in places:
+            for stretch in _consecutive(list(alike)):
+                yield (incoming.bucket, time_slice), stretch
+        return
+    by_place: dict[tuple[bytes, int, int], list[int]] = {}
+    for row in rows:
+        place = (entries[row][keys.BUCKET_BYTES], image.slice_for(ts[row], priorities[row]), priorities[row])
+        by_place.setdefault(place, []).append(row)
+    for (bucket, time_slice, _), chosen in by_place.items():
+        chosen.sort(key=ts.__getitem__)
+        yield (int.from_bytes(bucket, "big"), time_slice), chosen
+
+
+def _consecutive(rows: list[int]) -> Iterator[range]:
+    start = 0
+    for place in range(1, len(rows) + 1):
+        if place == len(rows) or rows[place] != rows[place - 1] + 1:
+            yield range(rows[start], rows[place - 1] + 1)
+            start = place
