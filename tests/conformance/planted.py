@@ -291,6 +291,27 @@ class NoBackoff(Around):
             await self.inner.put_topic(topic)
 
 
+class ForgottenPriority(Around):
+    """What is released has the priority of everything else."""
+
+    async def release(self, topic: Topic, lease_id: int, consumer: str, rows: Any, ts: Any, now: int) -> Outcomes:
+        held = [one for one in await self.inner.leases_of(topic, consumer, now) if one.lease_id == lease_id]
+        outcomes = await self.inner.release(topic, lease_id, consumer, rows, ts, now)
+        for lease in held:
+            for message in await self.inner.get(topic, lease.ids(), now):
+                if message is not None and not message.lock_consumer:
+                    edits = Edits([message.id], priorities=[0])
+                    await self.inner.edit(topic, message.producer_group, edits, now)
+        return outcomes
+
+
+class IgnoredPriorities(Around):
+    """A topic by priority takes every message for an ordinary one."""
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        return await self.inner.create(topic, replace(batch, priorities=None) if topic.by_priority else batch, now)
+
+
 # Each bug, a check that finds it, and whether the model can see it.
 BUGS: dict[type[Around], tuple[str, bool]] = {
     NoVersionCheck: ("settle.a_stale_holder_is_fenced_off", True),
@@ -319,6 +340,8 @@ BUGS: dict[type[Around], tuple[str, bool]] = {
     RejectDeletes: ("dead_letters.reject_moves_at_once", True),
     RedriveDrops: ("dead_letters.redrive_meets_conditions", False),
     NoBackoff: ("dead_letters.a_lost_message_waits_for_its_back_off", True),
+    ForgottenPriority: ("priorities.a_release_keeps_the_priority", True),
+    IgnoredPriorities: ("priorities.the_lowest_priority_goes_first", True),
     ReusedNumbers: ("topics.numbers_are_never_used_again", False),
 }
 

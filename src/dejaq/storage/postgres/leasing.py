@@ -113,7 +113,7 @@ async def _bury(change: Change, request: LeaseRequest, limit: int) -> int:
     """Move what is next and was leased too often to the dead-letter topic; how many."""
     assert request.dead_letter is not None
     dead = await change.link.fetch(
-        "take_exhausted",
+        "take_exhausted_by_priority" if change.topic.by_priority else "take_exhausted",
         change.topic.number,
         places_of(change.topic, request.buckets),
         max(request.until, change.now),
@@ -133,11 +133,12 @@ async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int
     """Take rows until there are enough or no more, looking at more of each bucket where one has many."""
     buckets = places_of(change.topic, request.buckets)
     share = _share(request)
+    order = ("priority", "due_ts") if change.topic.by_priority else ("due_ts", "priority")
     taken: list[asyncpg.Record] = []
     size, version = 0, None
     while len(taken) < rows_max and size < request.bytes_max:
         records = await change.link.fetch(
-            "lease",
+            "lease_by_priority" if change.topic.by_priority else "lease",
             change.topic.number,
             buckets,
             max(request.until, change.now),
@@ -152,7 +153,7 @@ async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int
         )
         if not records:
             break
-        records.sort(key=itemgetter("due_ts", "priority", "id"))
+        records.sort(key=itemgetter(*order, "id"))
         taken += records
         size += sum([record["size"] for record in records])
         version = records[0]["version"]

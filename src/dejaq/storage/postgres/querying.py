@@ -19,6 +19,7 @@ from dejaq.storage.postgres.keys import MARK, candidates, id_of
 
 BUCKETS_MASK = (1 << BUCKET_BITS) - 1
 _TS_BYTES = 8
+_PRIORITY_BYTES = 4
 
 
 def message_of(topic: Topic, record: asyncpg.Record) -> Message:
@@ -104,16 +105,19 @@ def _summed(counts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-    """One page, in order of (ts, id)."""
+    """One page, in order of (ts, id), or of (priority, ts, id)."""
     start, end, held = bounds(where, now)
-    behind_ts, behind_key = -1, ""
+    behind_priority, behind_ts, behind_key = limits.PRIORITY_MIN, -1, ""
     if cursor is not None:
+        if topic.by_priority:
+            behind_priority = int.from_bytes(cursor[:_PRIORITY_BYTES], "big") + limits.PRIORITY_MIN
+            cursor = cursor[_PRIORITY_BYTES:]
         behind_ts, behind_key = _place(cursor)
-        start = max(start, behind_ts)
+        start = start if topic.by_priority else max(start, behind_ts)
     if start >= end:
         return Page([], None)
     records = await link.fetch(
-        "browse",
+        "browse_by_priority" if topic.by_priority else "browse",
         places_of(topic),
         start,
         end,
@@ -121,11 +125,14 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
         behind_ts,
         behind_key,
         limit + 1,
+        *((behind_priority,) if topic.by_priority else ()),
     )
     page = records[:limit]
     following = None
     if len(records) > limit and page:
         following = page[-1]["ts"].to_bytes(_TS_BYTES, "big") + page[-1]["id"].encode()
+        if topic.by_priority:
+            following = (page[-1]["priority"] - limits.PRIORITY_MIN).to_bytes(_PRIORITY_BYTES, "big") + following
     if where.headers:
         page = [record for record in page if where.fits(record["priority"], record["headers"])]
     return Page([message_of(topic, record) for record in page], following)

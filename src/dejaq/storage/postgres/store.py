@@ -6,6 +6,7 @@ import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -228,6 +229,8 @@ class PostgresStorage:
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is due. Calls for the same buckets take turns, so that none takes what another just skips."""
         self._database.check_working()
+        if topic.by_priority:
+            request = replace(request, until=now)
         if not leasing.allowed(request, now):
             return None
         async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dejaq import limits
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Status
-from dejaq.domain.topic import TopicState
+from dejaq.domain.topic import TopicKind, TopicState
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Filter
 from dejaq.testing.conformance.scene import (
@@ -300,3 +300,24 @@ async def a_back_off_survives(scene: Scene) -> None:
     assert await scene.try_lease() is None
     scene.advance(1)
     assert (await scene.lease()).ids() == ["n"]
+
+
+async def priorities_survive(scene: Scene) -> None:
+    """A topic by priority keeps its order, its leases and its counts over a restart."""
+    scene.topic = await scene.new_topic("urgent", kind=TopicKind.PRIORITY)
+    for number, priority in enumerate([5, -5, 0, 2_000_000_000, -2_000_000_000]):
+        await scene.put(f"n{number}", -number, priority=priority)
+    await scene.put("waiting", 1_000, priority=-9)
+    (generated,) = await scene.generate([0])
+    held = await scene.lease(rows_max=1)
+    assert held.ids() == ["n4"]
+    await scene.restart()
+    assert await scene.statuses() == (5, 1, 1)
+    scene.advance(1_000)
+    order: list[str] = []
+    while (lease := await scene.try_lease(rows_max=1)) is not None:
+        order += lease.ids()
+        await scene.restart()
+    assert order == ["waiting", "n1", "n2", generated, "n0", "n3"]
+    assert await scene.delete(held) == [Code.OK]
+    assert await scene.count() == 6
