@@ -6,6 +6,7 @@
     │   │                       INVALID_HEADERS INVALID_LEASE INVALID_TOPIC INVALID_SETTING
     │   │                       DUPLICATE_IN_BATCH
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
+    │                       BODY_UNREADABLE
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING
     │   ├── TopicExists         TOPIC_EXISTS
@@ -55,6 +56,7 @@ class Code(IntEnum):
     BODY_TOO_LARGE = 20
     BATCH_TOO_LARGE = 21
     LIMIT_EXCEEDED = 22
+    BODY_UNREADABLE = 23
     ID_TAKEN = 30
     LEASED = 31
     LEASE_LOST = 32
@@ -105,6 +107,7 @@ MEANINGS: dict[Code, str] = {
     Code.BODY_TOO_LARGE: "The body is larger than the topic's max_body.",
     Code.BATCH_TOO_LARGE: "The batch has more items or bytes than the limit; split it.",
     Code.LIMIT_EXCEEDED: "A limit of the broker is reached; try again when there is room.",
+    Code.BODY_UNREADABLE: "The compressed body is damaged, or larger than what is unpacked; see `raw_body`.",
     Code.ID_TAKEN: "Another message with this id is there; choose another id, or edit that message.",
     Code.LEASED: "A consumer holds a live lease on the message; try again when it ends.",
     Code.LEASE_LOST: "The lease has expired or is held by another; drop the message, it is delivered again.",
@@ -275,7 +278,7 @@ class InternalError(DejaqError):
 
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19)),
-    (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 22)),
+    (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
     (Conflict, frozenset(c for c in Code if 30 <= c <= 35)),
     (Missing, frozenset(c for c in Code if 40 <= c <= 42)),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),

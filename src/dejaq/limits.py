@@ -15,6 +15,8 @@ PRIORITY_MAX = 2**31 - 1
 BODY_BYTES_MAX = 1024 * 1024
 # Bodies above this are stored apart from the timeline, so that a move or release never copies them.
 INLINE_BODY_BYTES_MAX = 16 * 1024
+# The largest body that a compressed one may unpack to.
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 HEADERS_COUNT_MAX = 32
 HEADERS_BYTES_MAX = 4096
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -50,7 +51,7 @@ def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBat
         _numbers(list(scan.attempts), count),
         _repeated([stretch.group for stretch in scan.stretches], counts),
         _headers(list(scan.headers), count),
-        pa.array(list(scan.bodies), pa.binary()) if scan.bodies else pa.nulls(count, pa.binary()),
+        pa.array(list(map(shown, scan.bodies)), pa.binary()) if scan.bodies else pa.nulls(count, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 

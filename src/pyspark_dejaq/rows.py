@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegralType, MapType, StringType, StructType, TimestampType
 
 from dejaq import limits
+from dejaq.domain.bodies import sealed_column
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession, valid_id
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -76,7 +77,7 @@ class Rows:
                     session=session.pack(),
                     ids=self.ids,
                     ts=self.ts,
-                    bodies=self.bodies,
+                    bodies=sealed_column(self.bodies),
                     priorities=self.priorities if any(self.priorities) else None,
                     headers=self.headers if any(self.headers) else None,
                 )

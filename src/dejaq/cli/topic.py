@@ -50,6 +50,7 @@ def topic() -> None:
 @click.option("--expiry-backoff", metavar="POLICY", help="Wait after a lost lease, such as exponential:1s:5m:0.5")
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @click.option("--client-rate", type=int, metavar="N", help="Messages a second that one client may create or change.")
+@click.option("--compression", type=click.Choice(["none", "zstd"]), help="What is done to bodies on their way in.")
 @pass_invocation
 def create(
     invocation: Invocation,
@@ -65,6 +66,7 @@ def create(
     expiry_backoff: str | None,
     journal: bool | None,
     client_rate: int | None,
+    compression: str | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
     chosen: dict[str, Any] = {
@@ -79,6 +81,7 @@ def create(
         "expiry_backoff": expiry_backoff,
         "journal": journal,
         "client_rate": client_rate,
+        "compression": compression,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}
 

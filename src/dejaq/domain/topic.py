@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
+from dejaq.domain.bodies import Compression
 from dejaq.errors import Code, error_of
 
 _NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
@@ -86,6 +87,11 @@ class TopicSettings:
         metadata={"doc": "How many messages a second one client may create or change; 0 for no limit."},
     )
 
+    compression: Compression = field(
+        default=Compression.NONE,
+        metadata={"doc": "`zstd`: clients compress bodies on their way in. `none`: they do not."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -135,7 +141,11 @@ class TopicSettings:
         return settings
 
 
-_CHOICES: dict[str, type[Durability] | type[TopicKind]] = {"durability": Durability, "kind": TopicKind}
+_CHOICES: dict[str, type[Durability] | type[TopicKind] | type[Compression]] = {
+    "durability": Durability,
+    "kind": TopicKind,
+    "compression": Compression,
+}
 
 
 @dataclass(frozen=True, slots=True)

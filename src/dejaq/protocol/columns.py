@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange
+from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
@@ -210,7 +211,7 @@ def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> lis
             bucket=bucket,
             ts=ts,
             priority=priority,
-            body=body,
+            body=shown(body),
             producer_group=group,
             lock_consumer=consumer,
             version=version,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dejaq import limits
+from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message
 from dejaq.errors import Code
@@ -66,7 +67,7 @@ class Change:
         return (
             message is not None
             and (self.ts is None or message.ts == self.ts[row])
-            and (self.bodies is None or message.body == self.bodies[row])
+            and (self.bodies is None or message.body == shown(self.bodies[row]))
             and (self.priorities is None or message.priority == self.priorities[row])
             and (self.headers is None or dict(message.headers) == decode_headers(self.headers[row]))
         )

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from dejaq import limits
+from dejaq.domain.bodies import opened, opened_column
 from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.headers import decode_headers
 from dejaq.errors import Code, error_of
@@ -32,9 +33,10 @@ class Held:
 class Lease:
     """One message that this consumer alone has until `expires`. Settle it: delete, or release it to a later time."""
 
-    __slots__ = ("_clock", "_delivery", "_handed_us", "_index", "_settler")
+    __slots__ = ("_body", "_clock", "_delivery", "_handed_us", "_index", "_settler")
 
     def __init__(self, portion: Portion, index: int, settler: Settler, clock: BrokerClock) -> None:
+        self._body: bytes | None = None
         self._delivery = portion.delivery
         self._handed_us = portion.handed_us
         self._index = index
@@ -58,7 +60,14 @@ class Lease:
 
     @property
     def body(self) -> bytes:
-        """What the producer sent."""
+        """What the producer sent. Raises BODY_UNREADABLE when it was compressed and cannot be unpacked."""
+        if self._body is None:
+            self._body = opened(self.raw_body)
+        return self._body
+
+    @property
+    def raw_body(self) -> bytes:
+        """What is stored, packed or not."""
         return self._delivery.columns.bodies[self._index]
 
     @property
@@ -138,7 +147,7 @@ class Lease:
             raise error_of(code, details=self.id)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.id} of {self.at.isoformat()}, {len(self.body)} bytes>"
+        return f"<Lease {self.id} of {self.at.isoformat()}, {len(self.raw_body)} bytes>"
 
 
 class Batch:
@@ -183,8 +192,8 @@ class Batch:
 
     @property
     def bodies(self) -> list[bytes]:
-        """The bodies."""
-        return [body for p in self._portions for body in _cut(p.delivery.columns.bodies, p.index)]
+        """What the producers sent. Raises BODY_UNREADABLE when one was compressed and cannot be unpacked."""
+        return [body for p in self._portions for body in opened_column(_cut(p.delivery.columns.bodies, p.index))]
 
     @property
     def ts(self) -> list[int]:

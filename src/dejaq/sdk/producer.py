@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from dejaq import limits
+from dejaq.domain.bodies import Compression, sealed, sealed_column
 from dejaq.domain.ids import valid_id
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.transport import Transport
@@ -57,6 +58,7 @@ class Producer:
         self.topic = topic
         self.group = group
         self._timeout = settings.timeout
+        self._compression = Compression.NONE
         self._numbering = Numbering(settings.clock, random)
         self._connection = Connection(
             seeds,
@@ -79,6 +81,7 @@ class Producer:
             self._timeout,
         )
         self._numbering.buckets = described.topic.settings.buckets
+        self._compression = Compression(described.topic.settings.compression or Compression.NONE)
         frame = self._connection.frame()
         frame.producer.topic = self.topic
         frame.producer.group = self.group
@@ -120,7 +123,7 @@ class Producer:
         content of an earlier one succeeds and changes nothing. Sends of one moment travel together. A send that is
         cancelled may have been done.
         """
-        body = as_body(body)
+        body = sealed(as_body(body), self._compression)
         ts = resolve(at, delay, self._clock.now_us())
         if not 0 <= ts <= limits.TS_MS_MAX:
             raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
@@ -147,7 +150,7 @@ class Producer:
         Times, priorities and headers are one value for all or one a message. More than one batch can hold is split;
         raises when no part of it was answered, and otherwise says INDEFINITE or NO_BROKER for the part that was not.
         """
-        column = body_column(bodies)
+        column = sealed_column(body_column(bodies), self._compression)
         count = len(column)
         outgoing = Outgoing(
             ts=resolve_column(at, delay, count=count, now_us=self._clock.now_us()),
@@ -231,7 +234,7 @@ class Producer:
         change = Change(
             ids=[id],
             ts=None if ts is None else [ts],
-            bodies=None if body is None else [as_body(body)],
+            bodies=None if body is None else [sealed(as_body(body), self._compression)],
             priorities=None if priority is None else [priority],
             headers=None if headers is None else [encoded_headers(headers)],
             versions=None if version is None else [version],
@@ -264,7 +267,7 @@ class Producer:
         change = Change(
             ids=listed,
             ts=resolve_column(at, delay, count=len(listed), now_us=self._clock.now_us()) if timed else None,
-            bodies=None if bodies is None else [as_body(body) for body in bodies],
+            bodies=None if bodies is None else sealed_column(body_column(bodies), self._compression),
             priorities=priorities,
             headers=None if headers is None else [encoded_headers(one) for one in headers],
             versions=versions,

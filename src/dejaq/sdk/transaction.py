@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dejaq import limits
+from dejaq.domain.bodies import sealed
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession
 from dejaq.errors import MEANINGS, Code, DejaqError, Indefinite, NoBroker, error_of
 from dejaq.protocol.columns import code_from_proto
@@ -158,7 +159,11 @@ class Transaction:
         encoded = encoded_headers(headers)
         ts = self._time(at, delay)
         row = Outgoing(
-            ts=[ts], bodies=[as_body(body)], ids=id_column([message_id], 1), priorities=[priority], headers=[encoded]
+            ts=[ts],
+            bodies=[sealed(as_body(body))],
+            ids=id_column([message_id], 1),
+            priorities=[priority],
+            headers=[encoded],
         )
         for code in refusals(row).values():
             raise error_of(code, details=message_id)
@@ -202,7 +207,7 @@ class Transaction:
         if at is not None or delay is not None:
             edit.ts.append(self._time(at, delay))
         if body is not None:
-            edit.bodies.append(as_body(body))
+            edit.bodies.append(sealed(as_body(body)))
         if priority is not None:
             edit.priorities.append(priority)
         if headers is not None:

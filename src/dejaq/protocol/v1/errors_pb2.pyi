@@ -24,6 +24,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BODY_TOO_LARGE: _ClassVar[Code]
     BATCH_TOO_LARGE: _ClassVar[Code]
     LIMIT_EXCEEDED: _ClassVar[Code]
+    BODY_UNREADABLE: _ClassVar[Code]
     ID_TAKEN: _ClassVar[Code]
     LEASED: _ClassVar[Code]
     LEASE_LOST: _ClassVar[Code]
@@ -66,6 +67,7 @@ DUPLICATE_IN_BATCH: Code
 BODY_TOO_LARGE: Code
 BATCH_TOO_LARGE: Code
 LIMIT_EXCEEDED: Code
+BODY_UNREADABLE: Code
 ID_TAKEN: Code
 LEASED: Code
 LEASE_LOST: Code

@@ -101,7 +101,7 @@ class PingResponse(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate")
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class TopicSettings(_message.Message):
     DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_BACKOFF_FIELD_NUMBER: _ClassVar[int]
     CLIENT_RATE_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     buckets: int
     max_future_ms: int
     max_lease_ms: int
@@ -124,7 +125,8 @@ class TopicSettings(_message.Message):
     dead_letter: str
     expiry_backoff: str
     client_rate: int
-    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ...) -> None: ...
+    compression: str
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers")
