@@ -11,7 +11,7 @@ from pyspark_dejaq.journal import EVENT_SCHEMA, JournalStreamReader
 from pyspark_dejaq.options import OptionError, Options
 from pyspark_dejaq.reading import FilteringReader, PendingReader
 from pyspark_dejaq.rows import check_schema
-from pyspark_dejaq.writing import BatchWriter, StreamWriter
+from pyspark_dejaq.writing import BatchWriter, StreamWriter, check_topic
 
 
 class DefaultSource(DataSource):
@@ -57,6 +57,7 @@ class DefaultSource(DataSource):
         if overwrite:
             raise OptionError("format dejaq only appends: a timeline is changed by operation=move or cancel")
         if options.mode == "collect":
-            options.need("bad_rows_path")
+            options.need("badRowsPath")
         check_schema(schema, options.operation)
+        check_topic(options)
         return options

@@ -36,20 +36,21 @@ _SHIFTS = np.arange(28, -1, -4, dtype=np.uint32)
 
 def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
     """One portion of a snapshot taken at `at`."""
-    count = len(scan.ts)
-    counts = np.array([stretch.span.count for stretch in scan.stretches], dtype=np.int64)
+    count, stretches = len(scan.ts), list(scan.stretches)
+    counts = np.array([stretch.span.count for stretch in stretches], dtype=np.int64)
     ts = np.fromiter(scan.ts, dtype=np.int64, count=count)
-    held = np.repeat(np.array([bool(stretch.consumer) for stretch in scan.stretches]), counts)
+    held = np.repeat(np.array([bool(stretch.consumer) for stretch in stretches]), counts)
     columns = [
-        _ids(scan),
+        # Ids that are all listed need not be gone through stretch by stretch.
+        pa.array(scan.ids, pa.string()) if len(scan.ids) == count else _ids(scan),
         pa.repeat(pa.scalar(topic), count),
-        pa.array(np.repeat(np.array([s.bucket for s in scan.stretches], dtype=np.int32), counts)),
+        pa.array(np.repeat(np.array([s.bucket for s in stretches], dtype=np.int32), counts)),
         pa.array(ts),
         pa.array(ts * 1_000).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
         _statuses(ts, held, at),
         _numbers(list(scan.priorities), count),
         _numbers(list(scan.attempts), count),
-        _repeated([stretch.group for stretch in scan.stretches], counts),
+        _repeated([stretch.group for stretch in stretches], counts),
         _headers(list(scan.headers), count),
         pa.array(list(map(shown, scan.bodies)), pa.binary()) if scan.bodies else pa.nulls(count, pa.binary()),
     ]
@@ -57,14 +58,15 @@ def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBat
 
 
 def _ids(scan: carrier.ScanColumns) -> pa.Array:
-    listed = iter(scan.ids)
+    listed, place = pa.array(scan.ids, pa.string()), 0
     parts: list[pa.Array] = []
     for stretch in scan.stretches:
         span = stretch.span
         if span.prefix:
             parts.append(generated_ids(span.prefix, span.first, span.count))
         else:
-            parts.append(pa.array([next(listed) for _ in range(span.count)], pa.string()))
+            parts.append(listed.slice(place, span.count))
+            place += span.count
     return pa.concat_arrays(parts) if len(parts) != 1 else parts[0]
 
 
@@ -91,12 +93,14 @@ def _numbers(values: list[int], count: int) -> pa.Array:
 
 def _repeated(values: list[str], counts: np.ndarray) -> pa.Array:
     names = sorted(set(values))
-    places = np.array([names.index(value) for value in values], dtype=np.int32)
+    numbers = {name: number for number, name in enumerate(names)}
+    places = np.array([numbers[value] for value in values], dtype=np.int32)
     index = pa.array(np.repeat(places, counts))
     return pa.DictionaryArray.from_arrays(index, pa.array(names, pa.string())).cast(pa.string())
 
 
 def _headers(values: list[bytes], count: int) -> pa.Array:
     if not values:
-        return pa.array([[]] * count, _HEADERS)
+        nothing = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), nothing, nothing)
     return pa.array([list(decode_headers(value).items()) for value in values], _HEADERS)

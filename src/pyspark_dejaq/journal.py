@@ -57,8 +57,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802  Spark's name
-        """Before the first segment that is there, or behind the last."""
-        return self._end() if self._options.starting_offsets == "latest" else {}
+        """Before the first segment that is there, behind the last, or where the option says."""
+        start = self._options.starting_offsets
+        return _sorted(start) if isinstance(start, dict) else self._end() if start == "latest" else {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         """About as many events as the option allows in one micro-batch."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from urllib.parse import unquote, urlparse
 
 from dejaq import limits
 from dejaq.domain.message import Status
@@ -28,6 +30,7 @@ KNOWN = frozenset(
         "operation",
         "mode",
         "badrowspath",
+        "outcomespath",
         "timeout",
         "journal",
         "startingoffsets",
@@ -62,9 +65,11 @@ class Options:
     operation: str = "create"
     mode: str = "failfast"
     bad_rows_path: str = ""
+    outcomes_path: str = ""
     timeout: float = 60.0
     journal: str = ""
-    starting_offsets: str = "earliest"
+    # "earliest", "latest", or the last sequence that is not wanted of each origin.
+    starting_offsets: str | dict[str, int] = "earliest"
     max_per_trigger: int = 0
     fail_on_data_loss: bool = True
 
@@ -92,20 +97,46 @@ class Options:
             min_partitions=_number(values, "minPartitions", cls.min_partitions, low=1, high=limits.BUCKETS_MAX),
             operation=_choice(values, "operation", OPERATIONS),
             mode=_choice(values, "mode", MODES),
-            bad_rows_path=values.get("badrowspath", ""),
+            bad_rows_path=_directory(values, "badRowsPath"),
+            outcomes_path=_directory(values, "outcomesPath"),
             timeout=float(_number(values, "timeout", 60, low=1, high=3_600)),
             journal=values.get("journal", ""),
-            starting_offsets=_choice(values, "startingOffsets", ("earliest", "latest")),
+            starting_offsets=_offsets(values, "startingOffsets"),
             max_per_trigger=_number(values, "maxOffsetsPerTrigger", 0, low=0, high=2**62),
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
         )
 
     def need(self, name: str) -> str:
         """The value of an option that this use cannot do without."""
-        value = self.addresses[0] if name == "dejaq.url" and self.addresses else getattr(self, name, "")
+        value = self.addresses[0] if name == "dejaq.url" and self.addresses else getattr(self, _field(name), "")
         if not value:
             raise OptionError(f"format dejaq needs .option({name!r}, ...) here")
         return str(value)
+
+
+def _field(name: str) -> str:
+    """The field that an option sets: badRowsPath sets bad_rows_path."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _directory(values: Mapping[str, str], name: str) -> str:
+    """A directory that every executor can write: a path, or a file: address."""
+    text = values.get(name.lower(), "")
+    parts = urlparse(text)
+    if parts.scheme not in ("", "file"):
+        raise OptionError(f"{name}={text!r} is not a path of the executors' machines; mount it there")
+    return unquote(parts.path) if parts.scheme else text
+
+
+def _offsets(values: Mapping[str, str], name: str) -> str | dict[str, int]:
+    text = values.get(name.lower(), "earliest")
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        given = json.loads(text)
+        return {str(origin): int(sequence) for origin, sequence in given.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f'{name}={text!r} is not earliest, latest or {{"origin": sequence, ...}}') from None
 
 
 def _time(values: Mapping[str, str], name: str, default: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from dejaq.domain.message import Status
-from dejaq.errors import Indefinite, NoBroker, Unavailable
+from dejaq.errors import DejaqError, Indefinite, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
@@ -83,6 +84,8 @@ class PendingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range of buckets."""
         assert isinstance(partition, BucketRange)
+        if _NOBODY in (partition.statuses, partition.ids):
+            return
         transport = BlockingTransport(partition.address)
         try:
             for status in partition.statuses or ("",):
@@ -94,7 +97,7 @@ class PendingReader(DataSourceReader):
                     filter=where,
                     without_bodies=not partition.include_body,
                 )
-                for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns):
+                for scan in _scanned(transport, request, partition.topic):
                     batch = record_batch(scan, partition.topic, partition.at)
                     if partition.ids:
                         batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
@@ -114,23 +117,73 @@ class FilteringReader(PendingReader):
                 yield pushed
 
     def _take(self, pushed: Filter) -> bool:
-        if isinstance(pushed, EqualTo) and pushed.attribute == ("status",) and pushed.value in set(Status):
-            self._statuses = (str(pushed.value),)
-        elif isinstance(pushed, EqualTo) and pushed.attribute == ("id",):
-            self._ids = (str(pushed.value),)
-        elif isinstance(pushed, In) and pushed.attribute == ("id",):
-            self._ids = tuple(map(str, pushed.value))
-        elif isinstance(pushed, GreaterThanOrEqual) and pushed.attribute == ("ts",):
-            self._start = max(self._start, pushed.value)
-        elif isinstance(pushed, GreaterThan) and pushed.attribute == ("ts",):
-            self._start = max(self._start, pushed.value + 1)
-        elif isinstance(pushed, LessThan) and pushed.attribute == ("ts",):
-            self._end = min(self._end, pushed.value)
-        elif isinstance(pushed, LessThanOrEqual) and pushed.attribute == ("ts",):
-            self._end = min(self._end, pushed.value + 1)
+        name = getattr(pushed, "attribute", ())
+        if name == ("id",) and isinstance(pushed, EqualTo | In):
+            self._ids = _narrowed(self._ids, _listed(pushed))
+        elif name == ("status",) and isinstance(pushed, EqualTo | In) and set(_listed(pushed)) <= set(Status):
+            self._statuses = _narrowed(self._statuses, _listed(pushed))
+        elif name in (("ts",), ("due",)) and isinstance(pushed, _BOUNDS) and _is_moment(pushed.value):
+            self._bound(pushed, _ms_up(pushed.value), exact=_ms_up(pushed.value) == _ms_down(pushed.value))
         else:
             return False
         return True
+
+    def _bound(self, pushed: Filter, at: int, *, exact: bool) -> None:
+        """Narrow the time; `at` is the first millisecond that is not before the value."""
+        after = at + 1 if exact else at
+        if isinstance(pushed, EqualTo):
+            self._start, self._end = max(self._start, at), min(self._end, after)
+        elif isinstance(pushed, GreaterThanOrEqual):
+            self._start = max(self._start, at)
+        elif isinstance(pushed, GreaterThan):
+            self._start = max(self._start, after)
+        elif isinstance(pushed, LessThan):
+            self._end = min(self._end, at)
+        else:
+            self._end = min(self._end, after)
+
+
+_BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+# What no message has: a filter that contradicts another leaves this, since an empty list means all.
+_NOBODY = ("",)
+
+
+def _listed(pushed: EqualTo | In) -> tuple[str, ...]:
+    values = pushed.value if isinstance(pushed, In) else (pushed.value,)
+    return tuple(str(value) for value in values if value is not None)
+
+
+def _narrowed(before: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """What both allow; nothing given before allows everything."""
+    return tuple(value for value in wanted if not before or value in before) or _NOBODY
+
+
+def _is_moment(value: object) -> bool:
+    """Whether a value is a time that needs no time zone to be told."""
+    return isinstance(value, int) or (isinstance(value, datetime) and value.tzinfo is not None)
+
+
+def _micros(value: int | datetime) -> int:
+    return (value - _EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value * 1_000
+
+
+def _ms_up(value: int | datetime) -> int:
+    return -(-_micros(value) // 1_000)
+
+
+def _ms_down(value: int | datetime) -> int:
+    return _micros(value) // 1_000
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _scanned(transport: BlockingTransport, request: carrier.ScanRequest, topic: str) -> Iterator[carrier.ScanColumns]:
+    try:
+        yield from transport.stream("Carrier.Scan", request, carrier.ScanColumns)
+    except DejaqError as error:
+        told = f"reading topic {topic!r} from {transport.address} ended early; run the query again"
+        raise type(error)(told, details=error.message) from None
 
 
 def open_snapshot(options: Options, topic: str) -> tuple[str, carrier.SnapshotResponse]:

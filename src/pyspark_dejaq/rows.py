@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, IntegralType, MapType, StringType, Str
 from dejaq import limits
 from dejaq.domain.bodies import sealed_column
 from dejaq.domain.headers import encode_headers
-from dejaq.domain.ids import ProducerSession, valid_id
+from dejaq.domain.ids import ProducerSession, valid_id, valid_ids
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.options import OptionError
 
@@ -94,6 +94,8 @@ def check_schema(schema: StructType, operation: str) -> None:
     if operation != "cancel" and not {"ts", "due"} & set(names):
         raise OptionError(f"operation={operation} needs a column 'ts' (epoch ms or timestamp) or 'due' (timestamp)")
     for name, kind in names.items():
+        if name == "headers" and kind.simpleString() != "map<string,string>":
+            raise OptionError(f"column 'headers' is {kind.simpleString()}; it must be map<string,string>")
         if name in _TYPES and not isinstance(kind, _TYPES[name]):
             wanted = " or ".join(t.__name__.removesuffix("Type").lower() for t in _TYPES[name])
             raise OptionError(f"column {name!r} is {kind.simpleString()}; it must be {wanted}")
@@ -111,8 +113,7 @@ def rows_of(batch: pa.RecordBatch, operation: str) -> Rows:
     bodies = _bodies(batch) if "body" in names else [b""] * count
     priorities = batch["priority"].to_pylist() if "priority" in names else [0] * count
     headers = batch["headers"].to_pylist() if "headers" in names else [None] * count
-    good = not (None in ids or None in ts or None in bodies or None in priorities) and all(map(valid_id, ids))
-    if good and not any(headers):
+    if _all_good(ids, ts, bodies, priorities) and not any(headers):
         return Rows(ids=ids, ts=ts, bodies=bodies, priorities=priorities, headers=[b""] * count)
     rows = Rows()
     for values in zip(ids, ts, bodies, priorities, headers, strict=True):
@@ -126,6 +127,14 @@ def rows_of(batch: pa.RecordBatch, operation: str) -> Rows:
         rows.priorities.append(values[3] or 0)
         rows.headers.append(encode_headers(dict(values[4])) if values[4] else b"")
     return rows
+
+
+def _all_good(ids: list[str], ts: list[int], bodies: list[bytes], priorities: list[int]) -> bool:
+    """Whether no row needs to be looked at by itself."""
+    if None in ids or None in ts or None in bodies or None in priorities or not ids:
+        return False
+    low, high = limits.PRIORITY_MIN, limits.PRIORITY_MAX
+    return low <= min(priorities) and max(priorities) <= high and valid_ids(ids)
 
 
 def _times(batch: pa.RecordBatch, names: set[str]) -> pa.Array:
@@ -142,7 +151,13 @@ def _bodies(batch: pa.RecordBatch) -> list[bytes]:
     return (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
 
 
-def _fault(message_id: object, ts: object, body: object, priority: object, headers: object) -> str:
+def _fault(
+    message_id: object,
+    ts: object,
+    body: bytes | None,
+    priority: int | None,
+    headers: list[tuple[str, str | None]] | None,
+) -> str:
     if message_id is None:
         return "the id is null"
     if not valid_id(str(message_id)):
@@ -151,4 +166,10 @@ def _fault(message_id: object, ts: object, body: object, priority: object, heade
         return "the time is null"
     if body is None:
         return "the body is null"
+    if len(body) > limits.BODY_BYTES_MAX:
+        return f"the body has {len(body):,} bytes, more than {limits.BODY_BYTES_MAX:,}"
+    if priority is not None and not limits.PRIORITY_MIN <= priority <= limits.PRIORITY_MAX:
+        return f"the priority {priority} is not within {limits.PRIORITY_MIN} to {limits.PRIORITY_MAX}"
+    if headers and any(value is None for _, value in headers):
+        return "a header is null"
     return ""

@@ -13,6 +13,8 @@ pytest.register_assert_rewrite("tests.spark.comparing")
 
 from dejaq.pipeline.lake import Lake  # noqa: E402
 from dejaq.pipeline.session import start  # noqa: E402
+from tests.chaos.sizes import size  # noqa: E402
+from tests.spark.standalone import Cluster, standalone  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +35,13 @@ def spark() -> Iterator[SparkSession]:
     session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2"}, brief=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers, for the tests that need more than one machine's Spark."""
+    with standalone(tmp_path_factory.mktemp("cluster"), memory_mb=size("R18_MEMORY_MB", ci=512, full=3_072)) as found:
+        yield found
 
 
 @pytest.fixture

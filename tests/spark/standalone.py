@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,24 +33,35 @@ def environment() -> dict[str, str]:
     """Everything on loopback."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEJAQ_", "SPARK_", "PYSPARK_"))}
     home = str(find_java(cache_directory()).home)
-    return {**kept, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_JAVA_OPTS": java_options(), "JAVA_HOME": home}
+    return {
+        **kept,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": java_options(),
+        "JAVA_HOME": home,
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 @dataclass
 class Cluster:
     url: str
     workers: list[subprocess.Popen[bytes]]
+    memory_mb: int
 
     @property
-    def conf(self) -> list[str]:
-        """Options of `dejaq pipeline` for small, quick executors."""
-        settings = {
-            "spark.executor.memory": "512m",
+    def settings(self) -> dict[str, str]:
+        """Settings of Spark for small, quick executors."""
+        return {
+            "spark.executor.memory": f"{self.memory_mb}m",
             "spark.executor.extraJavaOptions": java_options(),
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.host": "127.0.0.1",
         }
-        return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+
+    @property
+    def conf(self) -> list[str]:
+        """The same as options of `dejaq pipeline`."""
+        return [part for name, value in self.settings.items() for part in ("--conf", f"{name}={value}")]
 
     def executors(self) -> list[int]:
         """The executors that the workers have started; other children of theirs come and go."""
@@ -73,7 +85,7 @@ def _parent(pid: int) -> int:
 
 
 @contextmanager
-def standalone(home: Path, workers: int = 2) -> Iterator[Cluster]:
+def standalone(home: Path, workers: int = 2, *, memory_mb: int = 512) -> Iterator[Cluster]:
     """A master with workers, each of one core, until the end of the block."""
     home.mkdir(parents=True, exist_ok=True)
     started: list[subprocess.Popen[bytes]] = []
@@ -94,12 +106,12 @@ def standalone(home: Path, workers: int = 2) -> Iterator[Cluster]:
         wait_until(lambda: _found(log, r"spark://127\.0\.0\.1:[1-9]\d*"), within=SECONDS_MAX, what="master", poll=0.1)
         url = _found(log, r"spark://127\.0\.0\.1:[1-9]\d*")
         for number in range(workers):
-            size = ("--cores", "1", "--memory", "768m", "--work-dir", str(home / f"worker-{number}"))
+            size = ("--cores", "1", "--memory", f"{memory_mb + 256}m", "--work-dir", str(home / f"worker-{number}"))
             log = start(f"worker-{number}", "worker.Worker", url, *place, *size)
             wait_until(
                 lambda log=log: _found(log, "Successfully registered"), within=SECONDS_MAX, what="worker", poll=0.1
             )
-        yield Cluster(url, started[1:])
+        yield Cluster(url, started[1:], memory_mb)
     finally:
         for process in reversed(started):
             # With its executors, which are of the same session.

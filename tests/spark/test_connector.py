@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dejaq.sync
+from dejaq import limits
 from dejaq.testing.process import BrokerProcess
 from dejaq.testing.waiting import wait_until
 
@@ -115,6 +116,13 @@ def test_filters_are_pushed_down_where_spark_allows_it(spark: SparkSession, brok
         assert _read(spark, broker, topic).where(where).count() == 10
         assert _read(spark, broker, topic).where("id = 'm-5'").count() == 1
         assert _read(spark, broker, topic).where("id IN ('m-5', 'm-6') AND priority > 100").count() == 0
+        assert _read(spark, broker, topic).where("id IN ('m-5', 'm-6') AND id IN ('m-6', 'm-7')").count() == 1
+        assert _read(spark, broker, topic, ids="m-5").where("id = 'm-6'").count() == 0
+        assert _read(spark, broker, topic).where("status IN ('available', 'waiting')").count() == 100
+        assert _read(spark, broker, topic, statuses="available").where("status = 'waiting'").count() == 0
+        due = f"due > timestamp_millis({BASE_MS + 97_000}) AND due <= timestamp_millis({BASE_MS + 99_000})"
+        assert _read(spark, broker, topic).where(due).count() == 2
+        assert _read(spark, broker, topic).where(f"ts = {BASE_MS + 5_000}").first().id == "m-5"
         assert _read(spark, broker, topic).count() == 100
     finally:
         spark.conf.unset(setting)
@@ -135,7 +143,20 @@ def test_move_and_cancel_by_id(spark: SparkSession, broker: BrokerProcess, topic
     _write(moves, broker, topic, group="g", operation="move", mode="collect", badRowsPath=str(tmp_path / "bad"))
     bad = [json.loads(line) for file in (tmp_path / "bad").iterdir() for line in file.read_text().splitlines()]
     assert [(row["id"], row["reason"].split(":")[0]) for row in bad] == [("gone", "NOT_FOUND")]
-    _write(moves.where("id = 'm-1'").select("id"), broker, topic, group="g", operation="cancel")
+    cancels = spark.createDataFrame([("m-1",), ("gone",)], "id string")
+    outcomes = str(tmp_path / "outcomes")
+    paths = {"badRowsPath": str(tmp_path / "bad"), "outcomesPath": f"file:{outcomes}"}
+    _write(cancels, broker, topic, group="g", operation="cancel", mode="collect", **paths)
+    told = {row.id: (row.operation, row.outcome) for row in spark.read.json(outcomes).collect()}
+    assert told == {"m-1": ("cancel", "OK"), "gone": ("cancel", "NOT_FOUND")}
+    with pytest.raises(Exception, match="the first is 'm-2': NOT_OWNER"):
+        _write(
+            spark.createDataFrame([("m-2", BASE_MS)], "id string, ts long"),
+            broker,
+            topic,
+            group="stranger",
+            operation="move",
+        )
     assert {row.id for row in _read(spark, broker, topic).collect()} == {f"m-{n}" for n in range(10) if n != 1}
 
 
@@ -144,19 +165,21 @@ def test_bad_rows_are_told_and_the_rest_is_written(
 ) -> None:
     rows = spark.createDataFrame(
         [
-            ("good", BASE_MS, "x"),
-            (None, BASE_MS, "x"),
-            ("bad id", BASE_MS, "x"),
-            ("late", None, "x"),
-            ("empty", 1, None),
+            ("good", BASE_MS, "x", None),
+            (None, BASE_MS, "x", 0),
+            ("bad id", BASE_MS, "x", 0),
+            ("late", None, "x", 0),
+            ("empty", 1, None, 0),
+            ("huge", 1, "x" * (limits.BODY_BYTES_MAX + 1), 0),
+            ("urgent", 1, "x", 2**40),
         ],
-        "id string, ts long, body string",
+        "id string, ts long, body string, priority long",
     )
     with pytest.raises(Exception, match="rows were refused; the first is"):
         _write(rows, broker, topic)
     _write(rows, broker, topic, mode="collect", badRowsPath=str(tmp_path / "bad"))
     bad = [json.loads(line) for file in (tmp_path / "bad").iterdir() for line in file.read_text().splitlines()]
-    assert sorted(row["id"] for row in bad) == ["None", "bad id", "empty", "late"]
+    assert sorted(row["id"] for row in bad) == ["None", "bad id", "empty", "huge", "late", "urgent"]
     assert [row.id for row in _read(spark, broker, topic).collect()] == ["good"]
 
 
@@ -186,6 +209,9 @@ def test_a_bad_read_is_one_sentence(
         ("id string, body string", "needs a column 'ts'"),
         ("id int, ts long, body string", "column 'id' is int; it must be string"),
         ("id string, ts long, body string, colour string", "column 'colour' is unknown"),
+        ("id string, ts string, body string", "column 'ts' is string; it must be integral or timestamp"),
+        ("id string, ts long, body int", "column 'body' is int; it must be binary or string"),
+        ("id string, ts long, body string, headers map<string,int>", "column 'headers' is map<string,int>"),
     ],
 )
 def test_a_bad_write_is_one_sentence(
@@ -193,6 +219,23 @@ def test_a_bad_write_is_one_sentence(
 ) -> None:
     with pytest.raises(Exception, match=sentence):
         _write(spark.createDataFrame([], columns), broker, topic)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"topic": "no-such-topic"}, "no-such-topic"),
+        ({"topic": "t", "dejaq.url": "dejaq://127.0.0.1:1", "timeout": "1"}, "no broker at 127.0.0.1:1 answered"),
+        ({"topic": "t", "mode": "collect"}, "needs .option\\('badRowsPath'"),
+        ({"topic": "t", "mode": "collect", "badRowsPath": "s3a://x/y"}, "is not a path of the executors' machines"),
+    ],
+)
+def test_a_write_that_cannot_be_is_told_before_any_task(
+    spark: SparkSession, broker: BrokerProcess, options: dict[str, str], sentence: str
+) -> None:
+    writer = _rows(spark, 1).write.format("dejaq").option("dejaq.url", broker.url)
+    with pytest.raises(Exception, match=sentence):
+        writer.options(**options).mode("append").save()
 
 
 def test_a_stream_is_written_once_though_its_batches_are_replayed(
@@ -277,5 +320,13 @@ def test_a_write_rides_through_a_kill_of_the_broker(spark: SparkSession, tmp_pat
         with dejaq.sync.connect(process.url) as client:
             assert client.count("t") == 100_000
         assert process.log().count("serves at") == 2
+        # And one that does not come back is one sentence, in the middle of a read and before a write.
+        rows = _read(spark, process, "t").select("id").toLocalIterator()
+        next(rows)
+        process.kill()
+        with pytest.raises(Exception, match=r"reading topic 't' from [0-9.:]+ ended early; run the query again"):
+            list(rows)
+        with pytest.raises(Exception, match=r"no broker at [0-9.:]+ answered within 1 s"):
+            _write(_rows(spark, 10), process, "t", timeout="1")
     finally:
         process.close()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from dejaq.pipeline.ingest import run
 from dejaq.pipeline.lake import Lake
@@ -17,7 +16,7 @@ from dejaq.testing.waiting import wait_until
 from tests.chaos.sizes import size
 from tests.spark.comparing import assert_lake_equals_oracle
 from tests.spark.history import random_store, write_segments
-from tests.spark.standalone import environment, standalone
+from tests.spark.standalone import Cluster, environment
 
 DEJAQ = str(Path(sys.executable).with_name("dejaq"))
 POINTS = ("events_written", "messages_written", "facts_written", "before_commit", "committed")
@@ -33,11 +32,6 @@ def dejaq(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**environment(), **settings},
     )
-
-
-def told(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path) -> None:
@@ -57,31 +51,27 @@ def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path
     assert_lake_equals_oracle(again, store.events)
 
 
-def test_r18_on_a_cluster_a_killed_executor_is_made_up_for(lake: Lake, journal: Path, tmp_path: Path) -> None:
+def test_r18_on_a_cluster_a_killed_executor_is_made_up_for(lake: Lake, journal: Path, cluster: Cluster) -> None:
     store = random_store(42, steps=90)
     every = store.sequence // 4
     write_segments(journal, store.events, cuts=range(every, store.sequence, every))
-    where = ("--lake", lake.files.address)
-    with standalone(tmp_path / "cluster") as cluster:
-        on_cluster = (*where, "--master", cluster.url, *cluster.conf)
-        command = [DEJAQ, "pipeline", "run", "--journal", str(journal), *on_cluster, "--batch-events", "1", "--json"]
-        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
-        try:
-            assert driver.stdout is not None
-            first = json.loads(driver.stdout.readline())
-            executors = cluster.executors()
-            assert len(executors) == 2
-            os.kill(executors[0], signal.SIGKILL)
-            wait_until(lambda: executors[0] not in cluster.executors(), within=30, what="the executor's end")
-            out, err = driver.communicate(timeout=SECONDS_MAX)
-        finally:
-            driver.kill()
-        assert driver.returncode == 0, err
-        *batches, state = map(json.loads, out.splitlines())
-        assert first["version"] == 1
-        assert len(batches) >= 3
-        assert state["events"] == len(store.events)
-        (balanced,) = told(dejaq("audit", *on_cluster, "--json"))
-        assert balanced["balanced"]
-        assert balanced["pending"] == len(store.pending)
+    wait_until(lambda: not cluster.executors(), within=60, what="an idle cluster")
+    command = [DEJAQ, "pipeline", "run", "--journal", str(journal), "--lake", lake.files.address]
+    command += ["--master", cluster.url, *cluster.conf, "--batch-events", "1", "--json"]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        assert driver.stdout is not None
+        first = json.loads(driver.stdout.readline())
+        executors = cluster.executors()
+        assert len(executors) == 2
+        os.kill(executors[0], signal.SIGKILL)
+        wait_until(lambda: executors[0] not in cluster.executors(), within=30, what="the executor's end")
+        out, err = driver.communicate(timeout=SECONDS_MAX)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, err
+    *batches, state = map(json.loads, out.splitlines())
+    assert first["version"] == 1
+    assert len(batches) >= 3
+    assert state["events"] == len(store.events)
     assert_lake_equals_oracle(Lake(lake.spark, lake.files.address), store.events)

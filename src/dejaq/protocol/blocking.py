@@ -72,7 +72,7 @@ class BlockingSession:
             method_path("Carrier.Session"),
             request_serializer=carrier.ClientFrame.SerializeToString,
             response_deserializer=carrier.BrokerFrame.FromString,
-        )(iter(self._frames.get, None), wait_for_ready=True)
+        )(iter(self._frames.get, None))
 
     def send(self, frame: carrier.ClientFrame) -> None:
         """Send a frame."""
