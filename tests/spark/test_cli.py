@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import dejaq.sync
 from dejaq.cli.main import run
 from dejaq.pipeline.lake import Lake
+from dejaq.testing.waiting import wait_until
 from tests.spark.comparing import assert_lake_equals_oracle
 from tests.spark.history import Store, random_store, write_segments
 
@@ -135,3 +138,43 @@ def test_what_cannot_be_done_is_one_sentence(
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+def test_watch_takes_in_what_comes_while_it_looks(
+    spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    _, second = write_segments(journal, store.events, cuts=(40,))
+    hidden = second.with_suffix(".json").rename(tmp_path / second.with_suffix(".json").name)
+
+    def bring() -> None:
+        wait_until(lambda: list(lake.glob("_commits/*.json")), within=60, what="the first commit")
+        hidden.rename(journal / hidden.name)
+
+    bringing = threading.Thread(target=bring)
+    bringing.start()
+    common = ("--journal", str(journal), "--lake", str(lake), "--interval", "0.2", "--times", "10")
+    first, then, state = told(capsys, "watch", *common)
+    bringing.join()
+    assert [first["version"], then["version"]] == [1, 2]
+    assert state["events"] == len(store.events)
+
+
+def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G9: what a deleted topic had is accounted for; what the audit cannot speak of, it names."""
+    with dejaq.sync.Broker(tmp_path / "data") as broker:
+        with dejaq.sync.connect(broker.url) as client:
+            for name, journal in (("kept", True), ("deleted", True), ("silent", False)):
+                client.create_topic(name, journal=journal)
+                with client.producer(name, group="g") as producer:
+                    producer.send_batch([b"x"] * 10, delay=3_600)
+            client.delete_topic("deleted")
+            wait_until(lambda: len(client.info().topics) == 2, within=20, what="the end of the topic")
+        common = ("--lake", str(tmp_path / "lake"), "--url", broker.url, "--live")
+        (*_, audit) = told(capsys, "audit", "--journal", str(tmp_path / "data" / "journal"), *common)
+    assert audit["balanced"]
+    assert audit["not_journaled"] == "silent"
+    balance = {row["topic"]: (row["created"], row["dropped"], row["pending"]) for row in audit["balance"]}
+    assert balance == {"kept": (10, 0, 10), "deleted": (10, 10, 0)}

@@ -1,4 +1,4 @@
-"""A campaign from a DataFrame to an audited lake on a real cluster, with the broker and the driver killed on the way."""
+"""A campaign from a DataFrame to an audited lake on a real cluster; broker and driver are killed on the way."""
 
 from __future__ import annotations
 

@@ -197,8 +197,10 @@ def _take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int)
     from dejaq.pipeline.segments import new_segments
 
     waiting = sum(segment.events for segment in new_segments(journal, dict(lake.head.records)))
+    if not waiting:
+        return 0
     steps = ("checking", "events", "messages", "facts")
-    with Progress("taking in", waiting * len(steps) or None, quiet=invocation.json) as progress:
+    with Progress("taking in", waiting * len(steps), quiet=invocation.json) as progress:
         before: list[int] = []
 
         def step(what: str, events: int) -> None:

@@ -28,8 +28,8 @@ _PAUSE_SECONDS = 0.000_05
 
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
 ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
-# What a reader may skip row groups by.
-STATISTICS = ("sequence", "at_ms")
+# What a reader may skip row groups by, and what tells the lake which days a segment touches and in which way.
+STATISTICS = ("sequence", "at_ms", "kind", "handed_us")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.errors import PipelineError
+from dejaq.journal.keys import SigningKey
+from dejaq.journal.ledger import Ledger
 from dejaq.journal.schema import SCHEMA
+from dejaq.pipeline.events import touched_by_segments
 from dejaq.pipeline.ranges import Ranges
 from dejaq.pipeline.segments import Segment, batches, check, journal_directory, new_segments
 from tests.spark.history import random_store, write_manifest, write_segments
+from tests.unit.journal.records import created, deleted
 
 
 @pytest.fixture
@@ -42,6 +46,20 @@ def test_only_new_ones_with_a_manifest_count(tmp_path: Path, paths: list[Path]) 
 def test_good_ones_pass(tmp_path: Path, paths: list[Path]) -> None:
     for segment in found(tmp_path):
         check(segment)
+
+
+def test_a_segment_of_the_exporter_tells_what_it_is_about_without_being_read(tmp_path: Path) -> None:
+    key = SigningKey.of(tmp_path / "journal.key")
+    ledger = Ledger.open(tmp_path / "journal", origin="store-1", key=key)
+    ledger.append([created(1, ["a", "b"]), deleted(2, 3)], now_ms=0)
+    (segment,) = new_segments(tmp_path / "journal", {})
+    checked = check(segment)
+    assert (checked.at_ms.known, checked.handed_us.known, checked.kind.known) == (True, True, True)
+    assert (checked.kind.least, checked.kind.greatest) == ("created", "deleted")
+    touched = touched_by_segments([checked])
+    assert touched is not None
+    assert (touched.gave_back, touched.dropped) == (False, False)
+    assert list(touched.minutes) == ["2023-11-14"]
 
 
 def test_late_ones_are_a_batch_of_their_own(tmp_path: Path, paths: list[Path]) -> None:
