@@ -22,7 +22,14 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
 BEGIN, END = "<!-- figures -->", "<!-- end -->"
-TESTS = ("tests/chaos", "tests/fuzz", "tests/conformance", "tests/integration/storage")
+TESTS = (
+    "tests/chaos",
+    "tests/fuzz",
+    "tests/conformance",
+    "tests/integration/storage",
+    "tests/spark/test_kill.py",
+    "tests/spark/test_story.py",
+)
 # Tests that carry no number in their name, by their module.
 NUMBERS = {"tests.conformance.test_model": 8, "tests.conformance.test_planted_bugs": 19}
 SUBJECTS = {
@@ -37,6 +44,7 @@ SUBJECTS = {
     14: "hostile clients",
     15: "fuzzing",
     17: "the data directory of an older release",
+    18: "kill -9 of Spark's driver and executor, and of the broker under them",
     19: "planted bugs are found",
 }
 

@@ -13,7 +13,7 @@ pytest.register_assert_rewrite("tests.spark.comparing")
 
 from dejaq.pipeline.lake import Lake  # noqa: E402
 from dejaq.pipeline.session import start  # noqa: E402
-from tests.chaos.sizes import size  # noqa: E402
+from tests.chaos.sizes import FULL, size  # noqa: E402
 from tests.spark.standalone import Cluster, standalone  # noqa: E402
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
             # The first test waits for Spark to start, on a machine that may be busy.
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(7_200 if FULL else 600))
 
 
 @pytest.fixture(scope="session")

@@ -101,7 +101,12 @@ class Central:
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
-        self._snapshots = Snapshots(storage=storage, clock=clock, find_topic=self.catalog.live)
+        self._snapshots = Snapshots(
+            storage=storage,
+            clock=clock,
+            find_topic=self.catalog.live,
+            delivers=lambda: any(roster.dealt for roster in self.rosters),
+        )
         self.services = self._make_services()
         self.server: Server | None = None
         # Where the metrics are, with the real port, while they are exposed.

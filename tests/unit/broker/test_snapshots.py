@@ -6,6 +6,8 @@ import pytest
 
 from dejaq import limits
 from dejaq.broker.carrier.snapshots import Snapshots
+from dejaq.domain.batch import CreateBatch
+from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import InvalidArgument, LimitExceeded, Missing
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -61,3 +63,35 @@ async def test_buckets_outside_the_topic_are_refused(snapshots: Snapshots) -> No
     await snapshots.close(carrier.CloseSnapshotRequest(snapshot=name))
     with pytest.raises(Missing):
         await _scan(snapshots, name)
+
+
+class Ticking(VirtualClock):
+    """Every look at it takes a second; notes what it is asked to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.waited: list[float] = []
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+@pytest.mark.parametrize("delivers", [False, True])
+async def test_a_scan_rests_longer_than_it_works_while_somebody_waits_for_deliveries(delivers: bool) -> None:
+    clock = Ticking()
+    storage = MemoryStorage()
+    await storage.open(0)
+    await storage.put_topic(TOPIC)
+    batch = CreateBatch(owner="g", session=ProducerSession(1, 7), sequence=0, ts=[5], bodies=[b"x"], ids=["m"])
+    await storage.create(TOPIC, batch, 0)
+    snapshots = Snapshots(storage=storage, clock=clock, find_topic=lambda name: TOPIC, delivers=lambda: delivers)
+    request = carrier.ScanRequest(snapshot=await _open(snapshots), end_bucket=4, filter=carrier.Filter(end=2**62))
+    portions = [list(portion.ids) async for portion in snapshots.scan(request)]
+    assert portions == [["m"]]
+    # After the one portion, and after the look that found no other.
+    assert clock.waited == ([4.0, 4.0] if delivers else [])

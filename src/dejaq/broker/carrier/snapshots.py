@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.broker.carrier.queries import filter_from_proto
+from dejaq.domain.batch import Portion
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
 from dejaq.protocol.columns import portion_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Snapshot, Storage
 from dejaq.timekeeper.clock import Clock
+
+# How much longer than a portion took the scans rest before the next: they take a fifth of the time.
+_PAUSE_SHARE = 4.0
 
 
 @dataclass(slots=True)
@@ -34,11 +39,21 @@ class _Open:
 class Snapshots:
     """The scan side of the `Carrier` service."""
 
-    def __init__(self, *, storage: Storage, clock: Clock, find_topic: Callable[[str], Topic]) -> None:
+    def __init__(
+        self,
+        *,
+        storage: Storage,
+        clock: Clock,
+        find_topic: Callable[[str], Topic],
+        delivers: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._find_topic = find_topic
+        # Whether any consumer is subscribed, so that a scan must not get in its way.
+        self._delivers = delivers
         self._open: dict[str, _Open] = {}
+        self._turn = asyncio.Lock()
 
     async def open(self, request: carrier.SnapshotRequest) -> carrier.SnapshotResponse:
         """Take a view of a topic and give it a name."""
@@ -79,12 +94,23 @@ class Snapshots:
         where = filter_from_proto(request.filter)
         held.readers += 1
         try:
-            async for portion in held.snapshot.scan(buckets, where, bodies=not request.without_bodies):
-                yield portion_to_proto(portion)
+            portions = held.snapshot.scan(buckets, where, bodies=not request.without_bodies)
+            while (columns := await self._next(portions)) is not None:
+                yield columns
                 held.used = self._clock.monotonic()
             held.done.update(buckets)
         finally:
             held.readers -= 1
+
+    async def _next(self, portions: AsyncIterator[Portion]) -> carrier.ScanColumns | None:
+        """The next portion; while somebody waits for deliveries, all scans together pause longer than they work."""
+        async with self._turn:
+            begun = self._clock.monotonic()
+            portion = await anext(portions, None)
+            columns = None if portion is None else portion_to_proto(portion)
+            if self._delivers():
+                await self._clock.sleep(_PAUSE_SHARE * (self._clock.monotonic() - begun))
+            return columns
 
     def close_all(self) -> None:
         """Let every snapshot go, before the storage is closed."""
