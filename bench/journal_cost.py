@@ -2,7 +2,8 @@
 
     python -m bench.journal_cost --rounds 5 --messages 200000
 
-Prints the medians of both, and of the pairs' ratios: neighbours in time meet the same noise of the machine. The
+Writes the medians of both, and of the pairs' ratios, to `bench/results/journal_cost.json`: neighbours in time meet the
+same noise of the machine. The
 broker's CPU time per message is measured too, since it depends less on what else runs.
 """
 
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from bench.figures import keep
 from dejaq.testing.process import BrokerProcess
 
 RATES = ("create_per_s", "lease_delete_per_s", "end_to_end_per_s")
@@ -38,11 +40,12 @@ def main() -> None:
         for runs, options in ((on, []), (off, ["--journal", "off"]))[:: 1 if number % 2 else -1]:
             runs.append(asyncio.run(_run(options, arguments.messages, arguments.natural_ids)))
         print(f"round {number + 1}: on {on[-1]}, off {off[-1]}", file=sys.stderr, flush=True)
-    print(f"{'':<24}{'off':>12}{'on':>12}{'on / off':>12}")
+    figures: dict[str, dict[str, float]] = {}
     for name in (*RATES, CPU):
         without, with_it = [median(run[name] for run in runs) for runs in (off, on)]
         ratio = median(a[name] / b[name] for a, b in zip(on, off, strict=True))
-        print(f"{name:<24}{without:>12,.1f}{with_it:>12,.1f}{ratio:>12.3f}")
+        figures[name] = {"off": round(without, 1), "on": round(with_it, 1), "ratio": round(ratio, 3)}
+    keep("journal_cost", {"messages": arguments.messages, "rounds": arguments.rounds, **figures})
 
 
 async def _run(options: list[str], messages: int, natural: bool) -> dict[str, float]:

@@ -82,8 +82,10 @@ def generated_ids(prefix: str, first: int, count: int) -> pa.Array:
 
 
 def _statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
-    names = np.array(["available", "waiting", "processing"])
+    names = ["available", "waiting", "processing"]
     index = np.where(ts <= at, 0, np.where(held, 2, 1)).astype(np.int8)
+    if len(index) and index.min() == index.max():
+        return pa.repeat(pa.scalar(names[index[0]]), len(index))
     return pa.DictionaryArray.from_arrays(pa.array(index), pa.array(names)).cast(pa.string())
 
 
@@ -93,6 +95,8 @@ def _numbers(values: list[int], count: int) -> pa.Array:
 
 def _repeated(values: list[str], counts: np.ndarray) -> pa.Array:
     names = sorted(set(values))
+    if len(names) == 1:
+        return pa.repeat(pa.scalar(names[0]), int(counts.sum()))
     numbers = {name: number for number, name in enumerate(names)}
     places = np.array([numbers[value] for value in values], dtype=np.int32)
     index = pa.array(np.repeat(places, counts))

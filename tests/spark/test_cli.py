@@ -160,10 +160,10 @@ def test_watch_takes_in_what_comes_while_it_looks(
     assert state["events"] == len(store.events)
 
 
-def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics(
+def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics_and_of_the_dead(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G9: what a deleted topic had is accounted for; what the audit cannot speak of, it names."""
+    """G9: what died or went with its topic is accounted for; what the audit cannot speak of, it names."""
     with dejaq.sync.Broker(tmp_path / "data") as broker:
         with dejaq.sync.connect(broker.url) as client:
             for name, journal in (("kept", True), ("deleted", True), ("silent", False)):
@@ -172,9 +172,20 @@ def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics(
                     producer.send_batch([b"x"] * 10, delay=3_600)
             client.delete_topic("deleted")
             wait_until(lambda: len(client.info().topics) == 2, within=20, what="the end of the topic")
+            with client.producer("kept", group="g") as producer:
+                producer.send_batch([b"bad", b"bad"], delay=0, ids=["dead", "redriven"])
+            with client.consumer("kept", name="w") as consumer:
+                for _, lease in zip(range(2), consumer, strict=False):
+                    lease.reject("not JSON")
+            assert client.dead_letters("kept").redrive(["redriven"]).done == 1
         common = ("--lake", str(tmp_path / "lake"), "--url", broker.url, "--live")
         (*_, audit) = told(capsys, "audit", "--journal", str(tmp_path / "data" / "journal"), *common)
     assert audit["balanced"]
     assert audit["not_journaled"] == "silent"
-    balance = {row["topic"]: (row["created"], row["dropped"], row["pending"]) for row in audit["balance"]}
-    assert balance == {"kept": (10, 0, 10), "deleted": (10, 10, 0)}
+    names = ("created", "cancelled", "dead_lettered", "dropped", "pending", "on_timeline")
+    balance = {row["topic"]: tuple(row[name] for name in names) for row in audit["balance"]}
+    assert balance == {
+        "kept": (13, 0, 2, 0, 11, 11),
+        "kept.dead": (2, 1, 0, 0, 1, 1),
+        "deleted": (10, 0, 0, 10, 0, 0),
+    }
