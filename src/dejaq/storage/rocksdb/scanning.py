@@ -17,9 +17,9 @@ from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.run import Run
 
-# A portion takes less than half a millisecond, so that what is due meanwhile is not late.
+# A portion takes about half a millisecond, so that what is due meanwhile is not late.
 _PORTION_RUNS = 250
-_PORTION_BYTES = 64 * 1024
+_PORTION_BYTES = 128 * 1024
 
 Value = TypeVar("Value", int, bytes)
 
