@@ -56,12 +56,19 @@ class Rows:
             yield self
             return
         half = len(self) // 2
-        first = Rows(*(column[:half] for column in self._columns()), bad=self.bad)
+        first = self._part(0, half)
+        first.bad = self.bad
         yield from first.split()
-        yield from Rows(*(column[half:] for column in self._columns())).split()
+        yield from self._part(half, len(self)).split()
 
-    def _columns(self) -> tuple[list[str], list[int], list[bytes], list[int], list[bytes]]:
-        return self.ids, self.ts, self.bodies, self.priorities, self.headers
+    def _part(self, start: int, end: int) -> Rows:
+        return Rows(
+            ids=self.ids[start:end],
+            ts=self.ts[start:end],
+            bodies=self.bodies[start:end],
+            priorities=self.priorities[start:end],
+            headers=self.headers[start:end],
+        )
 
     def frame(self, request: int, operation: str, session: ProducerSession) -> carrier.ClientFrame:
         """The command that does `operation` with these rows."""
@@ -148,7 +155,8 @@ def _times(batch: pa.RecordBatch, names: set[str]) -> pa.Array:
 
 def _bodies(batch: pa.RecordBatch) -> list[bytes]:
     column = batch["body"]
-    return (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
+    bodies: list[bytes] = (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
+    return bodies
 
 
 def _fault(
