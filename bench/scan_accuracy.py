@@ -5,7 +5,7 @@
 Writes the figures to `bench/results/scan_accuracy.json`. Messages that fall due at `--rate` a second are consumed all
 the time; in turns, a process of its own scans everything pending as a Spark task does, again and again, or does not.
 Lateness is by the broker's clock, in user code. Medians of the rounds. The scanning process gives way to the others
-(`--nice 0` makes it their equal): a real reader has cores of its own.
+(`--nice 0` makes it their equal), since a real reader has cores of its own.
 """
 
 from __future__ import annotations
