@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import asyncpg
 
+from dejaq.crashpoints import crash_at
 from dejaq.errors import Code, DejaqError, Indefinite, StoreError
 from dejaq.storage.postgres.address import Address
 from dejaq.storage.postgres.failures import Kind, failure_of, kind_of, sentence_of
@@ -310,14 +311,19 @@ class _Attempt(Generic[Result]):
 
     async def run(self, link: Link) -> Result:
         """Begin, work, commit."""
+        crash_at("storage.before_write")
         if not self._begin:
-            return await self._work(link)
+            result = await self._work(link)
+            crash_at("storage.after_sync")
+            return result
         changes = link.changes
         await link.connection.execute(self._begin)
         self._results.append(await self._work(link))
         self.receipt = (link.writer, link.changes if link.changes > changes else 0)
         self.ending = True
+        crash_at("storage.after_write")
         await link.connection.execute("COMMIT")
+        crash_at("storage.after_sync")
         return self._results[0]
 
 
