@@ -81,7 +81,7 @@ class PostgresServer:
     def start(self) -> None:
         """Make the directory where it is not there, and run the server until it takes connections."""
         if self._path is None:
-            self._path = Path(tempfile.mkdtemp(prefix="dejaq-postgres-"))
+            self._path = _new_folder()
         if not (self.path / "PG_VERSION").exists():
             self._make()
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
@@ -92,8 +92,20 @@ class PostgresServer:
                 stderr=log,
                 **_as_user(),
             )
-        self._run("pg_ctl", "-D", str(self.path), "-w", "-t", "60", "status", check=False)
         self.wait()
+
+    def standby(self) -> PostgresServer:
+        """A copy that follows this server and takes no writes; not started yet."""
+        path = _new_folder()
+        user = _as_user()
+        if user:
+            shutil.chown(path, user["user"], user["group"])
+        self._run(
+            "pg_basebackup", "-h", HOST, "-p", str(self.port), "-U", "postgres", "-D", str(path), "-R", "-X", "stream"
+        )
+        follower = PostgresServer(path, settings=self._settings)
+        follower._kept = False
+        return follower
 
     def wait(self) -> None:
         """Wait until it takes connections."""
@@ -156,6 +168,12 @@ class PostgresServer:
         return done.returncode
 
 
+def _new_folder() -> Path:
+    """What is tried is seldom the disk: where there is a disk in memory, syncs cost nothing."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="dejaq-postgres-", dir=memory))
+
+
 def _as_user() -> dict[str, Any]:
     """How to run a child as the user `postgres`, where that is needed."""
     if os.geteuid() != 0:
@@ -167,18 +185,9 @@ def _as_user() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def shared_server() -> PostgresServer:
     """One server for all tests of this process."""
-    # What is tried is seldom the disk: where there is a disk in memory, syncs cost nothing.
-    folder = Path(
-        tempfile.mkdtemp(prefix="dejaq-postgres-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
-    server = PostgresServer(folder)
+    server = PostgresServer()
     server.start()
-
-    def end() -> None:
-        server.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(end)
+    atexit.register(server.close)
     return server
 
 

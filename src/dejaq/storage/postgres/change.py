@@ -12,12 +12,18 @@ from dejaq.storage.postgres.database import Link
 
 MINUTE_MS = 60_000
 BUCKET_BITS = 10
+_BUCKET_MASK = (1 << BUCKET_BITS) - 1
 
 
 def places_of(topic: Topic, buckets: Iterable[int] | None = None) -> list[int]:
     """Where the messages of some buckets of a topic, or of all, stand."""
-    first = topic.number << BUCKET_BITS
-    return [first + bucket for bucket in (range(topic.settings.buckets) if buckets is None else buckets)]
+    first, sign = topic.number << BUCKET_BITS, -1 if topic.by_priority else 1
+    return [sign * (first + bucket) for bucket in (range(topic.settings.buckets) if buckets is None else buckets)]
+
+
+def bucket_at(place: int) -> int:
+    """The bucket of a place."""
+    return abs(place) & _BUCKET_MASK
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ import asyncpg
 from dejaq.crashpoints import crash_at
 from dejaq.errors import Code, DejaqError, Indefinite, StoreError
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.failures import Kind, failure_of, kind_of, sentence_of
+from dejaq.storage.postgres.failures import DRIVER_ERRORS, Kind, failure_of, kind_of, sentence_of
 from dejaq.storage.postgres.queries import SQL
 
 log = logging.getLogger(__name__)
@@ -290,7 +290,7 @@ class Database:
     async def _leave(self, link: Link) -> None:
         try:
             await link.connection.close(timeout=CONNECT_SECONDS)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except DRIVER_ERRORS:
             link.connection.terminate()
 
 

@@ -9,6 +9,16 @@ import asyncpg
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.postgres.address import Address
 
+# Whatever the driver raises for a server that refuses, fails or cannot be reached.
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    ValueError,
+)
+
 
 class Kind(Enum):
     """What to do about an error."""
@@ -36,7 +46,7 @@ def kind_of(error: BaseException) -> Kind:
         if state in _AGAIN_STATES:
             return Kind.AGAIN
         return Kind.LOST if state in _LOST_STATES or state.startswith("08") else Kind.STANDS
-    if isinstance(error, asyncpg.TargetServerAttributeNotMatched | OSError | TimeoutError):
+    if isinstance(error, asyncpg.InternalClientError | OSError | TimeoutError):
         return Kind.LOST
     # The driver raises these for a connection that closed under it; what is wrong in our use of it fails in tests.
     return Kind.LOST if isinstance(error, asyncpg.InterfaceError) else Kind.STANDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
@@ -18,10 +19,7 @@ from dejaq.storage.postgres import burying
 from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import id_of, spans_of
-
-# How many rows are looked at over all buckets before each bucket's share is bounded.
-_LOOK_MAX = 4_000
-_SHARE_MIN = 32
+from dejaq.storage.postgres.queries import SQL
 
 
 def allowed(request: LeaseRequest, now: int) -> bool:
@@ -102,26 +100,32 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, list[s
     return granted, keys
 
 
-def _share(request: LeaseRequest) -> int:
-    """How many rows of one bucket are looked at first."""
-    if request.rows_max * len(request.buckets) <= _LOOK_MAX:
-        return request.rows_max
-    return min(request.rows_max, max(_SHARE_MIN, 2 * request.rows_max // len(request.buckets)))
+@lru_cache(maxsize=256)
+def _over(name: str, buckets: int, by_priority: bool) -> str:
+    """A query over what is due in so many buckets, in the order of the topic."""
+    # The places of topics by priority are negative; saying so again lets the server use the index of these alone.
+    order, ranked = ("{0}priority, {0}ts", " AND m.place < 0") if by_priority else ("{0}ts, {0}priority", "")
+    arms = [
+        f"({SQL['due'].format(number=number, order=order.format('m.'), ranked=ranked)})"
+        for number in range(1, buckets + 1)
+    ]
+    return SQL[name].format(due=" UNION ALL ".join(arms), order=order.format(""), final_order=order.format("m."))
+
+
+async def _fetch(change: Change, name: str, request: LeaseRequest, *arguments: object) -> list[asyncpg.Record]:
+    places = places_of(change.topic, request.buckets)
+    until = max(request.until, change.now)
+    query = _over(name, len(places), change.topic.by_priority)
+    records: list[asyncpg.Record] = await change.link.connection.fetch(
+        query, change.topic.number, places, until, change.now, *arguments
+    )
+    return records
 
 
 async def _bury(change: Change, request: LeaseRequest, limit: int) -> int:
     """Move what is next and was leased too often to the dead-letter topic; how many."""
     assert request.dead_letter is not None
-    dead = await change.link.fetch(
-        "take_exhausted_by_priority" if change.topic.by_priority else "take_exhausted",
-        change.topic.number,
-        places_of(change.topic, request.buckets),
-        max(request.until, change.now),
-        change.now,
-        _share(request),
-        request.rows_max,
-        limit,
-    )
+    dead = await _fetch(change, "take_exhausted", request, request.rows_max, limit)
     if dead and change.outbox is not None:
         spans = spans_of([record["id"] for record in dead])
         change.outbox.settled(DEAD_LETTERED, change.topic.name, consumer="", lease_id=0, spans=spans)
@@ -130,37 +134,14 @@ async def _bury(change: Change, request: LeaseRequest, limit: int) -> int:
 
 
 async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int) -> list[asyncpg.Record]:
-    """Take rows until there are enough or no more, looking at more of each bucket where one has many."""
-    buckets = places_of(change.topic, request.buckets)
-    share = _share(request)
+    if rows_max <= 0:
+        return []
+    records = await _fetch(
+        change, "lease", request, rows_max, request.bytes_max, request.expires, request.consumer, limit or None
+    )
     order = ("priority", "due_ts") if change.topic.by_priority else ("due_ts", "priority")
-    taken: list[asyncpg.Record] = []
-    size, version = 0, None
-    while len(taken) < rows_max and size < request.bytes_max:
-        records = await change.link.fetch(
-            "lease_by_priority" if change.topic.by_priority else "lease",
-            change.topic.number,
-            buckets,
-            max(request.until, change.now),
-            change.now,
-            share,
-            rows_max - len(taken),
-            request.bytes_max - size,
-            request.expires,
-            version,
-            request.consumer,
-            limit or None,
-        )
-        if not records:
-            break
-        records.sort(key=itemgetter(*order, "id"))
-        taken += records
-        size += sum([record["size"] for record in records])
-        version = records[0]["version"]
-        if not records[0]["cut"] or len(records) < records[0]["near"]:
-            break
-        share = min(4 * share, max(request.rows_max, 1))
-    return taken
+    records.sort(key=itemgetter(*order, "id"))
+    return records
 
 
 def _lease_set(

@@ -13,11 +13,10 @@ from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
-from dejaq.storage.postgres.change import BUCKET_BITS, MINUTE_MS, places_of
+from dejaq.storage.postgres.change import MINUTE_MS, bucket_at, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, candidates, id_of
 
-BUCKETS_MASK = (1 << BUCKET_BITS) - 1
 _TS_BYTES = 8
 _PRIORITY_BYTES = 4
 
@@ -27,7 +26,7 @@ def message_of(topic: Topic, record: asyncpg.Record) -> Message:
     return Message(
         id=id_of(record["id"]),
         topic=topic.name,
-        bucket=record["place"] & BUCKETS_MASK,
+        bucket=bucket_at(record["place"]),
         ts=record["ts"],
         priority=record["priority"],
         body=record["body"],

@@ -6,7 +6,7 @@ import asyncpg
 
 from dejaq.errors import Code, error_of
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.failures import failure_of
+from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.queries import load_migrations
 
 _TRIES = 5
@@ -46,7 +46,7 @@ async def migrate_at(address: Address) -> tuple[int, int]:
             return await migrate(connection, address)
         finally:
             await connection.close()
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+    except DRIVER_ERRORS as error:
         raise failure_of(error, address) from None
 
 

@@ -13,10 +13,11 @@ from dejaq.domain.batch import Portion, Stretch
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter
-from dejaq.storage.postgres.change import places_of
+from dejaq.storage.postgres.change import bucket_at, places_of
+from dejaq.storage.postgres.failures import DRIVER_ERRORS
 from dejaq.storage.postgres.keys import spans_of
 from dejaq.storage.postgres.queries import SQL
-from dejaq.storage.postgres.querying import BUCKETS_MASK, bounds, matching
+from dejaq.storage.postgres.querying import bounds, matching
 
 _PORTION_ROWS = 1_000
 _SHARED = itemgetter("place", "owner", "version", "consumer")
@@ -55,7 +56,7 @@ class PostgresSnapshot:
                     records = [one for one in records if where.fits(one["priority"], one["headers"])]
                 if records:
                     yield _portion(records, bodies=bodies)
-        except (asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
+        except DRIVER_ERRORS:
             raise error_of(Code.UNAVAILABLE, "the snapshot is closed, or its connection is lost") from None
 
 
@@ -63,7 +64,7 @@ def _portion(records: Sequence[asyncpg.Record], *, bodies: bool) -> Portion:
     stretches: list[Stretch] = []
     for (place, owner, version, consumer), group in groupby(records, key=_SHARED):
         for span in spans_of([record["id"] for record in group]):
-            stretches.append(Stretch(span, place & BUCKETS_MASK, owner, version, consumer))
+            stretches.append(Stretch(span, bucket_at(place), owner, version, consumer))
     priorities = [record["priority"] for record in records]
     attempts = [record["attempts"] for record in records]
     headers = [record["headers"] for record in records]

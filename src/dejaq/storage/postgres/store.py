@@ -20,9 +20,9 @@ from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
 from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.change import BUCKET_BITS, Change
+from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Database, Link
-from dejaq.storage.postgres.failures import failure_of
+from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.journal import PostgresJournal
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.snapshot import PostgresSnapshot
@@ -79,7 +79,7 @@ class PostgresStorage:
         """Reach the server and check its schema, which an empty database is given."""
         try:
             await self._database.open(lambda connection: schema.check(connection, self._address))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+        except DRIVER_ERRORS as error:
             raise failure_of(error, self._address) from None
         self._identity = await self._database.change(_identify)
         if self._journal is not None:
@@ -162,8 +162,9 @@ class PostgresStorage:
         """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
 
         async def drop(link: Link) -> bool:
-            first = topic.number << BUCKET_BITS
-            answer: str = await link.connection.execute(SQL["drop_messages"], first, first + limits.BUCKETS_MAX)
+            answer: str = await link.connection.execute(
+                SQL["drop_messages"], places_of(topic, range(limits.BUCKETS_MAX))
+            )
             return answer != "DELETE 0"
 
         while await self._database.step(drop):
@@ -428,7 +429,7 @@ class PostgresStorage:
             counts = await querying.histogram(Link(connection, 0), topic, Filter(), 2**63, now)
         except BaseException as error:
             connection.terminate()
-            if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | OSError):
+            if isinstance(error, DRIVER_ERRORS):
                 raise failure_of(error, self._address) from None
             raise
         snapshot = PostgresSnapshot(connection, topic, now, sum(rows for _, rows in counts))

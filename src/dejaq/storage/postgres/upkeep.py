@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import asyncpg
-
 from dejaq import limits
 from dejaq.storage.postgres.change import MINUTE_MS
 from dejaq.storage.postgres.database import Database, Link
+from dejaq.storage.postgres.failures import DRIVER_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class Upkeep:
                 self.vacuums += 1
             finally:
                 await connection.close()
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DRIVER_ERRORS as error:
             log.debug("the tables were not cleaned: %r", error)
 
     async def _tidy(self, now: int) -> None:

@@ -3,7 +3,7 @@
 -- where that was a lost lease. `first_lease` and `last_lease` say when it was leased; `last_before` is the last but one.
 -- Bodies above about 2 kB are kept apart by the server itself (TOAST), uncompressed, so
 -- that an update of the row never copies them. A generated id ends in '!', which no natural id can. `place` is the topic
--- and the bucket in one: 1024 * topic + bucket. No index begins with the topic, so that whoever looks for ids finds one
+-- and the bucket in one: 1024 * topic + bucket, negative in a topic by priority. No index begins with the topic, so that whoever looks for ids finds one
 -- way to them only, whatever the planner believes of a table that it has never looked at.
 CREATE TABLE message (
     ts bigint NOT NULL,
@@ -31,6 +31,7 @@ CREATE TABLE message (
 );
 ALTER TABLE message ALTER COLUMN body SET STORAGE EXTERNAL;
 CREATE INDEX message_timeline ON message (place, ts, priority);
+CREATE INDEX message_rank ON message (place, priority, ts) WHERE place < 0;
 
 -- A lease set: `ids` by row number, an empty text where the row's end has been told; `open` rows are left at most,
 -- and none of them ends before `next_end`.

@@ -27,83 +27,44 @@ UPDATE lease SET ids = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2
 -- name: drop_lease
 DELETE FROM lease WHERE topic = $1 AND id = $2;
 
--- The earliest rows over all buckets, at most $5 from one bucket. Where a bucket has more, nothing behind its last row is
--- taken, since what it still has may come before; `cut` says so.
+-- What is due in one bucket, in order. The queries below merge as many of these as there are buckets, each read only as far
+-- as the merge needs it.
+-- name: due
+SELECT m.id, m.version, m.ts, m.priority, m.size, m.attempts
+FROM message AS m
+WHERE m.place = ($2::integer [])[{number}] AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4){ranked}
+ORDER BY {order};
+
 -- name: lease
 WITH number AS MATERIALIZED (
-    SELECT coalesce($9::bigint, nextval('version')) AS version
-),
-near AS MATERIALIZED (
-    SELECT c.*
-    FROM unnest($2::integer []) AS asked (place)
-    CROSS JOIN LATERAL (
-        SELECT
-            m.id, m.version, m.ts, m.priority, m.size,
-            row_number() OVER (ORDER BY m.ts, m.priority ROWS UNBOUNDED PRECEDING) AS number
-        FROM message AS m
-        WHERE m.place = asked.place AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
-            AND ($11::integer IS NULL OR m.attempts < $11)
-        ORDER BY m.ts, m.priority
-        LIMIT $5
-    ) AS c
-),
-horizon AS MATERIALIZED (
-    SELECT ts, priority FROM near WHERE number = $5 ORDER BY ts, priority LIMIT 1
+    SELECT nextval('version') AS version
 ),
 first AS MATERIALIZED (
-    SELECT near.*
-    FROM near LEFT JOIN horizon ON true
-    WHERE horizon.ts IS NULL OR (near.ts, near.priority) <= (horizon.ts, horizon.priority)
-    ORDER BY near.ts, near.priority
-    LIMIT $6
-),
-chosen AS MATERIALIZED (
-    SELECT id, version
-    FROM (SELECT id, version, sum(size) OVER (ORDER BY ts, priority ROWS UNBOUNDED PRECEDING) AS upto, size FROM first)
-    AS summed
-    WHERE upto <= $7 OR upto = size
+    SELECT id, version, size, sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS upto
+    FROM ({due}) AS due
+    WHERE $9::integer IS NULL OR attempts < $9
+    ORDER BY {order}
+    LIMIT $5
 )
 UPDATE message AS m SET
-    ts = $8, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
-    version = number.version, consumer = $10, attempts = m.attempts + 1,
+    ts = $7, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
+    version = number.version, consumer = $8, attempts = m.attempts + 1,
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
-FROM chosen, number
-WHERE m.topic = $1 AND m.id = chosen.id AND m.version = chosen.version
-RETURNING
-    m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.size, m.before, m.version,
-    exists(SELECT 1 FROM horizon) AS cut, (SELECT count(*) FROM first) AS near;
+FROM first, number
+WHERE m.topic = $1 AND m.id = first.id AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
+RETURNING m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.before, m.version;
 
 -- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
 -- name: take_exhausted
-WITH near AS MATERIALIZED (
-    SELECT c.*
-    FROM unnest($2::integer []) AS asked (place)
-    CROSS JOIN LATERAL (
-        SELECT
-            m.id, m.ts, m.priority, m.attempts,
-            row_number() OVER (ORDER BY m.ts, m.priority ROWS UNBOUNDED PRECEDING) AS number
-        FROM message AS m
-        WHERE m.place = asked.place AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
-        ORDER BY m.ts, m.priority
-        LIMIT $5
-    ) AS c
-),
-horizon AS MATERIALIZED (
-    SELECT ts, priority FROM near WHERE number = $5 ORDER BY ts, priority LIMIT 1
-),
-first AS MATERIALIZED (
-    SELECT near.*
-    FROM near LEFT JOIN horizon ON true
-    WHERE horizon.ts IS NULL OR (near.ts, near.priority) <= (horizon.ts, horizon.priority)
-    ORDER BY near.ts, near.priority
-    LIMIT $6
+WITH first AS MATERIALIZED (
+    SELECT id, attempts FROM ({due}) AS due ORDER BY {order} LIMIT $5
 )
 SELECT
     m.id, m.ts, m.ts AS due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers, m.body,
     m.first_lease, m.last_lease
 FROM first JOIN message AS m ON m.topic = $1 AND m.id = first.id
-WHERE first.attempts >= $7 AND m.attempts >= $7 AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
-ORDER BY m.ts, m.priority
+WHERE first.attempts >= $6 AND m.attempts >= $6 AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+ORDER BY {final_order}
 FOR UPDATE OF m;
 
 -- The rows of a lease that their consumer still holds. Locked, with everything they are.

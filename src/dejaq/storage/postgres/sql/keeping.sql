@@ -16,7 +16,7 @@ SELECT state FROM topic WHERE number = $1;
 
 -- name: drop_messages
 DELETE FROM message AS m
-USING (SELECT id, topic FROM message WHERE place >= $1 AND place < $2 LIMIT 20000) AS part
+USING (SELECT id, topic FROM message WHERE place = any($1::integer []) LIMIT 20000) AS part
 WHERE m.id = part.id AND m.topic = part.topic;
 
 -- name: drop_topic
