@@ -1,4 +1,9 @@
-"""The SQL of this store, by name, from the `.sql` files beside this module."""
+"""The SQL of this store, by name, from the `.sql` files beside this module.
+
+Joins to a table are written `m.id = any(ARRAY[asked.id])`, and conditions beside them `m.topic + 0 = $1`: the planner
+can look such a row up by its id and has no other way. Written plainly, it may plan, while the table is small, to read
+the whole table for every row asked for; and it keeps its plans.
+"""
 
 from __future__ import annotations
 

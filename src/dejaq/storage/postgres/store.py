@@ -162,9 +162,8 @@ class PostgresStorage:
         """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
 
         async def drop(link: Link) -> bool:
-            answer: str = await link.connection.execute(
-                SQL["drop_messages"], places_of(topic, range(limits.BUCKETS_MAX))
-            )
+            places = places_of(topic, range(limits.BUCKETS_MAX))
+            answer: str = await link.connection.execute(SQL["drop_messages"], places)
             return answer != "DELETE 0"
 
         while await self._database.step(drop):

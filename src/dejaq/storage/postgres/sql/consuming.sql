@@ -7,7 +7,7 @@ SELECT id, consumer, ids FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY
 -- name: rows_of_lease
 SELECT asked.place - 1 AS row, m.ts, m.attempts
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-JOIN message AS m ON m.topic = $1 AND m.id = asked.id
+JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
 WHERE m.version = $3
 ORDER BY asked.place;
 
@@ -19,7 +19,7 @@ WITH number AS MATERIALIZED (
 UPDATE message AS m SET
     ts = row.ts, asked_ts = row.ts, due_ts = 0, before = 0, version = number.version, consumer = ''
 FROM number, unnest($2::text [], $3::bigint []) AS row (id, ts)
-WHERE m.topic = $1 AND m.id = row.id AND m.version = $4;
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.version = $4;
 
 -- name: put_lease
 UPDATE lease SET ids = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2;
@@ -51,7 +51,7 @@ UPDATE message AS m SET
     version = number.version, consumer = $8, attempts = m.attempts + 1,
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
 FROM first, number
-WHERE m.topic = $1 AND m.id = first.id AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
 RETURNING m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.before, m.version;
 
 -- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
@@ -62,8 +62,8 @@ WITH first AS MATERIALIZED (
 SELECT
     m.id, m.ts, m.ts AS due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers, m.body,
     m.first_lease, m.last_lease
-FROM first JOIN message AS m ON m.topic = $1 AND m.id = first.id
-WHERE first.attempts >= $6 AND m.attempts >= $6 AND m.ts <= $3 AND (m.consumer = '' OR m.ts <= $4)
+FROM first JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[first.id])
+WHERE first.attempts >= $6 AND m.attempts >= $6 AND m.ts + 0 <= $3 AND (m.consumer = '' OR m.ts <= $4)
 ORDER BY {final_order}
 FOR UPDATE OF m;
 
@@ -73,15 +73,15 @@ SELECT
     asked.place - 1 AS place, m.id, m.ts, m.due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers,
     m.body, m.first_lease, m.last_lease
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-JOIN message AS m ON m.topic = $1 AND m.id = asked.id
-WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
 FOR UPDATE OF m;
 
 -- name: lock_held
 SELECT asked.place - 1 AS place, m.ts
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-JOIN message AS m ON m.topic = $1 AND m.id = asked.id
-WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
 FOR UPDATE OF m;
 
 -- name: lease_ids
@@ -89,20 +89,20 @@ SELECT ids FROM lease WHERE topic = $1 AND id = $2;
 
 -- name: delete
 DELETE FROM message AS m USING unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-WHERE m.topic = $1 AND m.id = asked.id AND m.version = $3 AND m.consumer = $4 AND m.ts > $5
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id]) AND m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
 RETURNING asked.place - 1 AS place, m.ts;
 
 -- name: extend
 WITH held AS MATERIALIZED (
     SELECT m.id, m.ts, asked.place
     FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
-    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
     FOR UPDATE OF m
 ),
 moved AS (
     UPDATE message AS m SET ts = $6 FROM held
-    WHERE m.topic = $1 AND m.id = held.id AND m.version = $3 AND held.ts < $6
+    WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3 AND held.ts < $6
 )
 SELECT place - 1 AS place, ts FROM held;
 
@@ -113,14 +113,14 @@ WITH number AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT m.id, m.ts, asked.place, asked.ts AS new_ts
     FROM unnest($2::text [], $6::bigint []) WITH ORDINALITY AS asked (id, ts, place)
-    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
-    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
     FOR UPDATE OF m
 )
 UPDATE message AS m SET
     ts = held.new_ts, asked_ts = held.new_ts, due_ts = 0, before = 0, version = number.version, consumer = ''
 FROM held, number
-WHERE m.topic = $1 AND m.id = held.id AND m.version = $3
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
 RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
 
 -- name: recall
@@ -130,8 +130,8 @@ WITH number AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT m.id, m.ts, asked.place
     FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
-    JOIN message AS m ON m.topic = $1 AND m.id = asked.id
-    WHERE m.version = $3 AND m.consumer = $4 AND m.ts > $5
+    JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+    WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
     FOR UPDATE OF m
 )
 UPDATE message AS m SET
@@ -140,7 +140,7 @@ UPDATE message AS m SET
     last_lease = CASE WHEN m.before = 0 THEN NULL ELSE m.last_before END,
     version = CASE WHEN m.before = 0 THEN number.version ELSE m.before END
 FROM held, number
-WHERE m.topic = $1 AND m.id = held.id AND m.version = $3
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
 RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
 
 -- name: next_ts
@@ -155,8 +155,8 @@ SELECT
     lease.id AS lease, asked.place - 1 AS row, m.id, m.ts, m.due_ts, m.priority, m.attempts, m.headers, m.body
 FROM lease
 CROSS JOIN LATERAL unnest(lease.ids) WITH ORDINALITY AS asked (id, place)
-JOIN message AS m ON m.topic = lease.topic AND m.id = asked.id AND m.version = lease.id
-WHERE lease.topic = $1 AND lease.consumer = $2 AND m.ts > $3
+JOIN message AS m ON m.topic + 0 = lease.topic AND m.id = any(ARRAY[asked.id]) AND m.version = lease.id
+WHERE lease.topic = $1 AND lease.consumer = $2 AND m.ts + 0 > $3
 ORDER BY lease.id, m.ts, asked.place;
 
 -- The end of every change: its record, its counts, what became of leases, and its mark.
@@ -172,12 +172,12 @@ entered AS (
 shrunk AS (
     UPDATE lease SET open = lease.open - settled.rows
     FROM unnest($13::integer [], $14::bigint [], $15::integer []) AS settled (topic, id, rows)
-    WHERE lease.topic = settled.topic AND lease.id = settled.id AND lease.open > settled.rows
+    WHERE lease.topic = any(ARRAY[settled.topic]) AND lease.id = any(ARRAY[settled.id]) AND lease.open > settled.rows
 ),
 closed AS (
     DELETE FROM lease
     USING unnest($13::integer [], $14::bigint [], $15::integer []) AS settled (topic, id, rows)
-    WHERE lease.topic = settled.topic AND lease.id = settled.id AND lease.open <= settled.rows
+    WHERE lease.topic = any(ARRAY[settled.topic]) AND lease.id = any(ARRAY[settled.id]) AND lease.open <= settled.rows
 ),
 noted AS (
     UPDATE writer SET change = $17 WHERE number = $16

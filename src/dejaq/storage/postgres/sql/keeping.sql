@@ -17,7 +17,7 @@ SELECT state FROM topic WHERE number = $1;
 -- name: drop_messages
 DELETE FROM message AS m
 USING (SELECT id, topic FROM message WHERE place = any($1::integer []) LIMIT 20000) AS part
-WHERE m.id = part.id AND m.topic = part.topic;
+WHERE m.id = any(ARRAY[part.id]) AND m.topic = any(ARRAY[part.topic]);
 
 -- name: drop_topic
 WITH leases AS (

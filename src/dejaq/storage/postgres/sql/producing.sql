@@ -107,10 +107,10 @@ UPDATE message AS m SET
     size = octet_length(coalesce(row.headers, m.headers)) + octet_length(coalesce(row.body, m.body))
 FROM number, unnest($2::text [], $3::bigint [], $4::bigint [], $5::integer [], $6::bytea [], $7::bytea [])
 AS row (id, version, ts, priority, headers, body)
-WHERE m.topic = $1 AND m.id = row.id AND m.version = row.version
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.version = row.version
 RETURNING m.version;
 
 -- name: remove
 DELETE FROM message AS m USING unnest($2::text [], $3::bigint []) AS row (id, version)
-WHERE m.topic = $1 AND m.id = row.id AND m.version = row.version
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.version = row.version
 RETURNING m.id;

@@ -6,8 +6,8 @@ FROM message WHERE topic = $1 AND id = any($2::text []);
 
 -- name: holders
 SELECT m.id, m.consumer, m.version, m.due_ts, array_position(lease.ids, m.id) - 1 AS row
-FROM message AS m JOIN lease ON lease.topic = m.topic AND lease.id = m.version
-WHERE m.topic = $1 AND m.id = any($2::text []) AND m.consumer <> '' AND m.ts > $3;
+FROM message AS m JOIN lease ON lease.topic = any(ARRAY[m.topic]) AND lease.id = any(ARRAY[m.version])
+WHERE m.topic = $1 AND m.id = any($2::text []) AND m.consumer <> '' AND m.ts + 0 > $3;
 
 -- name: minutes
 SELECT minute, held, sum(count)::bigint AS rows
@@ -19,8 +19,8 @@ SELECT $2 + (m.ts - $2) / $3 * $3 AS start, count(*) AS rows
 FROM unnest($6::bigint []) AS asked (minute)
 CROSS JOIN unnest($1::integer []) AS part (place)
 JOIN message AS m
-    ON m.place = part.place AND m.ts >= asked.minute * 60000 AND m.ts < (asked.minute + 1) * 60000
-WHERE m.ts >= $4 AND m.ts < $5 AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
+    ON m.place = any(ARRAY[part.place]) AND m.ts >= asked.minute * 60000 AND m.ts < (asked.minute + 1) * 60000
+WHERE m.ts + 0 >= $4 AND m.ts + 0 < $5 AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
 GROUP BY 1;
 
 -- name: rows_by_step
