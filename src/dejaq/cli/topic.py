@@ -51,6 +51,7 @@ def topic() -> None:
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @click.option("--client-rate", type=int, metavar="N", help="Messages a second that one client may create or change.")
 @click.option("--compression", type=click.Choice(["none", "zstd"]), help="What is done to bodies on their way in.")
+@click.option("--share-bodies/--no-share-bodies", default=None, help="Store each body once.")
 @pass_invocation
 def create(
     invocation: Invocation,
@@ -67,6 +68,7 @@ def create(
     journal: bool | None,
     client_rate: int | None,
     compression: str | None,
+    share_bodies: bool | None,
 ) -> None:
     """Create the topic NAME. A repeat with the same settings changes nothing."""
     chosen: dict[str, Any] = {
@@ -82,6 +84,7 @@ def create(
         "journal": journal,
         "client_rate": client_rate,
         "compression": compression,
+        "share_bodies": share_bodies,
     }
     settings = {key: value for key, value in chosen.items() if value is not None}
 

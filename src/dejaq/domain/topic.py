@@ -92,6 +92,11 @@ class TopicSettings:
         metadata={"doc": "`zstd`: clients compress bodies on their way in. `none`: they do not."},
     )
 
+    share_bodies: bool = field(
+        default=False,
+        metadata={"doc": "Whether a body is stored once however many messages have it; where the storage can."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -107,8 +112,9 @@ class TopicSettings:
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise error_of(Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}")
 
-        if not isinstance(self.journal, bool):
-            raise error_of(Code.INVALID_SETTING, f"journal={self.journal!r} is not true or false")
+        for name in ("journal", "share_bodies"):
+            if not isinstance(getattr(self, name), bool):
+                raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not true or false")
         for name in ("dead_letter", "expiry_backoff"):
             if not isinstance(getattr(self, name), str):
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not text")

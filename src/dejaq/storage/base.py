@@ -27,6 +27,8 @@ class Capabilities:
     name: str
     durable: bool
     shared: bool
+    # Whether it can store a body once for all the messages of a topic that have it.
+    shares_bodies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class Catalog:
         check_topic_name(name)
         settings.check()
         _check_dead_letter(name, settings)
+        if settings.share_bodies and not self._storage.capabilities.shares_bodies:
+            storage = self._storage.capabilities.name
+            raise error_of(Code.INVALID_SETTING, f"share_bodies: the storage {storage!r} cannot share bodies")
         if settings.kind not in KINDS:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._changing:

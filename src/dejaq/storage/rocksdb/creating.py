@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from dejaq import limits
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.transitions import decide_create
@@ -88,8 +87,8 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequen
         record.priorities.extend(priorities)
     if any(headers):
         record.headers.extend(headers)
-    if max(map(len, bodies)) > limits.INLINE_BODY_BYTES_MAX:
-        pairs = [image.put_apart(batch, body) for body in bodies]
+    if max(map(len, bodies)) > image.apart.inline_bytes_max:
+        pairs = [image.apart.put(batch, body) for body in bodies]
         record.bodies.extend([inline for inline, _ in pairs])
         record.apart.extend([number for _, number in pairs])
     else:

@@ -59,7 +59,7 @@ class Arrivals:
     def add(self, source: Image, run: Run, row: int, message_id: str, headers: bytes) -> None:
         """Take a row of another topic, due now and without attempts."""
         body = source.body(run, row)
-        inline, apart = self._image.put_apart(self._batch, body)
+        inline, apart = self._image.apart.put(self._batch, body)
         new = Row(
             id=message_id,
             ts=self._now,

@@ -25,6 +25,7 @@ from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
+from dejaq.storage.rocksdb.apart import Apart
 from dejaq.storage.rocksdb.window import Budget, Free, Lost, Source, Window, load_step
 
 # One step of loading: small enough that the loop is not held up, large enough to be worth a seek.
@@ -108,6 +109,7 @@ class Image:
             keys.of_bucket(keys.INDEX, topic.number, bucket) for bucket in range(topic.settings.buckets)
         ]
         self._shared: dict[bytes, Run] | None = None
+        self.apart = Apart(topic, database, number=number)
 
     def load(self) -> None:
         """Read counts, owners and leases; runs come when they are near."""
@@ -132,6 +134,7 @@ class Image:
     def write_counts(self, batch: Batch) -> None:
         """Put every changed count into the batch."""
         self.cells.write(batch)
+        self.apart.write(batch)
 
     def close(self) -> None:
         """Give back the memory this topic had."""
@@ -310,7 +313,7 @@ class Image:
         if record.apart and not keep_bodies:
             for row in masks.rows(mask):
                 if record.apart[row]:
-                    batch.delete(keys.numbered(keys.BODY, topic, record.apart[row]))
+                    self.apart.drop(batch, record.apart[row])
         had_gone = run.live != masks.full(run.count)
         run.live &= ~mask
         run.free &= ~mask
@@ -344,29 +347,14 @@ class Image:
         """The body of a row, wherever it is stored."""
         record = run.record
         if record.apart and record.apart[row]:
-            return self.body_apart(record.apart[row])
+            return self.apart.get(record.apart[row])
         return bytes(record.bodies[row])
-
-    def body_apart(self, number: int) -> bytes:
-        """A body that is stored apart."""
-        body = self.database.get(keys.numbered(keys.BODY, self.topic.number, number))
-        if body is None:
-            raise KeyError(f"body {number}")
-        return body
 
     def sizes(self, run: Run, start: int, end: int) -> list[int]:
         """About how many bytes each row takes on the wire."""
         if not run.record.apart:
             return [len(body) + 64 for body in run.record.bodies[start:end]]
         return [len(self.body(run, row)) + 64 for row in range(start, end)]
-
-    def put_apart(self, batch: Batch, body: bytes) -> tuple[bytes, int]:
-        """(what goes into the run, number of the body stored apart or 0)."""
-        if len(body) <= limits.INLINE_BODY_BYTES_MAX:
-            return body, 0
-        number = self.next_number()
-        batch.put(keys.numbered(keys.BODY, self.topic.number, number), body)
-        return b"", number
 
     def give_back(self, run: Run, mask: int) -> None:
         """Make rows of a run free again."""

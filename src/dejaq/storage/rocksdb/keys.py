@@ -12,6 +12,8 @@
     d topic bucket session first          directory: generated ids -> run
     i topic bucket id                     index: listed ids -> run
     b topic number                        body that is stored apart
+    n topic number                        how many messages have a shared body, and its digest
+    h topic digest                        shared bodies by digest
     j sequence                            journal: what one change did
 
 `slice` is ts // SLICE_MS; or, of what was due when it was written to a topic by priority, READY_SLICE and the priority.
@@ -34,7 +36,8 @@ READY_SLICE = 1 << 40
 META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
 JOURNAL = b"j"
 LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
-OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY)
+USES, DIGEST = b"n", b"h"
+OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY, USES, DIGEST)
 
 # Where the bucket stands in a key.
 BUCKET_BYTES = slice(5, 7)
@@ -54,6 +57,11 @@ def of_topic(table: bytes, topic: int) -> bytes:
 def numbered(table: bytes, topic: int, number: int) -> bytes:
     """A record named by a 64-bit number."""
     return _TOPIC_NUMBER.pack(table, topic, number)
+
+
+def digest(topic: int, value: bytes) -> bytes:
+    """The shared bodies that have a digest."""
+    return _TOPIC.pack(DIGEST, topic) + value
 
 
 def journal(sequence: int) -> bytes:

@@ -10,7 +10,6 @@ from dejaq.domain.transitions import decide_by_owner
 from dejaq.errors import Code
 from dejaq.storage.base import Edits, Holder
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
-from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Draft, Image, Row
 from dejaq.storage.rocksdb.lease import Lease, Part
@@ -105,7 +104,7 @@ def _body(image: Image, row: Row, apart: dict[int, bytes]) -> bytes:
     """The body of a changed row, which may not be written yet."""
     if not row.apart:
         return row.body
-    return apart[row.apart] if row.apart in apart else image.body_apart(row.apart)
+    return apart[row.apart] if row.apart in apart else image.apart.get(row.apart)
 
 
 def _tell_edited(image: Image, outbox: Outbox, owner: str, edits: Edits, rows: list[Row], bodies: list[bytes]) -> None:
@@ -130,8 +129,8 @@ def _apply(image: Image, edits: Edits, item: int, row: Row, apart: dict[int, byt
     body = edits.bodies[item] if edits.bodies is not None else None
     if body is not None:
         if row.apart:
-            batch.delete(keys.numbered(keys.BODY, image.topic.number, row.apart))
-        row.body, row.apart = image.put_apart(batch, body)
+            image.apart.drop(batch, row.apart)
+        row.body, row.apart = image.apart.put(batch, body)
         if row.apart:
             apart[row.apart] = body
 

@@ -62,7 +62,7 @@ class RocksStorage:
     @property
     def capabilities(self) -> Capabilities:
         """Durable, and for one process."""
-        return Capabilities(name="rocksdb", durable=True, shared=False)
+        return Capabilities(name="rocksdb", durable=True, shared=False, shares_bodies=True)
 
     # Life
 

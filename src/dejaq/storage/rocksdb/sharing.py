@@ -1,0 +1,122 @@
+"""Bodies that are stored once, however many messages of a topic have them.
+
+A body is found by a 128-bit digest and then compared byte for byte, so that two bodies with one digest are two. How
+many messages have it is counted in the same atomic write as the change itself; with the last of them it goes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from hashlib import blake2b
+
+from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.database import Batch, Database
+
+DIGEST_BYTES = 16
+# A smaller body costs less in its run than by reference.
+SHARED_BYTES_MIN = 256
+CACHE_BYTES_MAX = 4 * 1024 * 1024
+_USES = struct.Struct(f">Q{DIGEST_BYTES}s")
+
+
+def digest_of(body: bytes) -> bytes:
+    """What a body is looked up by."""
+    return blake2b(body, digest_size=DIGEST_BYTES).digest()
+
+
+class SharedBodies:
+    """The shared bodies of one topic. What a change does to them is kept here until `write` puts it into its batch."""
+
+    def __init__(
+        self,
+        database: Database,
+        topic: int,
+        *,
+        number: Callable[[], int],
+        digest: Callable[[bytes], bytes] = digest_of,
+    ) -> None:
+        self._database = database
+        self._topic = topic
+        self._next_number = number
+        self._digest = digest
+        self._uses: dict[int, tuple[int, bytes]] = {}
+        self._found: dict[bytes, list[int]] = {}
+        self._fresh: dict[int, bytes] = {}
+        # Bodies that were read lately: what many messages have is asked for often.
+        self._cache: dict[int, bytes] = {}
+        self._cached_bytes = 0
+
+    def put(self, batch: Batch, body: bytes) -> int:
+        """The number of a body that one more message has now."""
+        digest = self._digest(body)
+        numbers = self._numbers(digest)
+        for number in numbers:
+            if self.body(number) == body:
+                self._uses[number] = (self._count(number)[0] + 1, digest)
+                return number
+        number = self._next_number()
+        numbers.append(number)
+        self._uses[number] = (1, digest)
+        self._fresh[number] = body
+        batch.put(keys.numbered(keys.BODY, self._topic, number), body)
+        return number
+
+    def drop(self, batch: Batch, number: int) -> None:
+        """One message less has a body; the last takes it along."""
+        count, digest = self._count(number)
+        self._uses[number] = (count - 1, digest)
+        if count == 1:
+            self._numbers(digest).remove(number)
+            self._fresh.pop(number, None)
+            self._cached_bytes -= len(self._cache.pop(number, b""))
+            batch.delete(keys.numbered(keys.BODY, self._topic, number))
+
+    def write(self, batch: Batch) -> None:
+        """Put the counts that changed into the batch of the change."""
+        for number, (count, digest) in self._uses.items():
+            key = keys.numbered(keys.USES, self._topic, number)
+            if count:
+                batch.put(key, _USES.pack(count, digest))
+            else:
+                batch.delete(key)
+        for digest, numbers in self._found.items():
+            key = keys.digest(self._topic, digest)
+            if numbers:
+                batch.put(key, struct.pack(f">{len(numbers)}Q", *numbers))
+            else:
+                batch.delete(key)
+        self._uses, self._found, self._fresh = {}, {}, {}
+
+    def _count(self, number: int) -> tuple[int, bytes]:
+        known = self._uses.get(number)
+        if known is None:
+            stored = self._database.get(keys.numbered(keys.USES, self._topic, number))
+            if stored is None:
+                raise KeyError(f"uses of body {number}")
+            count, digest = _USES.unpack(stored)
+            known = (count, digest)
+        return known
+
+    def _numbers(self, digest: bytes) -> list[int]:
+        known = self._found.get(digest)
+        if known is None:
+            stored = self._database.get(keys.digest(self._topic, digest)) or b""
+            known = self._found[digest] = list(struct.unpack(f">{len(stored) // 8}Q", stored))
+        return known
+
+    def body(self, number: int) -> bytes | None:
+        """A body by its number, which no other ever has."""
+        known = self._fresh.get(number) or self._cache.get(number)
+        if known is None:
+            known = self._database.get(keys.numbered(keys.BODY, self._topic, number))
+            if known is not None:
+                self._remember(number, known)
+        return known
+
+    def _remember(self, number: int, body: bytes) -> None:
+        self._cache[number] = body
+        self._cached_bytes += len(body)
+        while self._cached_bytes > CACHE_BYTES_MAX:
+            oldest = next(iter(self._cache))
+            self._cached_bytes -= len(self._cache.pop(oldest))

@@ -1,0 +1,170 @@
+"""A store that shares every body, found by a digest under which most of them collide, behaves like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from dejaq.domain.batch import CreateBatch
+from dejaq.domain.topic import Topic
+from dejaq.storage.base import Edits
+from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.sharing import SharedBodies, digest_of
+from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.testing.conformance import CHECKS, Check
+from dejaq.testing.conformance.scene import OWNER, Scene
+from dejaq.testing.model import run_model
+from tests.conformance.test_model import SIZE
+
+
+def colliding(body: bytes) -> bytes:
+    """A digest that tells hardly anything: G5, G8, no collision may lose data."""
+    return bytes([len(body) % 3]) * 16
+
+
+class Sharing(RocksStorage):
+    """Shares every body of every topic, whatever its settings say."""
+
+    def _new_image(self, topic: Topic) -> Image:
+        image = super()._new_image(topic)
+        image.apart.shared = SharedBodies(image.database, topic.number, number=image.next_number, digest=colliding)
+        image.apart.inline_bytes_max = 0
+        return image
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+async def test_storage(check: Check, tmp_path: Path) -> None:
+    await check.run(lambda: Sharing(tmp_path / "store", journal=True))
+
+
+@pytest.mark.timeout(0)
+def test_the_model() -> None:
+    """R8, as for the other backends, with a third of the histories."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+
+        def fresh() -> object:
+            place = Path(tempfile.mkdtemp(dir=folder))
+            return lambda: Sharing(place, journal=True)
+
+        run_model(fresh, settings(SIZE, max_examples=max(1, SIZE.max_examples // 3)), journal=True)  # type: ignore[arg-type]
+
+
+BODY, OTHER = b"b" * 1_000, b"o" * 1_000
+
+
+class Stage:
+    """A scene with a topic that shares bodies, and a look at what is on disk."""
+
+    def __init__(self, path: Path, store: type[RocksStorage] = RocksStorage) -> None:
+        self.path = path
+        self.store = store
+
+    async def __aenter__(self) -> Stage:
+        self.scene = await Scene.begin(lambda: self.store(self.path, journal=True))
+        self.scene.topic = await self.scene.new_topic("shared", share_bodies=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.scene.end()
+
+    async def create(self, bodies: Sequence[bytes]) -> list[str]:
+        scene = self.scene
+        ids = [f"m-{scene.now}-{n}" for n in range(len(bodies))]
+        batch = CreateBatch(
+            session=scene.session(), sequence=0, owner=OWNER, ts=[scene.now] * len(ids), bodies=list(bodies), ids=ids
+        )
+        assert not (await scene.storage.create(scene.topic, batch, scene.now)).codes
+        scene.now += 1
+        return ids
+
+    def rows(self, table: bytes) -> list[bytes]:
+        prefix = keys.of_topic(table, self.scene.topic.number)
+        database = self.scene.storage._database  # type: ignore[attr-defined]
+        return [value for _, value in database.scan(prefix, keys.after(prefix))]
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many bodies, counts and digests are stored."""
+        return len(self.rows(keys.BODY)), len(self.rows(keys.USES)), len(self.rows(keys.DIGEST))
+
+
+async def test_a_body_is_stored_once_and_goes_with_its_last_message(tmp_path: Path) -> None:
+    async with Stage(tmp_path / "store") as stage:
+        scene = stage.scene
+        ids = await stage.create([BODY, OTHER, BODY, b"small"]) + await stage.create([BODY] * 50)
+        assert stage.counts() == (2, 2, 2)
+        found = await scene.storage.get(scene.topic, ids, scene.now)
+        assert [m.body for m in found if m] == [BODY, OTHER, BODY, b"small", *[BODY] * 50]
+        await scene.storage.cancel(scene.topic, OWNER, ids[:2], scene.now)
+        assert stage.counts() == (1, 1, 1)
+        await scene.restart()
+        await scene.storage.cancel(scene.topic, OWNER, ids[2:-1], scene.now)
+        assert stage.counts() == (1, 1, 1)
+        found = await scene.storage.get(scene.topic, ids[-1:], scene.now)
+        assert [m.body for m in found if m] == [BODY]
+        await scene.storage.cancel(scene.topic, OWNER, ids[-1:], scene.now)
+        assert stage.counts() == (0, 0, 0)
+
+
+async def test_an_edit_takes_one_body_and_leaves_another(tmp_path: Path) -> None:
+    async with Stage(tmp_path / "store") as stage:
+        scene = stage.scene
+        first, second = await stage.create([BODY, BODY])
+        for body, counts in ((OTHER, (2, 2, 2)), (BODY, (1, 1, 1)), (BODY, (1, 1, 1)), (b"small", (1, 1, 1))):
+            done = await scene.storage.edit(scene.topic, OWNER, Edits(ids=[first], bodies=[body]), scene.now)
+            assert not done.codes
+            assert stage.counts() == counts
+        found = await scene.storage.get(scene.topic, [first, second], scene.now)
+        assert [m.body for m in found if m] == [b"small", BODY]
+
+
+async def test_bodies_with_one_digest_are_two(tmp_path: Path) -> None:
+    """A planted collision: the bytes decide, and nothing is lost."""
+
+    class Colliding(RocksStorage):
+        def _new_image(self, topic: Topic) -> Image:
+            image = super()._new_image(topic)
+            if image.apart.shared is not None:
+                image.apart.shared = SharedBodies(
+                    image.database, topic.number, number=image.next_number, digest=lambda _: bytes(16)
+                )
+            return image
+
+    bodies = [b"%d" % n * 500 for n in range(1, 6)]
+    async with Stage(tmp_path / "store", Colliding) as stage:
+        scene = stage.scene
+        ids = await stage.create(bodies) + await stage.create(bodies)
+        assert stage.counts() == (5, 5, 1)
+        await scene.restart()
+        found = await scene.storage.get(scene.topic, ids, scene.now)
+        assert [m.body for m in found if m] == bodies * 2
+        await scene.storage.cancel(scene.topic, OWNER, ids[:5], scene.now)
+        await scene.storage.cancel(scene.topic, OWNER, ids[7:8], scene.now)
+        assert stage.counts() == (4, 4, 1)
+        left = [*ids[5:7], *ids[8:]]
+        found = await scene.storage.get(scene.topic, left, scene.now)
+        assert [m.body for m in found if m] == [bodies[0], bodies[1], bodies[3], bodies[4]]
+
+
+def test_a_digest_has_128_bits_and_follows_the_body() -> None:
+    assert len(digest_of(BODY)) == 16
+    assert digest_of(BODY) != digest_of(OTHER)
+
+
+async def test_deletes_releases_and_the_end_of_the_topic_leave_nothing_behind(tmp_path: Path) -> None:
+    async with Stage(tmp_path / "store") as stage:
+        scene = stage.scene
+        await stage.create([BODY] * 20 + [OTHER] * 20)
+        lease = await scene.lease()
+        assert sorted(lease.bodies) == [BODY] * 20 + [OTHER] * 20
+        await scene.release(lease, [(0, 2)], delay=5)
+        await scene.delete(lease, [(2, 40)])
+        assert stage.counts()[0] >= 1
+        await scene.storage.drop_topic(scene.topic, scene.now)
+        await asyncio.sleep(0)
+        assert stage.counts() == (0, 0, 0)
