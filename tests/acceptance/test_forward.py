@@ -38,7 +38,7 @@ def start(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[str]:
 async def test_kill_minus_nine_in_the_middle_loses_and_doubles_nothing(
     direction: str, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """Guarantees 4 and 5: at least once, and known by the id."""
+    """G4, G5: at least once, and known by the id."""
     bodies = {f"m-{n}": b"%d" % n for n in range(MESSAGES)}
     async with (
         RedisServer(tmp_path) as server,

@@ -87,7 +87,7 @@ def told(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 def test_a_function_is_run_for_each_message_and_again_after_it_failed(
     start: Start, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """Guarantee 4."""
+    """G4."""
     produce(broker, topic, "one", "two", "three")
     worker = start("shop:fails_once", topic, "--retry", "fixed:10ms", "--max", "6", "--json")
     events = told(worker)
@@ -130,7 +130,7 @@ def test_a_thread_that_does_not_end_holds_up_neither_the_stop_nor_its_message(
 
 
 def test_what_a_killed_worker_had_comes_again(start: Start, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """Guarantee 4: kill -9 in the middle of the work loses nothing."""
+    """G4: kill -9 in the middle of the work loses nothing."""
     produce(broker, topic, "one")
     first = start("shop:waits", topic, "--lease", "0.5")
     wait_until((tmp_path / "started").exists, within=WITHIN, what="the function is called")

@@ -26,7 +26,7 @@ def left(storage: RocksStorage) -> list[bytes]:
 
 @pytest.mark.chaos
 async def test_kill_minus_nine_among_shared_bodies(tmp_path: Path) -> None:
-    """G1, G4: what was acknowledged has its own body after every restart, and the last message takes a body along."""
+    """G1, G12: what was acknowledged has its own body after every restart, and the last message takes a body along."""
     chance = random.Random(11)
     sent: dict[str, bytes] = {}
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:

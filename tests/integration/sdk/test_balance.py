@@ -94,7 +94,7 @@ async def test_of_a_steady_flow_a_consumer_half_as_fast_gets_about_half(client: 
 
 
 async def test_one_stuck_consumer_delays_nobody_s_messages(client: dejaq.Client) -> None:
-    """Guarantee 8: the p99 of lateness with a stuck consumer is that without, but for the machine's own noise."""
+    """G8: the p99 of lateness with a stuck consumer is that without, but for the machine's own noise."""
 
     async def lateness(rounds: int) -> list[int]:
         late: list[int] = []
@@ -129,7 +129,7 @@ async def test_one_stuck_consumer_delays_nobody_s_messages(client: dejaq.Client)
 
 
 async def test_what_a_stuck_consumer_hoards_is_taken_back_for_one_that_is_idle(client: dejaq.Client) -> None:
-    """Guarantee 8, and 3: user code of one consumer alone sees each."""
+    """G8, G3: user code of one consumer alone sees each."""
     done: Counter[str] = Counter()
     async with client.producer(TOPIC) as producer, client.consumer(TOPIC, name="stuck") as stuck:
         await producer.send_batch([b"x"] * 300)
@@ -236,7 +236,7 @@ async def test_a_client_above_its_rate_is_slowed_down_and_loses_nothing(client: 
 
 
 async def test_a_client_that_cannot_wait_is_told_for_how_long() -> None:
-    """Guarantee 8: a definite refusal; nothing was changed."""
+    """G8: a definite refusal; nothing was changed."""
     async with dejaq.Broker() as broker, dejaq.connect(broker, deadline=0.3, name="hasty") as hasty:
         await hasty.create_topic("bounded", buckets=4, client_rate=10)
         async with hasty.producer("bounded") as producer:

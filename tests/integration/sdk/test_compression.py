@@ -58,7 +58,7 @@ async def test_what_is_stored_is_smaller(client: dejaq.Client) -> None:
 
 
 async def test_an_edit_and_a_repeat_pack_alike(client: dejaq.Client) -> None:
-    """Guarantee 5: a repeat with the same content is known."""
+    """G5: a repeat with the same content is known."""
     async with client.producer("packed") as producer:
         now = client.now_ms() + 60_000
         for _ in range(2):
@@ -93,7 +93,7 @@ async def test_a_body_keeps_its_packing_in_any_topic(client: dejaq.Client) -> No
 
 
 async def test_a_bomb_is_an_error_for_who_opens_it_and_for_nobody_else(storage: MemoryStorage) -> None:
-    """S7, guarantee 8: nothing is lost, and the stored bytes can be looked at."""
+    """S7, G8: nothing is lost, and the stored bytes can be looked at."""
     import zstandard
 
     bomb = MARK + b"\x01" + zstandard.ZstdCompressor().compress(bytes(limits.DECOMPRESSED_BYTES_MAX + 1))

@@ -85,7 +85,7 @@ async def test_a_blocking_function_runs_in_threads_beside_the_loop(
 async def test_what_fails_comes_again_when_the_policy_says(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
-    """Guarantee 4: at least once, with the attempts counted."""
+    """G4: at least once, with the attempts counted."""
     attempts: list[tuple[int, int]] = []
 
     async def work(lease: dejaq.Lease) -> None:
@@ -137,7 +137,7 @@ async def test_a_function_may_ask_for_another_time_or_settle_by_itself(
 async def test_the_lease_of_a_long_function_is_extended(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
-    """Guarantee 3: nobody else gets it meanwhile."""
+    """G3: nobody else gets it meanwhile."""
     gate = asyncio.Event()
     seen: list[int] = []
 

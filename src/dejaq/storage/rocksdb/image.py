@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dejaq import limits
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.ids import GENERATED_LENGTH, bucket_hash, parse_generated
 from dejaq.domain.topic import Topic
@@ -19,13 +18,13 @@ from dejaq.domain.transitions import Standing
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.outbox import EXPIRED, Outbox
 from dejaq.storage.rocksdb import keys, masks
+from dejaq.storage.rocksdb.apart import Apart
 from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
 from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
-from dejaq.storage.rocksdb.apart import Apart
 from dejaq.storage.rocksdb.window import Budget, Free, Lost, Source, Window, load_step
 
 # One step of loading: small enough that the loop is not held up, large enough to be worth a seek.
