@@ -6,6 +6,7 @@ import random
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 STAMP_BYTES = 16
 BATCH = 1_000
@@ -72,6 +73,7 @@ def lateness_us(bodies: Sequence[bytes], now_us: int) -> list[int]:
     return [now_us - int(body[:STAMP_BYTES]) for body in bodies]
 
 
+@cache
 def _pool(body_bytes: int) -> bytes:
     """Letters that do not compress away, the same in every run, to cut fillings from."""
     letters = (string.ascii_letters + string.digits).encode()
