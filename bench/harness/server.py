@@ -64,13 +64,16 @@ class ServerProcess:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until the port answers; raises ServerFailed."""
+        """Wait until it answers; raises ServerFailed."""
+        self._wait_for_port(self.port)
+
+    def _wait_for_port(self, port: int) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             assert self._child is not None
             if self._child.poll() is not None:
                 raise ServerFailed(f"ended with code {self._child.returncode}: {self._log_end()}")
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
             time.sleep(0.005)
         self.stop()

@@ -31,7 +31,13 @@ class DejaqServer(ServerProcess):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._metrics = f"127.0.0.1:{free_port()}"
+        self._metrics_port = free_port()
+        self._metrics = f"127.0.0.1:{self._metrics_port}"
+
+    def wait_ready(self) -> None:
+        """Wait until clients and metrics are served."""
+        super().wait_ready()
+        self._wait_for_port(self._metrics_port)
 
     def command(self) -> Sequence[str]:
         data = str(self.folder / "data")
