@@ -359,10 +359,12 @@ def _settled(
 
     deadline = time.monotonic() + seconds
     while True:
+        # The last look at the journal, not the end of the audit, must be behind the deadline: an audit may take long.
+        looked = time.monotonic()
         if journal is not None:
             _take_in(invocation, lake, journal, EVENTS_MAX_DEFAULT)
         found = findings.audit(lake, taken, topics=topics)
-        if not found.failed or journal is None or taken is None or time.monotonic() >= deadline:
+        if not found.failed or journal is None or taken is None or looked >= deadline:
             return found
         invocation.output.note("not balanced yet; waiting for the journal to catch up with the timeline")
         time.sleep(1.0)
