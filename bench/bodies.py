@@ -1,6 +1,6 @@
 """What shared and compressed bodies save and cost: python -m bench.bodies [--messages N]
 
-Each case has a broker of its own on temporary data. `wire` is what the create frames carry, `disk` what the data
+Each case has a broker of its own on temporary data. `wire` is what the producer sends, `disk` what the data
 directory grows by, both for all messages; the journal is off, since it has no bodies.
 """
 
@@ -15,21 +15,42 @@ import time
 from pathlib import Path
 
 import dejaq
-from dejaq.domain.bodies import Compression, sealed
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.link import Link
 from dejaq.testing.process import BrokerProcess
 
 BODY_BYTES = 2_048
 BATCH = 500
 
 
-def unique(count: int, chance: random.Random) -> list[bytes]:
+LARGE_BYTES = 64 * 1024
+
+
+class Wire:
+    """Counts the bytes of every frame that clients of this process send."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        ask = Link.ask
+
+        async def counted(link: Link, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
+            self.bytes += frame.ByteSize()
+            return await ask(link, frame)
+
+        Link.ask = counted  # type: ignore[method-assign]
+
+
+WIRE = Wire()
+
+
+def unique(count: int, chance: random.Random, size: int = BODY_BYTES) -> list[bytes]:
     """Bodies of which no two are alike, and which do not compress."""
-    return [chance.randbytes(BODY_BYTES) for _ in range(count)]
+    return [chance.randbytes(size) for _ in range(count)]
 
 
-def repeated(count: int, chance: random.Random) -> list[bytes]:
+def repeated(count: int, chance: random.Random, size: int = BODY_BYTES) -> list[bytes]:
     """Bodies of which nine in ten were there before."""
-    kinds = unique(count // 10, chance)
+    kinds = unique(count // 10, chance, size)
     return [*kinds, *chance.choices(kinds, k=count - len(kinds))]
 
 
@@ -50,13 +71,14 @@ async def case(name: str, bodies: list[bytes], **settings: object) -> None:
         data = Path(folder) / "data"
         async with BrokerProcess(data) as broker, dejaq.connect(broker.url) as client:
             await client.create_topic("bench", buckets=16, journal=False, **settings)  # type: ignore[arg-type]
-            before = size_of(data)
+            before, sent = size_of(data), WIRE.bytes
             async with client.producer("bench") as producer:
                 began = time.monotonic()
-                for start in range(0, len(bodies), BATCH):
-                    (await producer.send_batch(bodies[start : start + BATCH], delay=0)).raise_for_failures()
+                batch = max(1, BATCH * BODY_BYTES // len(bodies[0]))
+                for start in range(0, len(bodies), batch):
+                    (await producer.send_batch(bodies[start : start + batch], delay=0)).raise_for_failures()
                 created = time.monotonic() - began
-            disk = size_of(data) - before
+            disk, sent = size_of(data) - before, WIRE.bytes - sent
             taken = 0
             began = time.monotonic()
             async with client.consumer("bench", name="c", max_messages=len(bodies)) as consumer:
@@ -65,11 +87,10 @@ async def case(name: str, bodies: list[bytes], **settings: object) -> None:
                     await batch.delete()
             consumed = time.monotonic() - began
     assert taken == sum(map(len, bodies))
-    how = Compression(str(settings.get("compression", "none")))
     figures = {
         "case": name,
         "body_mb": round(taken / 1e6, 1),
-        "wire_mb": round(sum(len(sealed(body, how)) for body in bodies) / 1e6, 1),
+        "wire_mb": round(sent / 1e6, 1),
         "disk_mb": round(disk / 1e6, 1),
         "create_per_s": round(len(bodies) / created),
         "lease_delete_per_s": round(len(bodies) / consumed),
@@ -87,6 +108,13 @@ async def main() -> None:
     count = parser.parse_args().messages
     chance = random.Random(7)
     for name, bodies in (("unique", unique(count, chance)), ("90 % repeats", repeated(count, chance))):
+        await case(f"{name}, plain", bodies)
+        await case(f"{name}, share_bodies", bodies, share_bodies=True)
+    large = count // 20
+    for name, bodies in (
+        ("large unique", unique(large, chance, LARGE_BYTES)),
+        ("large, 90 % repeats", repeated(large, chance, LARGE_BYTES)),
+    ):
         await case(f"{name}, plain", bodies)
         await case(f"{name}, share_bodies", bodies, share_bodies=True)
     texts = documents(count, chance)

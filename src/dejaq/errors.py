@@ -8,7 +8,7 @@
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
     │                       BODY_UNREADABLE
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
-    │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING
+    │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING BODY_MISSING
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
     │   └── VersionUnsupported  VERSION_UNSUPPORTED
@@ -67,6 +67,7 @@ class Code(IntEnum):
     TOPIC_NOT_FOUND = 41
     TOPIC_DELETING = 42
     TOPIC_EXISTS = 43
+    BODY_MISSING = 44
     OUT_OF_STATE = 50
     VERSION_UNSUPPORTED = 51
     UNAVAILABLE = 60
@@ -118,6 +119,7 @@ MEANINGS: dict[Code, str] = {
     Code.TOPIC_NOT_FOUND: "No topic has this name; create it first.",
     Code.TOPIC_DELETING: "The topic is being deleted.",
     Code.TOPIC_EXISTS: "A topic with this name and other settings is there.",
+    Code.BODY_MISSING: "The broker does not have a body that was named by its digest; send the bodies.",
     Code.OUT_OF_STATE: "The command does not fit the session's state.",
     Code.VERSION_UNSUPPORTED: "The broker does not speak this protocol or SDK version; upgrade the older side.",
     Code.UNAVAILABLE: "The broker cannot serve now; nothing was changed.",
@@ -280,7 +282,7 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19)),
     (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
     (Conflict, frozenset(c for c in Code if 30 <= c <= 35)),
-    (Missing, frozenset(c for c in Code if 40 <= c <= 42)),
+    (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING})),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),
     (VersionUnsupported, frozenset({Code.VERSION_UNSUPPORTED})),

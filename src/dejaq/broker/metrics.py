@@ -39,6 +39,9 @@ CREATED = MetricSpec("dejaq_messages_created", "counter", "Messages created.", (
 REPEATED = MetricSpec(
     "dejaq_messages_repeated", "counter", "Creates that found their message already there.", ("topic",)
 )
+NAMED = MetricSpec(
+    "dejaq_bodies_named", "counter", "Bodies that were named by their digest instead of sent.", ("topic",)
+)
 EDITED = MetricSpec("dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",))
 CANCELLED = MetricSpec("dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",))
 LEASED = MetricSpec("dejaq_messages_leased", "counter", "Messages leased to consumers.", ("topic",))
@@ -98,7 +101,7 @@ JOURNAL_SEGMENTS = MetricSpec("dejaq_journal_segments", "gauge", "Segments of th
 JOURNAL_BYTES = MetricSpec("dejaq_journal_bytes", "gauge", "What they take on disk.")
 
 METRICS: tuple[MetricSpec, ...] = (
-    CREATED, REPEATED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
+    CREATED, REPEATED, NAMED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
     DEAD_LETTERED, REDRIVEN,
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE, JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,

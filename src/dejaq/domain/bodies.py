@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
+from hashlib import blake2b
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,17 @@ _PLAIN, _ZSTD = MARK + b"\x00", MARK + b"\x01"
 LEVEL = 3
 # Below this a frame is hardly ever smaller than what is in it.
 WORTHWHILE_BYTES = 96
+
+
+# By its digest a body can be named instead of sent: no two bodies are known, or can be made, that share one.
+DIGEST_BYTES = 32
+# Bodies of this size are named first, where a topic shares bodies, and sent when the broker does not have them.
+NAMED_BYTES_MIN = 32 * 1024
+
+
+def digest_of(body: bytes) -> bytes:
+    """The digest of a stored body."""
+    return blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
 class Compression(StrEnum):

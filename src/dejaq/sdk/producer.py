@@ -81,6 +81,7 @@ class Producer:
             self._timeout,
         )
         self._numbering.buckets = described.topic.settings.buckets
+        self._sender.shares_bodies = described.topic.settings.share_bodies
         self._compression = Compression(described.topic.settings.compression or Compression.NONE)
         frame = self._connection.frame()
         frame.producer.topic = self.topic

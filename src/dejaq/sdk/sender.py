@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 
+from dejaq.domain.bodies import NAMED_BYTES_MIN, digest_of
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, generated_ids
-from dejaq.errors import Code
+from dejaq.errors import Code, Missing
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.sdk.connection import Connection
+from dejaq.sdk.connection import Answer, Connection
 from dejaq.sdk.outgoing import Outgoing
 from dejaq.timekeeper.clock import Clock
 
@@ -62,23 +64,54 @@ class Sender:
         self._connection = connection
         self._numbering = numbering
         self._room = asyncio.Semaphore(PIPELINE_MAX)
+        # Whether large bodies are named first, because the broker may have them.
+        self.shares_bodies = False
 
     async def create(self, outgoing: Outgoing, until: float) -> Sent:
         """Create one batch, which must fit; rows with generated ids must stand in order."""
         async with self._room:
             session, first, bucket = self._numbering.take(len(outgoing))
-            frame = self._connection.frame()
-            fill(frame.create, outgoing)
-            frame.create.session = session.pack()
-            frame.create.sequence = first
-            if outgoing.ids is None:
-                frame.create.bucket = bucket
-            answer = await self._connection.request(frame, until)
+
+            def named(frame: carrier.ClientFrame) -> carrier.ClientFrame:
+                frame.create.session = session.pack()
+                frame.create.sequence = first
+                if outgoing.ids is None:
+                    frame.create.bucket = bucket
+                return frame
+
+            answer = await self._ask(outgoing, named, until)
         codes = answer.codes
         if outgoing.ids is None or answer.unsure:
             # Found by its own earlier try: to the caller that is a plain success.
             codes = {row: code for row, code in codes.items() if code is not Code.ALREADY_EXISTS}
         return Sent(prefix=session.prefix(bucket), first=first, count=len(outgoing), codes=codes)
+
+    async def _ask(
+        self, outgoing: Outgoing, named: Callable[[carrier.ClientFrame], carrier.ClientFrame], until: float
+    ) -> Answer:
+        """Send a batch; large bodies by their digests first, where the broker may have them."""
+        frame = named(self._connection.frame())
+        if self.shares_bodies and fill_with_digests(frame.create, outgoing):
+            try:
+                return await self._connection.request(frame, until)
+            except Missing as refused:
+                if refused.code is not Code.BODY_MISSING:
+                    raise
+            # Nothing was changed: the same batch, with its bodies.
+            frame = named(self._connection.frame())
+        fill(frame.create, outgoing)
+        return await self._connection.request(frame, until)
+
+
+def fill_with_digests(batch: carrier.CreateBatch, outgoing: Outgoing) -> bool:
+    """Write the columns with digests in the place of large bodies; False, and nothing written, when there is none."""
+    digests = [digest_of(body) if len(body) >= NAMED_BYTES_MIN else b"" for body in outgoing.bodies]
+    if not any(digests):
+        return False
+    kept = [b"" if digest else body for body, digest in zip(outgoing.bodies, digests, strict=True)]
+    fill(batch, replace(outgoing, bodies=kept))
+    batch.digests.extend(digests)
+    return True
 
 
 def fill(batch: carrier.CreateBatch, outgoing: Outgoing) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
 from dejaq.domain.headers import decode_headers
@@ -29,6 +29,14 @@ class Capabilities:
     shared: bool
     # Whether it can store a body once for all the messages of a topic that have it.
     shares_bodies: bool = False
+
+
+@runtime_checkable
+class FindsBodies(Protocol):
+    """A storage that shares bodies, and finds one by its digest."""
+
+    async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
+        """The body of a message of the topic that has this digest; None for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from dejaq import limits
 from dejaq.broker.carrier.admission import OwnerChanges, check_count, refuse_headers, refused_ids
 from dejaq.broker.carrier.recall import regain
 from dejaq.broker.carrier.roster import Roster
-from dejaq.broker.metrics import CANCELLED, CREATED, EDITED, REFUSED, REPEATED, Metrics, MetricSpec
+from dejaq.broker.metrics import CANCELLED, CREATED, EDITED, NAMED, REFUSED, REPEATED, Metrics, MetricSpec
 from dejaq.domain.batch import CreateBatch, Outcomes, admit
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code
+from dejaq.errors import Code, InvalidArgument, error_of
 from dejaq.protocol.columns import create_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.base import Storage
+from dejaq.storage.base import FindsBodies, Storage
 from dejaq.timekeeper.clock import Clock
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class Producer:
 
     async def create(self, proto: carrier.CreateBatch) -> Outcomes:
         """Create the messages that can be admitted; each of the others has its own refusal."""
+        if proto.digests:
+            proto = await self._with_bodies(proto)
         now = self._clock.now_ms()
         batch = create_from_proto(proto, owner=self.group, now=now)
         admit(batch, self.topic.settings, now)
@@ -55,6 +58,29 @@ class Producer:
             self._nudge(batch)
         self._count(CREATED, outcomes)
         return outcomes
+
+    async def _with_bodies(self, proto: carrier.CreateBatch) -> carrier.CreateBatch:
+        """The batch with the bodies that it names in their places."""
+        storage = self._storage
+        if not isinstance(storage, FindsBodies) or not self.topic.settings.share_bodies:
+            raise error_of(Code.BODY_MISSING, f"topic {self.topic.name!r} shares no bodies; send them")
+        if len(proto.digests) != len(proto.bodies):
+            raise InvalidArgument(f"{len(proto.digests)} digests for {len(proto.bodies)} bodies")
+        size = 0
+        # A copy: a client in the same process may send its own again.
+        whole = carrier.CreateBatch()
+        whole.CopyFrom(proto)
+        for row, digest in enumerate(proto.digests):
+            if digest:
+                body = await storage.find_body(self.topic, digest)
+                if body is None:
+                    raise error_of(Code.BODY_MISSING)
+                size += len(body)
+                if size > limits.BATCH_BYTES_MAX:
+                    raise error_of(Code.BATCH_TOO_LARGE)
+                whole.bodies[row] = body
+                self._metrics.add(NAMED, 1, self.topic.name)
+        return whole
 
     def _nudge(self, batch: CreateBatch) -> None:
         if batch.ids is None:

@@ -148,7 +148,7 @@ class ConsumerHandshake(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class CreateBatch(_message.Message):
-    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative")
+    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative", "digests")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +158,7 @@ class CreateBatch(_message.Message):
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sequence: int
     bucket: int
@@ -167,7 +168,8 @@ class CreateBatch(_message.Message):
     priorities: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     relative: bool
-    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ...) -> None: ...
+    digests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Headers(_message.Message):
     __slots__ = ("entries",)

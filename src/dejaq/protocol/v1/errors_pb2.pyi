@@ -35,6 +35,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOPIC_NOT_FOUND: _ClassVar[Code]
     TOPIC_DELETING: _ClassVar[Code]
     TOPIC_EXISTS: _ClassVar[Code]
+    BODY_MISSING: _ClassVar[Code]
     OUT_OF_STATE: _ClassVar[Code]
     VERSION_UNSUPPORTED: _ClassVar[Code]
     UNAVAILABLE: _ClassVar[Code]
@@ -78,6 +79,7 @@ NOT_FOUND: Code
 TOPIC_NOT_FOUND: Code
 TOPIC_DELETING: Code
 TOPIC_EXISTS: Code
+BODY_MISSING: Code
 OUT_OF_STATE: Code
 VERSION_UNSUPPORTED: Code
 UNAVAILABLE: Code

@@ -1,28 +1,23 @@
 """Bodies that are stored once, however many messages of a topic have them.
 
-A body is found by a 128-bit digest and then compared byte for byte, so that two bodies with one digest are two. How
-many messages have it is counted in the same atomic write as the change itself; with the last of them it goes.
+A body is found by 128 bits of its digest and then compared byte for byte, so that two bodies found under one are two.
+How many messages have it is counted in the same atomic write as the change itself; with the last of them it goes.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from hashlib import blake2b
 
+from dejaq.domain.bodies import DIGEST_BYTES, digest_of
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch, Database
 
-DIGEST_BYTES = 16
 # A smaller body costs less in its run than by reference.
 SHARED_BYTES_MIN = 256
 CACHE_BYTES_MAX = 4 * 1024 * 1024
+KEY_BYTES = 16
 _USES = struct.Struct(f">Q{DIGEST_BYTES}s")
-
-
-def digest_of(body: bytes) -> bytes:
-    """What a body is looked up by."""
-    return blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
 class SharedBodies:
@@ -42,6 +37,7 @@ class SharedBodies:
         self._digest = digest
         self._uses: dict[int, tuple[int, bytes]] = {}
         self._found: dict[bytes, list[int]] = {}
+        self._changed: set[bytes] = set()
         self._fresh: dict[int, bytes] = {}
         # Bodies that were read lately: what many messages have is asked for often.
         self._cache: dict[int, bytes] = {}
@@ -57,10 +53,18 @@ class SharedBodies:
                 return number
         number = self._next_number()
         numbers.append(number)
+        self._changed.add(digest[:KEY_BYTES])
         self._uses[number] = (1, digest)
         self._fresh[number] = body
         batch.put(keys.numbered(keys.BODY, self._topic, number), body)
         return number
+
+    def find(self, digest: bytes) -> bytes | None:
+        """The body that has all 256 bits of a digest, which no two have."""
+        for number in self._numbers(digest):
+            if self._count(number)[1] == digest:
+                return self.body(number)
+        return None
 
     def drop(self, batch: Batch, number: int) -> None:
         """One message less has a body; the last takes it along."""
@@ -68,6 +72,7 @@ class SharedBodies:
         self._uses[number] = (count - 1, digest)
         if count == 1:
             self._numbers(digest).remove(number)
+            self._changed.add(digest[:KEY_BYTES])
             self._fresh.pop(number, None)
             self._cached_bytes -= len(self._cache.pop(number, b""))
             batch.delete(keys.numbered(keys.BODY, self._topic, number))
@@ -80,13 +85,13 @@ class SharedBodies:
                 batch.put(key, _USES.pack(count, digest))
             else:
                 batch.delete(key)
-        for digest, numbers in self._found.items():
-            key = keys.digest(self._topic, digest)
+        for changed in self._changed:
+            key, numbers = keys.digest(self._topic, changed), self._found[changed]
             if numbers:
                 batch.put(key, struct.pack(f">{len(numbers)}Q", *numbers))
             else:
                 batch.delete(key)
-        self._uses, self._found, self._fresh = {}, {}, {}
+        self._uses, self._found, self._fresh, self._changed = {}, {}, {}, set()
 
     def _count(self, number: int) -> tuple[int, bytes]:
         known = self._uses.get(number)
@@ -99,10 +104,11 @@ class SharedBodies:
         return known
 
     def _numbers(self, digest: bytes) -> list[int]:
-        known = self._found.get(digest)
+        key = digest[:KEY_BYTES]
+        known = self._found.get(key)
         if known is None:
-            stored = self._database.get(keys.digest(self._topic, digest)) or b""
-            known = self._found[digest] = list(struct.unpack(f">{len(stored) // 8}Q", stored))
+            stored = self._database.get(keys.digest(self._topic, key)) or b""
+            known = self._found[key] = list(struct.unpack(f">{len(stored) // 8}Q", stored))
         return known
 
     def body(self, number: int) -> bytes | None:

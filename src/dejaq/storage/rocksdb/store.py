@@ -354,6 +354,11 @@ class RocksStorage:
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not there to take messages")
         return image
 
+    async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
+        """A shared body by its digest."""
+        image = self._image(topic)
+        return None if image.apart.shared is None else image.apart.shared.find(digest)
+
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """When something may become due."""
         return leasing.next_ts(self._image(topic), buckets)
