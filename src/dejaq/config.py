@@ -98,6 +98,13 @@ class BrokerConfig:
             )
         if self.advertise is not None:
             split_address(self.advertise, key="advertise")
+        for peer in self.synchronization.partition("embedded://")[2].split(","):
+            if peer and not self.insecure and not is_loopback(split_address(peer, key="synchronization")[0]):
+                raise _refusal(
+                    "synchronization",
+                    peer,
+                    "a loopback address: the embedded etcd serves other machines only when told insecure=true",
+                )
         if self.storage is not None:
             # Refuses what is no address of a store, without showing the password in it.
             Address(self.storage, self.cluster)

@@ -137,7 +137,7 @@ class Central:
             peer=PeerService(
                 rosters=self.rosters,
                 steward=self.cluster.steward,
-                describe=self._overseer.describe,
+                describe=lambda: self._overseer.describe(counts=False),
                 create_topic=self._overseer.create_topic_here,
             ),
             queries=Queries(storage=self.storage, clock=self.clock, find_topic=self.catalog.live),
@@ -161,6 +161,7 @@ class Central:
         self.doctor.serving_until = self.cluster.synchronization.serving_until
         self.doctor.why_cut_off = lambda: self.cluster.synchronization.failure
         self.doctor.on_cut_off = self.greeter.end_all
+        self.doctor.on_jump = self.cluster.compare_soon
         self.doctor.on_storage_failed = self._storage_failed
         self.doctor.on_storage_back = self.cluster.steward.begin
         self.doctor.on_change = self._tell_health
@@ -174,6 +175,9 @@ class Central:
         gauge(told.CLIENT_LATENCY, lambda: {(): self.pinger.worst().latency_ms / 1_000})
         gauge(told.DEGRADED, lambda: {(name,): 1.0 for name in self.doctor.degradations})
         gauge(told.MEMORY, lambda: {(): self.doctor.memory_bytes})
+        gauge(told.MEMBERS, lambda: {(): len(self.cluster.members)})
+        gauge(told.PEER_OFFSET, lambda: {(broker,): ms / 1_000 for broker, ms in self.cluster.offsets_ms().items()})
+        gauge(told.NUDGES, lambda: {(): self.cluster.peers.nudges_sent})
         gauge(told.STORAGE, self._storage_stats)
 
     @property

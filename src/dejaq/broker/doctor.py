@@ -76,6 +76,8 @@ class Doctor:
         # Set by central: what to do when the storage fails, when it is back, and when readiness changes.
         self.on_storage_failed: Callable[[DejaqError], None] = lambda error: None
         self.on_storage_back: Callable[[], Awaitable[None]] | None = None
+        # Set by central: told when the clock has jumped.
+        self.on_jump: Callable[[], None] = lambda: None
         self.on_change: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -177,6 +179,7 @@ class Doctor:
         if abs(jump) > self._drift_ms_max:
             self._set("clock", f"the clock jumped by {jump:+.0f} ms")
             self._jump_shown_until = self._clock.monotonic() + JUMP_SHOWN_SECONDS
+            self.on_jump()
         elif "clock" in self._degradations and self._clock.monotonic() >= self._jump_shown_until:
             self._clear("clock")
 

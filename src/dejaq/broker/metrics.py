@@ -92,6 +92,11 @@ CLIENT_LATENCY = MetricSpec(
 )
 DEGRADED = MetricSpec("dejaq_degraded", "gauge", "1 for each degradation that stands.", ("reason",))
 MEMORY = MetricSpec("dejaq_memory_bytes", "gauge", "Resident memory of the process.")
+MEMBERS = MetricSpec("dejaq_cluster_members", "gauge", "Brokers of the cluster that this one knows, itself included.")
+PEER_OFFSET = MetricSpec(
+    "dejaq_peer_clock_offset_seconds", "gauge", "How far the clock of another broker is from this one's.", ("broker",)
+)
+NUDGES = MetricSpec("dejaq_peer_nudges", "gauge", "Nudges sent to other brokers since the start.")
 STORAGE = MetricSpec("dejaq_storage", "gauge", "What the storage tells of itself, such as commits.", ("figure",))
 JOURNAL_EVENTS = MetricSpec("dejaq_journal_events", "counter", "Events written to segments of the journal.")
 JOURNAL_LAG = MetricSpec(
@@ -104,7 +109,8 @@ METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, NAMED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
     DEAD_LETTERED, REDRIVEN,
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
-    CLIENT_LATENCY, DEGRADED, MEMORY, STORAGE, JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
+    CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NUDGES, STORAGE,
+    JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
 )  # fmt: skip
 
 LATENESS_BOUNDS_MS: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000, 5_000, 60_000)

@@ -19,6 +19,7 @@ from dejaq import limits
 from dejaq.broker.services import Services
 from dejaq.config import BrokerConfig, is_loopback, split_address
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
+from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.status import grpc_metadata, grpc_status
 from dejaq.protocol.v1 import carrier_pb2, overseer_pb2, peer_pb2
 
@@ -72,6 +73,7 @@ class Server:
                 f"{self._listen} is open to other machines and nothing is encrypted; "
                 "listen on loopback, or allow it with insecure=true",
             )
+        hold_poller()
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max)
         for service in _SERVICES:
             handlers = {method.name: self._handler(method) for method in service.methods}

@@ -15,19 +15,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo
     from dejaq.sdk.client import Client
 
-BROKER_COLUMNS = (
-    "id",
-    "address",
-    "version",
-    "storage",
-    "synchronization",
-    "started",
-    "sessions",
-    "latency_ms",
-    "offset_ms",
-    "drift_ms",
-    "health",
-)
+BROKER_COLUMNS = ("id", "address", "version", "storage", "started", "sessions", "offset_ms", "health")
 CLIENT_COLUMNS = (
     "name",
     "state",
@@ -121,7 +109,7 @@ def info(invocation: Invocation) -> None:
 
 def print_parts(output: Output, values: dict[str, Any]) -> None:
     """The three tables."""
-    output.table(values["brokers"], BROKER_COLUMNS, numbers=("sessions", "latency_ms", "offset_ms", "drift_ms"))
+    output.table(values["brokers"], BROKER_COLUMNS, numbers=("sessions", "offset_ms"))
     for broker in values["brokers"]:
         for note in broker["notes"]:
             output.note(f"{broker['id']}: {note}")

@@ -32,6 +32,7 @@ COMMANDS = {
     "audit": "dejaq.cli.audit:audit",
     "pipeline": "dejaq.cli.pipeline:pipeline",
     "storage": "dejaq.cli.storage:storage",
+    "cluster": "dejaq.cli.cluster:cluster",
     "bench": "dejaq.cli.bench:bench",
 }
 

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from dejaq import limits
 from dejaq.errors import DejaqError, Unavailable
+from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.status import error_from_grpc
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -119,6 +120,7 @@ class GrpcTransport:
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
+            hold_poller()
             self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
         return self._channel
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -69,6 +68,12 @@ class PostgresServer:
         return self._path
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    @property
     def dsn(self) -> str:
         """Where it is, for its administrator."""
         return self.dsn_of("postgres")
@@ -87,19 +92,17 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self.path / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
+                [*_as_user(), self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
                 stdout=log,
                 stderr=log,
-                **_as_user(),
             )
         self.wait()
 
     def standby(self) -> PostgresServer:
         """A copy that follows this server and takes no writes; not started yet."""
         path = _new_folder()
-        user = _as_user()
-        if user:
-            shutil.chown(path, user["user"], user["group"])
+        if _as_user():
+            shutil.chown(path, "postgres", "postgres")
         self._run(
             "pg_basebackup", "-h", HOST, "-p", str(self.port), "-U", "postgres", "-D", str(path), "-R", "-X", "stream"
         )
@@ -154,15 +157,14 @@ class PostgresServer:
             shutil.rmtree(self._path, ignore_errors=True)
 
     def _make(self) -> None:
-        user = _as_user()
-        if user:
-            shutil.chown(self.path, user["user"], user["group"])
+        if _as_user():
+            shutil.chown(self.path, "postgres", "postgres")
         self.path.chmod(0o700)
         self._run("initdb", "-D", str(self.path), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
-        command: Sequence[str | Path] = [self._programs / program, *arguments]
-        done = subprocess.run(command, capture_output=True, cwd="/", check=False, **_as_user())
+        command: Sequence[str | Path] = [*_as_user(), self._programs / program, *arguments]
+        done = subprocess.run(command, capture_output=True, cwd="/", check=False)
         if check and done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr.decode(errors='replace')[-2_000:]}")
         return done.returncode
@@ -174,12 +176,12 @@ def _new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="dejaq-postgres-", dir=memory))
 
 
-def _as_user() -> dict[str, Any]:
-    """How to run a child as the user `postgres`, where that is needed."""
-    if os.geteuid() != 0:
-        return {}
-    entry = pwd.getpwnam("postgres")
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+def _as_user() -> list[str]:
+    """The command that runs another as the user `postgres`, where that is needed.
+
+    Not by `subprocess` itself: that would fork, which a process that uses gRPC does not always survive.
+    """
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"] if os.geteuid() == 0 else []
 
 
 @lru_cache(maxsize=1)

@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """One `dejaq serve` on a loopback port; without `data` its messages live in memory.
+    """One `dejaq serve` on a loopback port; without `data` or `storage` its messages live in memory.
 
     `options` are added to the command line, `env` to the environment (`DEJAQ_CRASH_AT` names a crash point).
     `prelude` is Python that the process runs first, `wrapper` a command that it is run by.
@@ -66,6 +66,7 @@ class BrokerProcess:
         self,
         data: Path | None = None,
         *,
+        storage: str | None = None,
         port: int | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -74,6 +75,7 @@ class BrokerProcess:
     ) -> None:
         self.data = data
         self.port = port if port is not None else free_port()
+        self._storage = storage
         self._options = list(options)
         self._env = dict(env or {})
         self._prelude = prelude
@@ -116,7 +118,12 @@ class BrokerProcess:
             raise RuntimeError(f"the broker runs already as process {self.pid}")
         program = [sys.executable, "-c", f"{self._prelude}\n{_START}"]
         command = [*self._wrapper, *program, "serve", "--listen", self.address]
-        command += ["--memory"] if self.data is None else ["--data", str(self.data)]
+        if self.data is not None:
+            command += ["--data", str(self.data)]
+        elif self._storage is not None:
+            command += ["--storage", self._storage]
+        else:
+            command += ["--memory"]
         self._process = subprocess.Popen(
             [*command, *self._options],
             stdin=subprocess.DEVNULL,

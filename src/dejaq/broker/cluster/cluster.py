@@ -97,6 +97,7 @@ class Cluster:
         self._record: Record | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._clients_changed = asyncio.Event()
+        self._compare = asyncio.Event()
         # Whom clients were sent to since it last told of itself, and of its clients.
         self._sent: Counter[str] = Counter()
         self._sent_consumers: Counter[str] = Counter()
@@ -207,6 +208,7 @@ class Cluster:
             latency_ms=round(worst / 2, 3),
             drift_ms=round(self._doctor.drift_ms, 3),
             draining=self._doctor.draining,
+            ready=self._doctor.ready,
             degradations=tuple(s for name, s in self._doctor.degradations.items() if name != "draining"),
             process=self._process,
         )
@@ -236,7 +238,20 @@ class Cluster:
                 log.info("the cluster was not told of this broker: %s", error)
             except Exception:
                 log.exception("the cluster was not told of this broker")
-            await self._clock.sleep(TELL_SECONDS)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        self._compare.clear()
+        tasks = [asyncio.ensure_future(self._clock.sleep(TELL_SECONDS)), asyncio.ensure_future(self._compare.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def compare_soon(self) -> None:
+        """Compare the clocks now: this one has jumped."""
+        self._compare.set()
 
     async def publish(self) -> None:
         """Tell the others how this broker is, now."""
@@ -275,6 +290,11 @@ class Cluster:
         else:
             self._doctor.report("drift", None)
         self._doctor.look()
+
+    def offsets_ms(self) -> dict[str, float]:
+        """How far each other clock is from this one, as well as is known."""
+        best = {broker: self.offsets.best(broker) for broker in self.members if broker != self.own}
+        return {broker: sample.offset_ms for broker, sample in best.items() if sample is not None}
 
     async def _ping(self, broker: str) -> None:
         sent_us, sent = self._clock.now_us(), self._clock.monotonic()

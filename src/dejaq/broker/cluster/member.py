@@ -54,6 +54,8 @@ class Member:
     latency_ms: float = 0.0
     drift_ms: float = 0.0
     draining: bool = False
+    # Whether it serves, whatever it complains of.
+    ready: bool = True
     degradations: tuple[str, ...] = ()
     process: Process = field(default_factory=Process)
     token: int = 0
@@ -61,7 +63,7 @@ class Member:
     @property
     def well(self) -> bool:
         """Whether clients should go there."""
-        return not self.draining and not self.degradations
+        return self.ready and not self.draining
 
     def encode(self) -> bytes:
         """The record's value."""

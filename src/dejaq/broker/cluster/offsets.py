@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import copysign
 
 KEPT = 8
+JITTER_MS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,11 @@ class Sample:
 
     offset_ms: float
     round_trip_ms: float
+
+    def agrees(self, other: Sample) -> bool:
+        """Whether one offset explains both."""
+        doubt = (self.round_trip_ms + other.round_trip_ms) / 2 + JITTER_MS
+        return abs(self.offset_ms - other.offset_ms) <= doubt
 
     @property
     def surely_ms(self) -> float:
@@ -30,8 +36,11 @@ class Offsets:
         self._samples: dict[str, deque[Sample]] = {}
 
     def add(self, broker: str, sample: Sample) -> None:
-        """Take a measurement."""
-        self._samples.setdefault(broker, deque(maxlen=KEPT)).append(sample)
+        """Take a measurement; earlier ones that contradict it are of clocks that have jumped since."""
+        kept = self._samples.setdefault(broker, deque(maxlen=KEPT))
+        for old in [old for old in kept if not old.agrees(sample)]:
+            kept.remove(old)
+        kept.append(sample)
 
     def keep(self, brokers: Mapping[str, object]) -> None:
         """Forget everybody but these."""

@@ -32,6 +32,7 @@ class Peers:
         self._transports: dict[str, Transport] = {}
         self._nudges: dict[str, _Nudges] = {}
         self._sending: set[str] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         self.nudges_sent = 0
 
     def __iter__(self) -> Iterable[str]:
@@ -45,7 +46,9 @@ class Peers:
                 self._nudges.pop(broker, None)
                 transport = self._transports.pop(broker, None)
                 if transport is not None:
-                    self._background.spawn(transport.close(), name=f"close the way to {broker}")
+                    closing = asyncio.get_running_loop().create_task(transport.close())
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
         self._addresses.update(addresses)
 
     async def close(self) -> None:
@@ -54,6 +57,7 @@ class Peers:
         transports, self._transports = list(self._transports.values()), {}
         for transport in transports:
             await transport.close()
+        await asyncio.gather(*self._closing)
 
     async def call(
         self, broker: str, method: str, request: Message, response: type[Response], seconds: float

@@ -53,12 +53,14 @@ class OverseerService:
                 broker.offset_ms, broker.latency_ms = sample.offset_ms, sample.round_trip_ms / 2
         return info
 
-    async def describe(self) -> overseer.InfoResponse:
-        """What this broker alone has to say; the counts of the topics are the storage's."""
+    async def describe(self, *, counts: bool = True) -> overseer.InfoResponse:
+        """What this broker alone has to say; the counts of the topics are the storage's, and the same everywhere."""
+        topics = self._parts.catalog.all()
+        census = self._greeter.census()
         return overseer.InfoResponse(
             cluster=self._parts.config.cluster,
             brokers=[self._broker()],
-            topics=await self._topics(self._parts.catalog.all()),
+            topics=await self._topics(topics) if counts else [_outline(topic, census) for topic in topics],
             clients=[self._client(session) for session in self._greeter],
         )
 

@@ -47,6 +47,12 @@ class EtcdChild:
         self._existing = existing
         self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
+        self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], EtcdChild] | None = None
+
+    def detach(self) -> None:
+        """Let it run on when this process ends."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     @property
     def pid(self) -> int | None:
@@ -95,7 +101,7 @@ class EtcdChild:
                 # A Ctrl-C at the broker's terminal must not end etcd before the broker has left its cluster.
                 start_new_session=True,
             )
-        weakref.finalize(self, _end, self._process)
+        self._finalizer = weakref.finalize(self, _end, self._process)
 
     def last_words(self) -> str:
         """The end of its log, for an error."""

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from dejaq.errors import ClusterRefused, SynchronizationError
 from dejaq.protocol.etcd import rpc_pb2 as rpc
+from dejaq.protocol.poller import hold_poller
 from dejaq.synchronization.etcd.endpoints import Endpoints
 
 Response = TypeVar("Response", bound=Message)
@@ -65,6 +66,7 @@ class Wire:
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closed = False
         self._place = 0
         self._token = ""
 
@@ -75,6 +77,7 @@ class Wire:
 
     async def close(self) -> None:
         """Let go of every connection."""
+        self._closed = True
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -169,6 +172,9 @@ class Wire:
         return channel
 
     def _connect(self, address: str) -> grpc.aio.Channel:
+        if self._closed:
+            raise SynchronizationError("the way to etcd is closed")
+        hold_poller()
         if not self._endpoints.ca:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
         authority, key, certificate = self._endpoints.certificates()

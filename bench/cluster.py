@@ -1,0 +1,220 @@
+"""Brokers on one PostgreSQL and one etcd: throughput by the number of brokers, and accuracy from one to another.
+
+    python -m bench.cluster [--json]
+
+Everything runs on this machine: more brokers share the same cores, so throughput shows what a cluster costs, not how it
+grows. Accuracy is measured with every message created through one broker and consumed through another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import dejaq
+from bench.harness.figures import lateness_figures
+from bench.harness.floor import Floor
+from bench.harness.window import Window
+from dejaq.testing.brokers import BrokerCluster
+from dejaq.testing.etcd import EtcdCluster
+from dejaq.testing.postgres import PostgresServer
+
+BATCH = 1_000
+BODY = b"x" * 100
+TICK_MS = 10
+LEAD_MS = 200
+CLIENT_SECONDS = 120
+# So many that a slow commit does not hold up the next hand-over.
+DELETES_IN_FLIGHT = 64
+
+
+def produce(url: str, count: int) -> tuple[int, int]:
+    """Create messages that are due at once, in batches with several under way; when that began and ended."""
+
+    async def work() -> tuple[int, int]:
+        async with dejaq.connect(url, follow=False) as client, client.producer("bench") as producer:
+            began = time.time_ns()
+            for _ in range(0, count, 4 * BATCH):
+                await asyncio.gather(*(producer.send_batch([BODY] * BATCH, delay=0) for _ in range(4)))
+            return began, time.time_ns()
+
+    return asyncio.run(work())
+
+
+def consume(url: str, name: str) -> tuple[int, int, int]:
+    """Take and delete everything until nothing has come for a while; how many, when the first and the last came."""
+
+    async def work() -> tuple[int, int, int]:
+        count, first, last = 0, 0, 0
+        async with dejaq.connect(url, follow=False) as client, client.consumer("bench", name=name) as consumer:
+            batches = consumer.batches(BATCH)
+            window = Window(DELETES_IN_FLIGHT)
+
+            async def delete(batch: dejaq.Batch) -> None:
+                nonlocal last
+                (await batch.delete()).raise_for_failures()
+                last = time.time_ns()
+
+            while True:
+                try:
+                    batch = await asyncio.wait_for(anext(batches), 2)
+                except (TimeoutError, StopAsyncIteration):
+                    await window.drain()
+                    return count, first, last
+                first = first or time.time_ns()
+                count += len(batch)
+                await window.add(delete(batch))
+
+    return asyncio.run(work())
+
+
+def produce_timed(url: str, start_ms: int, seconds: int, per_s: int) -> None:
+    """Create messages a little ahead of their times, `per_s` of them due each second."""
+
+    async def work() -> None:
+        async with dejaq.connect(url, follow=False) as client, client.producer("timed") as producer:
+            step = per_s * TICK_MS // 1_000
+            window = Window(DELETES_IN_FLIGHT)
+
+            async def send(times: list[int]) -> None:
+                (await producer.send_batch([BODY] * step, at=times)).raise_for_failures()
+
+            for tick in range(seconds * 1_000 // TICK_MS):
+                at = start_ms + tick * TICK_MS
+                await asyncio.sleep(max(0.0, (at - LEAD_MS) / 1_000 - time.time()))
+                await window.add(send([at + number * TICK_MS // step for number in range(step)]))
+            await window.drain()
+
+    asyncio.run(work())
+
+
+def consume_timed(url: str, count: int) -> bytes:
+    """How late each message was handed over, in microseconds."""
+
+    async def work() -> bytes:
+        late = array("q")
+        async with (
+            dejaq.connect(url, follow=False) as client,
+            client.consumer("timed", name="timed", max_messages=count) as consumer,
+        ):
+            window = Window(DELETES_IN_FLIGHT)
+
+            async def delete(batch: dejaq.Batch) -> None:
+                (await batch.delete()).raise_for_failures()
+
+            async for batch in consumer.batches(BATCH):
+                now = time.time_ns() // 1_000
+                late.extend(now - ts * 1_000 for ts in batch.ts)
+                await window.add(delete(batch))
+            await window.drain()
+        return late.tobytes()
+
+    return asyncio.run(work())
+
+
+def _child(pipe: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    pipe.send(function(*arguments))
+
+
+class Clients:
+    """Client processes that were started together."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._pipes: list[Any] = []
+
+    def start(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Run a function in a process of its own."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        self._context.Process(target=_child, args=(theirs, function, arguments), daemon=True).start()
+        theirs.close()
+        self._pipes.append(ours)
+
+    def results(self) -> list[Any]:
+        """What they gave, in the order of their start."""
+        for pipe in self._pipes:
+            if not pipe.poll(CLIENT_SECONDS):
+                raise TimeoutError("a client did not come back")
+        return [pipe.recv() for pipe in self._pipes]
+
+
+async def throughput(cluster: BrokerCluster, messages: int) -> dict[str, float]:
+    """Two producers, then two consumers, each at its own broker where there are two."""
+    urls = [cluster.brokers[number % len(cluster.brokers)].url for number in range(2)]
+    async with dejaq.connect(cluster.url) as client:
+        await client.create_topic("bench", buckets=16)
+    producers = Clients()
+    for url in urls:
+        producers.start(produce, url, messages // 2)
+    spans = await asyncio.to_thread(producers.results)
+    created = messages * 1e9 / (max(end for _, end in spans) - min(began for began, _ in spans))
+    consumers = Clients()
+    for number, url in enumerate(urls):
+        consumers.start(consume, url, f"consumer-{number}")
+    done = [one for one in await asyncio.to_thread(consumers.results) if one[0]]
+    count = sum(one[0] for one in done)
+    assert count == messages, f"{count} of {messages} were delivered"
+    consumed = count * 1e9 / (max(one[2] for one in done) - min(one[1] for one in done))
+    async with dejaq.connect(cluster.url) as client:
+        await client.delete_topic("bench")
+    return {"create_per_s": round(created), "lease_delete_per_s": round(consumed)}
+
+
+async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str, Any]:
+    """Lateness from the producer at the first broker to the consumer at the second, beside a bare sleeper."""
+    async with dejaq.connect(cluster.url) as client:
+        await client.create_topic("timed", buckets=16)
+        clients = Clients()
+        clients.start(consume_timed, cluster.brokers[1].url, seconds * per_s)
+        while not [one for one in (await client.info()).clients if one.state == "subscribed"]:
+            await asyncio.sleep(0.1)
+        start_ms = time.time_ns() // 1_000_000 + 3_000
+        clients.start(produce_timed, cluster.brokers[0].url, start_ms, seconds, per_s)
+        with Floor(start_ms * 1_000_000, (start_ms + seconds * 1_000) * 1_000_000) as floor:
+            results = await asyncio.to_thread(clients.results)
+            figures = floor.figures()
+        await client.delete_topic("timed")
+    late = array("q")
+    late.frombytes(results[0])
+    return {"due_per_s": per_s, "early": sum(one < 0 for one in late), **lateness_figures(late), **figures}
+
+
+async def run(messages: int, seconds: int, per_s: int, repeats: int) -> dict[str, Any]:
+    """Every figure, as medians of the repeats."""
+    found: dict[str, Any] = {"messages": messages, "throughput": {}, "accuracy": []}
+    with PostgresServer() as postgres, tempfile.TemporaryDirectory() as folder:
+        async with EtcdCluster(Path(folder)) as etcd:
+            for size in (1, 2, 3):
+                async with BrokerCluster(postgres.dsn, etcd.url, size=size) as cluster:
+                    runs = [await throughput(cluster, messages) for _ in range(repeats)]
+                    found["throughput"][size] = {name: median(one[name] for one in runs) for name in runs[0]}
+                    print(f"{size} brokers: {found['throughput'][size]}", file=sys.stderr, flush=True)
+                    if size == 2:
+                        found["accuracy"] = [await accuracy(cluster, seconds, per_s) for _ in range(repeats)]
+                        print(f"accuracy: {found['accuracy']}", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=40_000)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--per-s", type=int, default=2_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    print(json.dumps(asyncio.run(run(arguments.messages, arguments.seconds, arguments.per_s, arguments.repeats))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""R1, R5, R6, R7, R10 and R13 for three brokers on a real PostgreSQL and real servers of etcd, each a process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import dejaq
+from dejaq.testing.brokers import BrokerCluster
+from dejaq.testing.etcd import EtcdCluster
+from dejaq.testing.gate import Gate
+from dejaq.testing.history import check_ledger
+from dejaq.testing.ledger import Fault
+from dejaq.testing.postgres import PostgresServer
+from dejaq.testing.waiting import eventually
+from dejaq.testing.workload import Load, Workload
+from tests.chaos.sizes import new_seed, size
+
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("cluster")]
+
+MESSAGES = size("CLUSTER_MESSAGES", ci=1_000, full=30_000)
+KILLS = size("CLUSTER_KILLS", ci=3, full=100)
+SERVED_AGAIN_SECONDS = 6.0
+# Each producer sends half of the messages at this pace, so that the load lasts longer than the faults.
+PACE_SECONDS = 0.01
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"), size=3)
+    try:
+        asyncio.run(cluster.start())
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture
+async def brokers(postgres: PostgresServer, etcd: EtcdCluster) -> AsyncIterator[BrokerCluster]:
+    async with BrokerCluster(postgres.dsn, etcd.url) as cluster:
+        yield cluster
+
+
+async def under_load(
+    cluster: BrokerCluster, faults: Callable[[Workload], Awaitable[None]], *, consumers: int = 3
+) -> Workload:
+    """Run a load while `faults` happen; nothing is lost, early or held twice, and one order explains every answer."""
+    seed = new_seed()
+    async with dejaq.connect(cluster.url, deadline=60) as client:
+        load = Load(messages=MESSAGES, consumers=consumers, lease_seconds=1.5, pace_seconds=PACE_SECONDS)
+        workload = Workload(client, "mail", load, seed=seed)
+        running = asyncio.create_task(workload.run())
+        try:
+            await faults(workload)
+            verdict = await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert not verdict.findings, f"{verdict}\nseed {seed}"
+        assert verdict.acknowledged == MESSAGES
+        assert check_ledger(workload.ledger, workload.left) == [], f"seed {seed}"
+    return workload
+
+
+async def progressed(workload: Workload, share: float) -> None:
+    due = round(MESSAGES * share)
+    await eventually(lambda: workload.acknowledged >= due, within=90, what=f"{due} are sent", poll=0.005)
+
+
+async def test_r1_r10_brokers_are_killed_one_after_the_other(brokers: BrokerCluster):
+    """G1 to G5: whichever broker dies, the others go on, and it comes back under its name."""
+
+    async def faults(workload: Workload) -> None:
+        for number in range(KILLS):
+            await progressed(workload, (number + 1) / (KILLS + 2))
+            await brokers.brokers[number % len(brokers.brokers)].restart()
+
+    await under_load(brokers, faults)
+
+
+async def test_r6_a_broker_that_is_paused_beyond_its_time_does_no_harm(brokers: BrokerCluster):
+    """G3, G7: stopped longer than its membership lasts and then resumed, it acknowledges nothing that it may not."""
+
+    async def faults(workload: Workload) -> None:
+        await progressed(workload, 0.2)
+        paused = brokers.brokers[0]
+        paused.pause()
+
+        async def vanished() -> bool:
+            info = await brokers.info(1)
+            return info is not None and len(info.brokers) == len(brokers.brokers) - 1
+
+        await eventually(vanished, within=15, what="the others no longer count on it", poll=0.1)
+        paused.resume()
+        await brokers.whole(within=20)
+
+    await under_load(brokers, faults)
+
+
+async def test_r5_a_broker_that_is_cut_off_from_etcd_stops_and_comes_back(postgres: PostgresServer, etcd: EtcdCluster):
+    """G7: cut off, it says so and serves nobody; its clients go elsewhere, and mended it is back by itself."""
+    async with AsyncExitStack() as stack:
+        gates = [await stack.enter_async_context(Gate(address)) for address in etcd.addresses]
+        around = f"etcd://{','.join(gate.address for gate in gates)}"
+        cluster = BrokerCluster(postgres.dsn, lambda number: around if number == 0 else etcd.url)
+        await stack.enter_async_context(cluster)
+
+        async def faults(workload: Workload) -> None:
+            await progressed(workload, 0.2)
+            for gate in gates:
+                gate.close()
+
+            async def said() -> bool:
+                info = await cluster.info(0)
+                return info is not None and any("cut off" in why for why in info.brokers[0].degradations)
+
+            await eventually(said, within=15, what="it says that it is cut off", poll=0.1)
+            for gate in gates:
+                gate.open()
+            await cluster.whole(within=20)
+
+        await under_load(cluster, faults)
+
+
+async def test_r5_a_broker_that_is_cut_off_from_its_storage_stops_and_comes_back(
+    postgres: PostgresServer, etcd: EtcdCluster
+):
+    """G7: without the storage nothing is acknowledged; the others go on."""
+    async with AsyncExitStack() as stack:
+        gate = await stack.enter_async_context(Gate(f"127.0.0.1:{postgres.port}"))
+        around = postgres.dsn.replace(f":{postgres.port}/", f":{gate.port}/")
+        cluster = BrokerCluster(lambda number: around if number == 0 else postgres.dsn, etcd.url)
+        await stack.enter_async_context(cluster)
+
+        async def faults(workload: Workload) -> None:
+            await progressed(workload, 0.2)
+            gate.close()
+            await progressed(workload, 0.6)
+            gate.open()
+            await cluster.whole(within=60)
+
+        await under_load(cluster, faults)
+
+
+async def test_r13_the_death_of_etcds_leader_is_no_pause_in_delivery(brokers: BrokerCluster, etcd: EtcdCluster):
+    """G7: memberships outlive the election, so every broker serves on."""
+    gap = 0.0
+
+    async def faults(workload: Workload) -> None:
+        nonlocal gap
+        await progressed(workload, 0.2)
+        dead = await etcd.kill_leader()
+        last, deleted, until = time.monotonic(), workload.deleted, time.monotonic() + 4
+        while time.monotonic() < until:
+            await eventually(
+                lambda deleted=deleted: workload.deleted > deleted or time.monotonic() > until, within=5, poll=0.005
+            )
+            gap = max(gap, time.monotonic() - last)
+            last, deleted = time.monotonic(), workload.deleted
+        dead.start()
+        await etcd.ready()
+
+    await under_load(brokers, faults)
+    assert gap < 1.5, f"delivery paused for {gap:.2f} s"
+
+
+async def test_r13_without_a_quorum_of_etcd_nothing_is_served_until_it_is_back(
+    brokers: BrokerCluster, etcd: EtcdCluster
+):
+    """G7: consistency over availability; every broker says so, and all come back by themselves."""
+
+    async def faults(workload: Workload) -> None:
+        await progressed(workload, 0.2)
+        dead = [await etcd.kill_leader()]
+        survivor = next(server for server in etcd.servers if server.running)
+        survivor.kill()
+        dead.append(survivor)
+
+        async def said() -> bool:
+            infos = [await brokers.info(number) for number in range(len(brokers.brokers))]
+            return all(info is not None and info.brokers[0].degradations for info in infos)
+
+        await eventually(said, within=15, what="every broker says that it is cut off", poll=0.1)
+        acknowledged = workload.acknowledged
+        for server in dead:
+            server.start()
+        await etcd.ready()
+        await brokers.whole(within=30)
+        await eventually(lambda: workload.acknowledged > acknowledged, within=30, what="it goes on")
+
+    await under_load(brokers, faults)
+
+
+async def test_r13_a_crash_of_postgresql_is_ridden_out(brokers: BrokerCluster, postgres: PostgresServer):
+    """G1, G7: the server is killed and started again; what was acknowledged is there, and the brokers go on."""
+
+    async def faults(workload: Workload) -> None:
+        await progressed(workload, 0.3)
+        await asyncio.to_thread(postgres.kill)
+        await asyncio.to_thread(postgres.start)
+        await brokers.whole(within=60)
+
+    await under_load(brokers, faults)
+
+
+@pytest.mark.parametrize("point", ["broker.before_ack", "broker.after_ack", "broker.before_push", "broker.after_push"])
+async def test_r4_a_broker_is_killed_at_a_named_point(point: str, brokers: BrokerCluster):
+    """G1 to G5: at the worst moments, too, the others go on with nothing lost or doubled."""
+    doomed = brokers.brokers[0]
+    await doomed.restart(env={"DEJAQ_CRASH_AT": f"{point}:15"})
+    await brokers.whole()
+
+    async def faults(workload: Workload) -> None:
+        assert await doomed.exited(within=60) == -signal.SIGKILL, f"{point} was not reached"
+        await doomed.restart()
+
+    await under_load(brokers, faults)
+
+
+SKEWED = """
+import time, pathlib
+from dejaq.timekeeper import clock
+_file = pathlib.Path({path!r})
+class Skewed(clock.SystemClock):
+    def __init__(self):
+        super().__init__()
+        self.identity = "skewed"
+    def now_us(self):
+        return time.time_ns() // 1_000 + int(_file.read_text()) * 1_000
+    def now_ms(self):
+        return self.now_us() // 1_000
+clock.SystemClock = Skewed
+"""
+
+
+@pytest.mark.parametrize("skew_ms", [1_000, -3_600_000])
+async def test_r7_a_broker_whose_clock_strays_stops_serving(
+    skew_ms: int, postgres: PostgresServer, etcd: EtcdCluster, tmp_path: Path
+):
+    """G2, G7: beyond the limit it says why and serves nobody; set right, it comes back."""
+    clock = tmp_path / "skew"
+    set_clock(clock, 0)
+    preludes = [SKEWED.format(path=str(clock)), "", ""]
+    async with BrokerCluster(postgres.dsn, etcd.url, preludes=preludes) as cluster:
+
+        async def faults(workload: Workload) -> None:
+            await progressed(workload, 0.2)
+            set_clock(clock, skew_ms)
+
+            async def said() -> bool:
+                info = await cluster.info(0)
+                return info is not None and any("set it right" in why for why in info.brokers[0].degradations)
+
+            await eventually(said, within=15, what="it says that its clock strays", poll=0.1)
+            others = [await cluster.info(number) for number in (1, 2)]
+            assert all(info is not None and not info.brokers[0].degradations for info in others)
+            set_clock(clock, 0)
+            await cluster.whole(within=30)
+
+        await drained(cluster, faults)
+
+
+def set_clock(file: Path, skew_ms: int) -> None:
+    """The file is read at any moment, so it is put in place whole."""
+    aside = file.with_suffix(".new")
+    aside.write_text(str(skew_ms))
+    aside.replace(file)
+
+
+async def drained(cluster: BrokerCluster, faults: Callable[[Workload], Awaitable[None]]) -> None:
+    """As `under_load`; a message may be handed over as early or as late as the clock strayed before it was noticed."""
+    async with dejaq.connect(cluster.url, deadline=60) as client:
+        load = Load(messages=MESSAGES, consumers=3, lease_seconds=1.5, pace_seconds=PACE_SECONDS)
+        workload = Workload(client, "mail", load, seed=new_seed())
+        running = asyncio.create_task(workload.run())
+        try:
+            await faults(workload)
+            verdict = await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert verdict.acknowledged == MESSAGES
+        assert workload.left == set()
+        assert [finding for finding in verdict.findings if finding.fault in (Fault.LOST, Fault.UNEXPECTED)] == []
+
+
+async def test_the_buckets_of_a_dead_broker_are_served_again_in_time(brokers: BrokerCluster):
+    """G4: what only the consumers of a dead broker could have had goes to those of the others within 6 s."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(dejaq.connect(broker.url, follow=False)) for broker in brokers.brokers[:2]
+        ]
+        await clients[1].create_topic("mail", buckets=8)
+        doomed, safe = (client.consumer("mail", name=f"at-{n}", lease=1) for n, client in enumerate(clients))
+        await stack.enter_async_context(safe)
+        await doomed.open()
+        producer = await stack.enter_async_context(clients[1].producer("mail"))
+
+        async def shared() -> bool:
+            info = await brokers.info(1)
+            return info is not None and sorted(len(client.buckets) for client in info.clients)[-2:] == [4, 4]
+
+        await eventually(shared, within=10, what="the buckets are shared", poll=0.05)
+        brokers.brokers[0].kill()
+        died = time.monotonic()
+        ids = {f"m-{number}" for number in range(64)}
+        assert (await producer.send_batch([b"x"] * 64, ids=sorted(ids), delay=0)).ok
+        async with asyncio.timeout(SERVED_AGAIN_SECONDS * 3):
+            while ids:
+                lease = await anext(safe)
+                ids.discard(lease.id)
+                await lease.delete()
+        took = time.monotonic() - died
+        assert took < SERVED_AGAIN_SECONDS, f"served again after {took:.1f} s"
+        await asyncio.gather(doomed.close(), return_exceptions=True)

@@ -1,0 +1,34 @@
+from dejaq.broker.cluster.member import Member, Process
+from dejaq.broker.cluster.selector import recommend
+
+
+def member(name: str, sessions: int = 0, **keys: bool) -> Member:
+    return Member(id=name, address=f"{name}:1", sessions=sessions, **keys)
+
+
+def ids(members: list[Member], own: str) -> list[str]:
+    return [one.id for one in recommend(members, own=own, load=lambda one: one.sessions)]
+
+
+def test_the_least_loaded_comes_first_unless_moving_there_evens_nothing_out():
+    assert ids([member("a", 5), member("b", 1)], own="a") == ["b", "a"]
+    assert ids([member("a", 2), member("b", 1)], own="a") == ["a", "b"]
+
+
+def test_who_drains_or_does_not_serve_is_not_recommended():
+    assert ids([member("a", draining=True), member("b", 9), member("c", ready=False)], own="a") == ["b"]
+    assert ids([member("a", draining=True)], own="a") == []
+
+
+def test_a_member_is_told_and_read_back():
+    told = Member(id="a", address="h:1", degradations=("late",), process=Process("boot", "ns", 7), sessions=3)
+    assert Member.decode(told.encode(), token=9) == Member(
+        id="a", address="h:1", degradations=("late",), process=Process("boot", "ns", 7), sessions=3, token=9
+    )
+
+
+def test_only_a_process_of_the_same_machine_can_be_known_to_be_dead():
+    here = Process.here("boot")
+    assert not here.surely_dead(here)
+    assert Process("boot", here.namespace, 2**22 + 1).surely_dead(here)
+    assert not Process("other", here.namespace, 2**22 + 1).surely_dead(here)
