@@ -160,11 +160,16 @@ class Database:
         """Do `work`, a single statement that commits by itself; doing it twice must do no harm."""
         return await self._patiently(self._change(work, ""))
 
-    async def look(self, work: Work[Result]) -> Result:
-        """Do `work`, which only reads, in one view of the database."""
-        return await self._patiently(self._change(work, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+    async def read(self, work: Work[Result]) -> Result:
+        """Do `work`, a single statement that only reads, however long it takes."""
+        return await self._patiently(self._change(work, ""), limited=False)
 
-    async def _patiently(self, change: Coroutine[Any, Any, Result]) -> Result:
+    async def look(self, work: Work[Result]) -> Result:
+        """Do `work`, which only reads, in one view of the database, however long it takes."""
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        return await self._patiently(self._change(work, begin), limited=False)
+
+    async def _patiently(self, change: Coroutine[Any, Any, Result], *, limited: bool = True) -> Result:
         try:
             self.check_working()
         except DejaqError:
@@ -174,7 +179,7 @@ class Database:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # Twice the patience: the change gives up by itself, unless its commit neither comes nor fails.
-        done, _ = await asyncio.wait((task,), timeout=2 * self._patience)
+        done, _ = await asyncio.wait((task,), timeout=2 * self._patience if limited else None)
         if not done:
             self.fail(f"{self.address} does not answer")
             raise Indefinite(f"{self.address} has not answered in time; the outcome is unknown")

@@ -59,7 +59,7 @@ class PostgresJournal:
             return []
         await self._stamp()
         count = max(1, min(_READ_MAX, bytes_max // _READ_BYTES_TYPICAL + 1))
-        records = await self._database.step(lambda link: link.fetch("journal", self.origin, after, count))
+        records = await self._database.read(lambda link: link.fetch("journal", self.origin, after, count))
         found: list[bytes] = []
         for record in records:
             if bytes_max <= 0:

@@ -138,7 +138,7 @@ class PostgresStorage:
 
     async def topics(self) -> list[Topic]:
         """Every topic, by number."""
-        return list(map(_topic, await self._database.step(lambda link: link.fetch("topics"))))
+        return list(map(_topic, await self._database.read(lambda link: link.fetch("topics"))))
 
     async def put_topic(self, topic: Topic) -> None:
         """Write a topic's record."""
@@ -155,7 +155,7 @@ class PostgresStorage:
 
     async def next_topic_number(self) -> int:
         """Count one up."""
-        number: int = await self._database.step(lambda link: link.value("next_topic_number"))
+        number: int = await self._database.read(lambda link: link.value("next_topic_number"))
         return number
 
     async def drop_topic(self, topic: Topic, now: int) -> None:
@@ -166,7 +166,7 @@ class PostgresStorage:
             answer: str = await link.connection.execute(SQL["drop_messages"], places)
             return answer != "DELETE 0"
 
-        while await self._database.step(drop):
+        while await self._database.read(drop):
             pass
 
         async def end(change: Change) -> None:
@@ -175,7 +175,7 @@ class PostgresStorage:
 
         await self._change(topic, now, end)
         # What was created while the record still stood.
-        while await self._database.step(drop):
+        while await self._database.read(drop):
             pass
         self._sessions = OrderedDict((key, seen) for key, seen in self._sessions.items() if key[0] != topic.number)
 
@@ -247,14 +247,14 @@ class PostgresStorage:
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """When something may become due."""
-        return await self._database.step(lambda link: leasing.next_ts(link, topic, buckets))
+        return await self._database.read(lambda link: leasing.next_ts(link, topic, buckets))
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Nothing to do: the server keeps near what it is asked for."""
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """What is left of a consumer's live leases."""
-        return await self._database.step(lambda link: leasing.leases_of(link, topic, consumer, now))
+        return await self._database.read(lambda link: leasing.leases_of(link, topic, consumer, now))
 
     async def _keys_of(self, change: Change, topic: Topic, lease_id: int) -> Sequence[str] | None:
         """The keys of a lease by row number: those we gave ourselves are at hand."""
@@ -400,7 +400,7 @@ class PostgresStorage:
 
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
         """The messages of the ids."""
-        return await self._database.step(lambda link: querying.get(link, topic, ids))
+        return await self._database.read(lambda link: querying.get(link, topic, ids))
 
     async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
         """Who holds the ids."""
@@ -417,7 +417,7 @@ class PostgresStorage:
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
-        return await self._database.step(lambda link: querying.browse(link, topic, where, cursor, limit, now))
+        return await self._database.read(lambda link: querying.browse(link, topic, where, cursor, limit, now))
 
     async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
         """A view of a topic, which holds a connection until it is closed or the store is."""

@@ -1,0 +1,70 @@
+"""A whole broker on PostgreSQL: what a user does, from the SDK to the journal, with one other setting."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import dejaq
+from dejaq.journal.verification import verify
+from dejaq.testing.postgres import shared_server
+
+COUNT = 300
+
+
+async def test_everything_a_user_does(tmp_path: Path):
+    """Sent, moved, edited, cancelled, consumed, counted, recorded, and there after a restart (G1, G4, G5, G6, G9)."""
+    cluster = f"smoke_{secrets.token_hex(4)}"
+    data = tmp_path / "data"
+    async with (
+        dejaq.Broker(data, storage=shared_server().dsn, cluster=cluster) as broker,
+        dejaq.connect(broker) as client,
+    ):
+        await client.create_topic("mail", buckets=8)
+        await client.create_topic("out", buckets=2)
+        await _work(client)
+    async with (
+        dejaq.Broker(data, storage=shared_server().dsn, cluster=cluster) as broker,
+        dejaq.connect(broker) as client,
+    ):
+        assert {topic.name for topic in await client.topics()} == {"mail", "out"}
+        (later,) = await client.get("mail", ["later"])
+        assert later is not None
+        assert later.body == b"edited"
+        assert await client.count("mail") == 1
+        assert [m.id async for page in client.browse("out") for m in page] == ["reply"]
+    report = verify(data / "journal")
+    assert report.whole, report.findings
+    # Each was created, leased and deleted at least.
+    assert report.events >= 3 * COUNT
+
+
+async def _work(client: dejaq.Client) -> None:
+    async with client.producer("mail", group="billing") as producer:
+        results = await producer.send_batch([b"%d" % number for number in range(COUNT)], delay=0.05)
+        results.raise_for_failures()
+        await producer.send(b"later", id="later", delay=3_600)
+        await producer.send(b"never", id="never", delay=3_600)
+        again = await producer.send_batch([b"later"], ids=["never"], delay=9_999)
+        assert [*again.codes] == [dejaq.Code.ID_TAKEN]
+        await producer.move(["later"], delay=7_200)
+        await producer.edit("later", body=b"edited")
+        await producer.cancel(["never"])
+    seen: set[bytes] = set()
+    async with client.consumer("mail", name="worker-1", lease=30.0) as consumer:
+        async for lease in consumer:
+            if lease.body == b"7" and lease.attempts == 1:
+                await lease.release(delay=0.05)
+                continue
+            seen.add(lease.body)
+            if lease.body == b"8":
+                async with client.transaction(group="billing") as transaction:
+                    transaction.delete(lease)
+                    transaction.send("out", b"done", id="reply", delay=60)
+            else:
+                await lease.delete()
+            if len(seen) == COUNT:
+                break
+    assert seen == {b"%d" % number for number in range(COUNT)}
+    assert await client.count("mail") == 1
+    assert sum(count for _, count in await client.histogram("mail", start=0, end=2_000_000_000_000, step=10**9)) == 1
