@@ -92,6 +92,8 @@ class Database:
         self._patience = patience_ms / 1_000
         self._free: list[Link] = []
         self._room = asyncio.Semaphore(connections)
+        # Long looks leave connections to those who change something.
+        self._looking = asyncio.Semaphore(max(1, connections // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: str | None = "the store is not open"
         self.retries = 0
@@ -167,7 +169,8 @@ class Database:
     async def look(self, work: Work[Result]) -> Result:
         """Do `work`, which only reads, in one view of the database, however long it takes."""
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-        return await self._patiently(self._change(work, begin), limited=False)
+        async with self._looking:
+            return await self._patiently(self._change(work, begin), limited=False)
 
     async def _patiently(self, change: Coroutine[Any, Any, Result], *, limited: bool = True) -> Result:
         try:

@@ -417,7 +417,7 @@ class PostgresStorage:
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
-        return await self._database.read(lambda link: querying.browse(link, topic, where, cursor, limit, now))
+        return await self._database.look(lambda link: querying.browse(link, topic, where, cursor, limit, now))
 
     async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
         """A view of a topic, which holds a connection until it is closed or the store is."""
