@@ -26,7 +26,7 @@ from dejaq.errors import MEANINGS, Code, error_class
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PROTO = ROOT / "proto"
-WIRE = ("dejaq/v1/overseer.proto", "dejaq/v1/carrier.proto", "dejaq/v1/errors.proto")
+WIRE = ("dejaq/v1/overseer.proto", "dejaq/v1/carrier.proto", "dejaq/v1/cron.proto", "dejaq/v1/errors.proto")
 NOTICE = "<!-- Generated from the source by `make docs`; edit the source, not this page. -->"
 MARK = "<!-- Generated from proto/ by `make docs` from here on; edit the .proto files. -->"
 

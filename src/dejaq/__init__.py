@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from dejaq.sdk.bulk import BulkResult
     from dejaq.sdk.client import Client, connect
     from dejaq.sdk.consumer import Consumer
+    from dejaq.sdk.cron import Cron, Schedule, ScheduleInfo
     from dejaq.sdk.dead_letters import DeadLetters
     from dejaq.sdk.lease import Batch, Lease
     from dejaq.sdk.producer import Producer
+    from dejaq.sdk.replies import Reply
     from dejaq.sdk.results import FanOut, Results
     from dejaq.sdk.transaction import Transaction
     from dejaq.sdk.worker import Postpone, Worker
@@ -76,8 +78,10 @@ _HOMES = {
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.consumer": ("Consumer",),
     "dejaq.sdk.dead_letters": ("DeadLetters",),
+    "dejaq.sdk.cron": ("Cron", "Schedule", "ScheduleInfo"),
     "dejaq.sdk.lease": ("Batch", "Lease"),
     "dejaq.sdk.producer": ("Producer",),
+    "dejaq.sdk.replies": ("Reply",),
     "dejaq.sdk.results": ("FanOut", "Results"),
     "dejaq.sdk.worker": ("Postpone", "Worker"),
     "dejaq.sdk.transaction": ("Transaction",),
@@ -96,6 +100,7 @@ __all__ = [
     "Code",
     "Conflict",
     "Consumer",
+    "Cron",
     "DeadLetters",
     "DejaqError",
     "Durability",
@@ -114,7 +119,10 @@ __all__ = [
     "Postpone",
     "Producer",
     "Refused",
+    "Reply",
     "Results",
+    "Schedule",
+    "ScheduleInfo",
     "Status",
     "StoreError",
     "TopicExists",

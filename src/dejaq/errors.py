@@ -4,7 +4,7 @@
     ├── Refused                 the request or item was understood and not done; nothing changed
     │   ├── InvalidArgument     INVALID_ARGUMENT INVALID_ID INVALID_TIME TOO_FAR INVALID_PRIORITY
     │   │                       INVALID_HEADERS INVALID_LEASE INVALID_TOPIC INVALID_SETTING
-    │   │                       DUPLICATE_IN_BATCH
+    │   │                       DUPLICATE_IN_BATCH INVALID_SCHEDULE
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
     │                       BODY_UNREADABLE
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
@@ -57,6 +57,7 @@ class Code(IntEnum):
     BATCH_TOO_LARGE = 21
     LIMIT_EXCEEDED = 22
     BODY_UNREADABLE = 23
+    INVALID_SCHEDULE = 25
     ID_TAKEN = 30
     LEASED = 31
     LEASE_LOST = 32
@@ -109,6 +110,7 @@ MEANINGS: dict[Code, str] = {
     Code.BATCH_TOO_LARGE: "The batch has more items or bytes than the limit; split it.",
     Code.LIMIT_EXCEEDED: "A limit of the broker is reached; try again when there is room.",
     Code.BODY_UNREADABLE: "The compressed body is damaged, or larger than what is unpacked; see `raw_body`.",
+    Code.INVALID_SCHEDULE: "The schedule can never run, or its expression, time zone or template cannot be read.",
     Code.ID_TAKEN: "Another message with this id is there; choose another id, or edit that message.",
     Code.LEASED: "A consumer holds a live lease on the message; try again when it ends.",
     Code.LEASE_LOST: "The lease has expired or is held by another; drop the message, it is delivered again.",
@@ -279,7 +281,7 @@ class InternalError(DejaqError):
 
 
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
-    (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19)),
+    (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19 or c is Code.INVALID_SCHEDULE)),
     (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
     (Conflict, frozenset(c for c in Code if 30 <= c <= 35)),
     (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING})),

@@ -16,6 +16,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -27,10 +28,13 @@ from dejaq.sdk.client import Client as AsyncClient
 from dejaq.sdk.client import connect as connect_async
 from dejaq.sdk.consumer import BATCH_SIZE
 from dejaq.sdk.consumer import Consumer as AsyncConsumer
+from dejaq.sdk.cron import Cron as AsyncCron
+from dejaq.sdk.cron import ScheduleInfo
 from dejaq.sdk.dead_letters import DeadLetters as AsyncDeadLetters
 from dejaq.sdk.lease import Batch as AsyncBatch
 from dejaq.sdk.lease import Lease as AsyncLease
 from dejaq.sdk.producer import Producer as AsyncProducer
+from dejaq.sdk.replies import Reply
 from dejaq.sdk.results import FanOut, Results
 from dejaq.sdk.transaction import Transaction as AsyncTransaction
 
@@ -75,9 +79,9 @@ class Lease(_Wrapper[AsyncLease]):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def delete(self) -> None:
-        """Remove the message: its work is done."""
-        self._runner.run(self._inner.delete())
+    def delete(self, **reply: Any) -> None:
+        """Remove the message: its work is done; with `reply=...` its producer is answered."""
+        self._runner.run(self._inner.delete(**reply))
 
     def extend(self, seconds: float) -> None:
         """Keep it for so long from now."""
@@ -136,6 +140,42 @@ class Transaction(_Wrapper[AsyncTransaction]):
         self._runner.run(self._inner.__aexit__(kind, error, trace))
 
 
+class Cron(_Wrapper[AsyncCron]):
+    """The schedules of one cron topic; arguments are those of `dejaq.Cron`."""
+
+    def add(self, name: str, expression: str, body: str | bytes = "", **fields: Any) -> ScheduleInfo:
+        """Add a schedule."""
+        return self._runner.run(self._inner.add(name, expression, body, **fields))
+
+    def get(self, name: str) -> ScheduleInfo | None:
+        """One schedule; None when there is none of this name."""
+        return self._runner.run(self._inner.get(name))
+
+    def all(self) -> Iterator[ScheduleInfo]:
+        """Every schedule, those that run next first."""
+        return _each(self._inner.all(), self._runner)
+
+    def pause(self, name: str) -> ScheduleInfo:
+        """Make no more occurrences."""
+        return self._runner.run(self._inner.pause(name))
+
+    def resume(self, name: str) -> ScheduleInfo:
+        """Go on with the next time to come."""
+        return self._runner.run(self._inner.resume(name))
+
+    def run(self, name: str) -> str:
+        """Make one occurrence now; gives its id."""
+        return self._runner.run(self._inner.run(name))
+
+    def remove(self, name: str) -> None:
+        """Forget a schedule."""
+        self._runner.run(self._inner.remove(name))
+
+    def next(self, name: str, count: int = 5) -> list[datetime]:
+        """The coming times of a schedule."""
+        return self._runner.run(self._inner.next(name, count))
+
+
 class Producer(_Wrapper[AsyncProducer]):
     """Sends to one topic; arguments are those of `dejaq.Producer`."""
 
@@ -151,6 +191,14 @@ class Producer(_Wrapper[AsyncProducer]):
     def send(self, body: bytes, **options: Any) -> str:
         """Send one message and return its id."""
         return self._runner.run(self._inner.send(body, **options))
+
+    def request(self, body: bytes, **options: Any) -> Reply:
+        """Send one message and wait until its consumer answers."""
+        return self._runner.run(self._inner.request(body, **options))
+
+    def reply_to(self, id: str, *, timeout: float = 30.0) -> Reply:
+        """Wait for the reply to a message that was sent with `request`."""
+        return self._runner.run(self._inner.reply_to(id, timeout=timeout))
 
     def send_batch(self, bodies: Sequence[bytes], **options: Any) -> Results:
         """Send many messages, given as columns."""
@@ -256,6 +304,10 @@ class Client(_Wrapper[AsyncClient]):
     def transaction(self, *, group: str = "default") -> Transaction:
         """Changes that are done together or not at all when the `with` block ends."""
         return Transaction(self._inner.transaction(group=group), self._runner)
+
+    def cron(self, topic: str) -> Cron:
+        """The schedules of a cron topic."""
+        return Cron(self._inner.cron(topic), self._runner)
 
     def fan_out(self, topics: Sequence[str], body: bytes, **options: Any) -> FanOut:
         """Send one message to several topics under one id."""

@@ -387,3 +387,48 @@ def test_serve_reads_a_config_file_and_arguments_win(tmp_path: Path) -> None:
     with serve(None, "--config", str(config)) as serving:
         [info] = dejaq("info", "--json", url=serving.url).objects
     assert info["cluster"] == "from-file"
+
+
+def test_schedules_are_added_listed_run_paused_and_removed(run: Run) -> None:
+    assert run("topic", "create", "nightly", "--kind", "cron").code == 0
+    added = run("cron", "add", "nightly", "report", "30 2 * * *", "--zone", "Europe/Berlin", "--body", "of {date}")
+    assert added.code == 0, added.err
+    assert added.out.startswith("schedule report of nightly runs next at ")
+    assert (
+        run("cron", "add", "nightly", "report", "30 2 * * *", "--zone", "Europe/Berlin", "--body", "of {date}").code
+        == 0
+    )
+    taken = run("cron", "add", "nightly", "report", "@daily")
+    assert (taken.code, "[ID_TAKEN]" in taken.err) == (1, True)
+    assert run("cron", "add", "nightly", "report", "@daily", "--replace").code == 0
+
+    [listed] = run("cron", "list", "nightly", "--json").objects
+    assert (listed["name"], listed["expression"], listed["state"]) == ("report", "@daily", "active")
+    assert "report" in run("cron", "list", "nightly").out
+    assert len(run("cron", "next", "nightly", "report", "--count", "3").out.splitlines()) == 3
+    assert len(run("cron", "next", "nightly", "0 4 * * *", "--proposed", "--zone", "Asia/Tokyo").out.splitlines()) == 5
+
+    made = run("cron", "run", "nightly", "report", "--json").objects[0]["id"]
+    assert run("get", "nightly", made).code == 0
+    assert "run" in run("cron", "history", "nightly", "report").out
+    assert "paused" in run("cron", "pause", "nightly", "report").out
+    assert run("cron", "list", "nightly", "--json").objects[0]["state"] == "paused"
+    assert run("cron", "resume", "nightly", "report").code == 0
+    assert run("cron", "remove", "nightly", "report").code == 0
+    assert run("cron", "list", "nightly", "--json").objects == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("never", "0 0 31 2 *"), "INVALID_SCHEDULE"),
+        (("never", "@daily", "--zone", "Mars/Olympus"), "INVALID_SCHEDULE"),
+        (("never", "@daily", "--body", "{nonsense}"), "INVALID_SCHEDULE"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_in_words(run: Run, arguments: tuple[str, ...], code: str) -> None:
+    assert run("topic", "create", "nightly", "--kind", "cron").code == 0
+    refused = run("cron", "add", "nightly", *arguments)
+    assert refused.code == 1
+    assert f"[{code}]" in refused.err
+    assert "Traceback" not in refused.err

@@ -26,6 +26,8 @@ SAYS = {
     ],
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
     "embedded": ["started again, received: written before the restart"],
+    "cron": ["31 February: INVALID_SCHEDULE", "received 'pulse number 2'", "schedules: nightly, pulse"],
+    "replies": ["squares: 9, 16, 25", "nobody answers now: INDEFINITE"],
     "exactly_once": ["the order is placed twice by mistake: ID_TAKEN", "5 orders became 5 invoices"],
     "forward": ["in the inbox: 3", "3 moved; inbox 0, archive 3"],
     "fan_out": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from random import SystemRandom
 
 from dejaq.broker import metrics as told
 from dejaq.broker.background import Background
@@ -12,6 +13,7 @@ from dejaq.broker.carrier.balancer import Balancer
 from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.loader import Loader
 from dejaq.broker.carrier.queries import Queries
+from dejaq.broker.carrier.replies import Replies
 from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.carrier.session import Session
 from dejaq.broker.carrier.snapshots import Snapshots
@@ -19,6 +21,8 @@ from dejaq.broker.carrier.throttles import Throttles
 from dejaq.broker.carrier.transactions import Transactions
 from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.cluster.service import PeerService
+from dejaq.broker.cron.service import CronService
+from dejaq.broker.cron.unit import CronUnit
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Labels, Metrics
@@ -132,6 +136,12 @@ class Central:
         )
 
     def _make_services(self) -> Services:
+        transactions = Transactions(self._parts)
+        # Names of transactions must not repeat between brokers that were started at once.
+        chance = SystemRandom()
+        self.cron = CronUnit(self._parts, transactions, chance)
+        self.replies = Replies(self._parts)
+        transactions.arrived = self.replies.arrived
         return services_of(
             overseer=self._overseer,
             peer=PeerService(
@@ -142,7 +152,9 @@ class Central:
             ),
             queries=Queries(storage=self.storage, clock=self.clock, find_topic=self.catalog.live),
             snapshots=self._snapshots,
-            transactions=Transactions(self._parts),
+            transactions=transactions,
+            cron=CronService(self._parts, transactions, self.cron, chance),
+            replies=self.replies,
             graves=self.graves,
             greeter=self.greeter,
             metrics=self.metrics,
@@ -207,6 +219,8 @@ class Central:
             loop.create_task(self._keep(self.doctor.run, "doctor"), name="doctor"),
             loop.create_task(self._keep(self.loader.run, "loader"), name="loader"),
             loop.create_task(self._keep(self.balancer.run, "balancer"), name="balancer"),
+            loop.create_task(self._keep(self.replies.run, "expiry"), name="expiry"),
+            loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
         ]
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")

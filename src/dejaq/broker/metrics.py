@@ -68,6 +68,18 @@ DEAD_LETTERED = MetricSpec(
 REDRIVEN = MetricSpec(
     "dejaq_messages_redriven", "counter", "Dead letters moved back, by the topic they went to.", ("topic",)
 )
+LAPSED = MetricSpec(
+    "dejaq_messages_lapsed",
+    "counter",
+    "Messages of topics that expire, removed unread when their time came.",
+    ("topic",),
+)
+OCCURRENCES = MetricSpec(
+    "dejaq_cron_occurrences",
+    "counter",
+    "Occurrences of schedules, by outcome: created, overlapped or missed.",
+    ("topic", "outcome"),
+)
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 FRAMES = MetricSpec("dejaq_frames", "counter", "Frames received from clients, by command.", ("command",))
@@ -111,6 +123,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NUDGES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
+    LAPSED, OCCURRENCES,
 )  # fmt: skip
 
 LATENESS_BOUNDS_MS: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000, 5_000, 60_000)

@@ -21,7 +21,7 @@ from dejaq.config import BrokerConfig, is_loopback, split_address
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.status import grpc_metadata, grpc_status
-from dejaq.protocol.v1 import carrier_pb2, overseer_pb2, peer_pb2
+from dejaq.protocol.v1 import carrier_pb2, cron_pb2, overseer_pb2, peer_pb2
 
 # These libraries carry no types.
 _rpc: Any = grpc
@@ -33,6 +33,7 @@ _SERVICES = (
     carrier_pb2.DESCRIPTOR.services_by_name["Carrier"],
     overseer_pb2.DESCRIPTOR.services_by_name["Overseer"],
     peer_pb2.DESCRIPTOR.services_by_name["Peer"],
+    cron_pb2.DESCRIPTOR.services_by_name["Cron"],
 )
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.
 _CALLS_MAX = 1_000

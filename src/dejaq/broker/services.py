@@ -11,10 +11,12 @@ from google.protobuf.message import Message
 
 from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.queries import Queries
+from dejaq.broker.carrier.replies import Replies
 from dejaq.broker.carrier.session import Frames, Send
 from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.broker.carrier.transactions import Transactions
 from dejaq.broker.cluster.service import PeerService
+from dejaq.broker.cron.service import CronService
 from dejaq.broker.metrics import ERRORS, Metrics
 from dejaq.broker.overseer.greeter import Greeter
 from dejaq.broker.overseer.service import OverseerService
@@ -65,6 +67,8 @@ def services_of(
     snapshots: Snapshots,
     transactions: Transactions,
     graves: Graves,
+    cron: CronService,
+    replies: Replies,
     greeter: Greeter,
     metrics: Metrics,
 ) -> Services:
@@ -86,6 +90,11 @@ def services_of(
             "Peer.CreateTopic": peer.create_topic,
             "Carrier.Redrive": graves.redrive,
             "Carrier.Purge": graves.purge,
+            "Cron.Put": cron.put,
+            "Cron.List": cron.listed,
+            "Cron.Change": cron.change,
+            "Cron.Next": cron.coming,
+            "Carrier.Await": replies.await_one,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

@@ -18,6 +18,7 @@ COMMANDS = {
     "consume": "dejaq.cli.consume:consume",
     "worker": "dejaq.cli.worker:worker",
     "forward": "dejaq.cli.forward:forward",
+    "cron": "dejaq.cli.cron:cron",
     "get": "dejaq.cli.message:get",
     "move": "dejaq.cli.message:move",
     "edit": "dejaq.cli.message:edit",

@@ -48,6 +48,9 @@ def topic() -> None:
 @click.option("--max-attempts", type=int, help="Leases a message may have before it goes to the dead-letter topic.")
 @click.option("--dead-letter", metavar="TOPIC", help="Where dead letters go. Default: NAME.dead")
 @click.option("--expiry-backoff", metavar="POLICY", help="Wait after a lost lease, such as exponential:1s:5m:0.5")
+@click.option(
+    "--expires", is_flag=True, default=None, help="Remove messages when their time comes; nobody leases them."
+)
 @click.option("--journal/--no-journal", default=None, help="Whether every change is written to the journal.")
 @click.option("--client-rate", type=int, metavar="N", help="Messages a second that one client may create or change.")
 @click.option("--compression", type=click.Choice(["none", "zstd"]), help="What is done to bodies on their way in.")
@@ -66,6 +69,7 @@ def create(
     dead_letter: str | None,
     expiry_backoff: str | None,
     journal: bool | None,
+    expires: bool | None,
     client_rate: int | None,
     compression: str | None,
     share_bodies: bool | None,
@@ -82,6 +86,7 @@ def create(
         "dead_letter": dead_letter,
         "expiry_backoff": expiry_backoff,
         "journal": journal,
+        "expires": expires,
         "client_rate": client_rate,
         "compression": compression,
         "share_bodies": share_bodies,

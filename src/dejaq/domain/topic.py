@@ -97,6 +97,11 @@ class TopicSettings:
         metadata={"doc": "Whether a body is stored once however many messages have it; where the storage can."},
     )
 
+    expires: bool = field(
+        default=False,
+        metadata={"doc": "Messages are removed when their time comes, as replies are; nobody leases them."},
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -112,7 +117,7 @@ class TopicSettings:
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise error_of(Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}")
 
-        for name in ("journal", "share_bodies"):
+        for name in ("journal", "share_bodies", "expires"):
             if not isinstance(getattr(self, name), bool):
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not true or false")
         for name in ("dead_letter", "expiry_backoff"):

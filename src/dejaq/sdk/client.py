@@ -23,6 +23,7 @@ from dejaq.sdk.accumulator import LINGER_SECONDS
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.consumer import Consumer
+from dejaq.sdk.cron import Cron
 from dejaq.sdk.dead_letters import DeadLetters
 from dejaq.sdk.outgoing import Headers
 from dejaq.sdk.producer import Producer
@@ -155,6 +156,7 @@ class Client:
         max_body_bytes: int | None = None,
         durability: str | None = None,
         journal: bool | None = None,
+        expires: bool | None = None,
         client_rate: int | None = None,
         compression: str | None = None,
         share_bodies: bool | None = None,
@@ -173,6 +175,7 @@ class Client:
                 max_body_bytes=max_body_bytes,
                 durability=durability,
                 journal=journal,
+                expires=expires,
                 client_rate=client_rate,
                 compression=compression,
                 share_bodies=share_bodies,
@@ -335,6 +338,10 @@ class Client:
         An error inside the block, or one step that the broker refuses, means that nothing is done.
         """
         return Transaction(self._transactor, group=group)
+
+    def cron(self, topic: str) -> Cron:
+        """The schedules of a cron topic."""
+        return Cron(self._seeds, self._settings, topic)
 
     async def fan_out(
         self,

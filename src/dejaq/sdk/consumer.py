@@ -22,6 +22,7 @@ from dejaq.sdk.seeds import Seeds
 from dejaq.sdk.settings import ClientSettings
 from dejaq.sdk.settler import GIVE_BACK, Settler
 from dejaq.sdk.subscription import Subscription
+from dejaq.sdk.transaction import Transactor
 from dejaq.timekeeper.alarm import Alarm
 
 BATCH_SIZE = 1_000
@@ -57,6 +58,7 @@ class Consumer:
         self._settler = Settler(
             self._connection,
             topic=subscription.topic,
+            transactor=Transactor(seeds, settings, self._clock, seeds.random),
             lookup=lambda ids: queries.get(subscription.topic, ids),
             settled=self._holder.forget_if_settled,
         )

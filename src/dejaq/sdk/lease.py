@@ -15,6 +15,7 @@ from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.grant import Portion
+from dejaq.sdk.replies import REPLY_TO, delete_with_reply
 from dejaq.sdk.results import Results
 from dejaq.sdk.settler import DELETE, SettledRow, Settlement, Settler
 from dejaq.sdk.times import At, Delay, lease_ms, resolve, to_datetime
@@ -123,9 +124,22 @@ class Lease:
         """Whether it was deleted or released, or is known to be lost."""
         return self._delivery.row_at(self._index) not in self._delivery.grant.unsettled
 
-    async def delete(self) -> None:
-        """Remove the message: its work is done. Raises LEASE_LOST when the lease has ended."""
-        await self._settle(DELETE)
+    @property
+    def wants_reply(self) -> bool:
+        """Whether its producer waits for a reply."""
+        return REPLY_TO in self.headers
+
+    async def delete(self, *, reply: bytes | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """Remove the message: its work is done. Raises LEASE_LOST when the lease has ended.
+
+        With `reply`, which may have headers, its producer is answered in the same transaction. A message that wants
+        none is only deleted.
+        """
+        if reply is None or not self.wants_reply:
+            await self._settle(DELETE)
+            return
+        more = {"headers": headers} if headers else {}
+        await delete_with_reply(self._settler.transactor, self, self.headers, self.id, reply, **more)
 
     async def extend(self, seconds: float | timedelta) -> None:
         """Keep it for so long from now. Raises LEASE_LOST when the lease has ended."""

@@ -30,6 +30,7 @@ from dejaq.sdk.outgoing import (
     refusals,
 )
 from dejaq.sdk.queries import Queries
+from dejaq.sdk.replies import Replies, Reply
 from dejaq.sdk.results import Results
 from dejaq.sdk.seeds import Seeds
 from dejaq.sdk.sender import Numbering, Sender, Sent
@@ -71,6 +72,7 @@ class Producer:
         self._clock = self._connection.broker_clock
         self._sender = Sender(self._connection, self._numbering)
         self._accumulator = Accumulator(self._sender, until=self._connection.until, linger=linger)
+        self._replies = Replies(seeds, settings, self._clock, random, topic=topic, group=group)
         self._changes = Changes(self._connection, Queries(seeds, settings), topic)
 
     async def _enter(self, link: Link, transport: Transport) -> None:
@@ -135,6 +137,35 @@ class Producer:
         _check_priority(priority)
         encoded = encoded_headers(headers) if headers else b""
         return await self._accumulator.add(body, ts=ts, id=id, priority=priority, headers=encoded)
+
+    async def request(
+        self,
+        body: bytes,
+        *,
+        timeout: float = 30.0,
+        at: At | None = None,
+        delay: Delay | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        headers: Headers | None = None,
+        keep: str = "first",
+    ) -> Reply:
+        """Send one message and wait until its consumer answers with `lease.delete(reply=...)`.
+
+        The `timeout` counts from the message's time. Raises INDEFINITE when no reply comes: the message stays, and
+        a reply that comes later can be read with `reply_to` for as long again, then it expires. Of several replies to
+        one id the first is kept, or the last.
+        """
+        ts = resolve(at, delay, self._clock.now_us())
+        wanted = await self._replies.asked(ts=ts, timeout=timeout, keep=keep)
+        sent = await self.send(
+            body, at=ts, id=id or self._replies.new_id(), priority=priority, headers={**(headers or {}), **wanted}
+        )
+        return await self.reply_to(sent, timeout=timeout + max(0.0, (ts - self._clock.now_ms()) / 1_000))
+
+    async def reply_to(self, id: str, *, timeout: float = 30.0) -> Reply:
+        """Wait for the reply to a message that was sent with `request`, and take it."""
+        return await self._replies.read(id, timeout)
 
     async def send_batch(
         self,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dejaq.domain.message import Message
 from dejaq.errors import Code, DejaqError, Indefinite
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection
 from dejaq.sdk.grant import Delivery, Grant, Portion
+
+if TYPE_CHECKING:
+    from dejaq.sdk.transaction import Transactor
 
 LINGER_SECONDS = 0.001
 
@@ -78,8 +82,17 @@ class Settler:
     Anything else is LEASE_LOST.
     """
 
-    def __init__(self, connection: Connection, *, topic: str, lookup: Lookup, settled: Callable[[Grant], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        topic: str,
+        transactor: Transactor,
+        lookup: Lookup,
+        settled: Callable[[Grant], None],
+    ) -> None:
         self.topic = topic
+        self.transactor = transactor
         self._connection = connection
         self._lookup = lookup
         self._settled = settled

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from dejaq import limits
 from dejaq.domain.bodies import sealed
@@ -17,14 +17,16 @@ from dejaq.protocol.columns import code_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.broker_clock import BrokerClock
-from dejaq.sdk.grant import Grant
-from dejaq.sdk.lease import Held
 from dejaq.sdk.outgoing import Headers, Outgoing, as_body, encoded_headers, id_column, refusals
 from dejaq.sdk.seeds import Patience, Seeds
 from dejaq.sdk.sender import fill
 from dejaq.sdk.settings import ClientSettings
-from dejaq.sdk.settler import Settler
 from dejaq.sdk.times import At, Delay, resolve
+
+if TYPE_CHECKING:
+    from dejaq.sdk.grant import Grant
+    from dejaq.sdk.lease import Held
+    from dejaq.sdk.settler import Settler
 
 # Each transaction that was not done leaves a gap in the sequence, of which the broker remembers a limited number.
 GAPS_MAX = limits.PRODUCER_SESSION_GAPS_MAX // 4

@@ -59,7 +59,6 @@ async def test_a_name_has_a_form(transport: InProcessTransport, name: str) -> No
         overseer.TopicSettings(max_body_bytes=-1),
         overseer.TopicSettings(durability="never"),
         overseer.TopicSettings(kind="heap"),
-        overseer.TopicSettings(kind="cron"),
     ],
 )
 async def test_settings_have_ranges(transport: InProcessTransport, settings: overseer.TopicSettings) -> None:

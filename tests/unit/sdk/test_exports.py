@@ -6,6 +6,7 @@ import sys
 import dejaq
 
 PUBLIC = """
+Cron Reply Schedule ScheduleInfo
 Backoff Postpone Worker
 Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer
 DeadLetters DejaqError Durability FanOut Indefinite

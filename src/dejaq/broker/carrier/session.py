@@ -337,6 +337,8 @@ class Session:
     def _on_consumer(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         self._parts.doctor.admit("consumer")
         topic = self._parts.catalog.live(frame.consumer.topic)
+        if topic.settings.expires:
+            raise InvalidArgument(f"messages of {topic.name!r} expire when their time comes; they are read by id")
         _check_name(frame.consumer.name, limits.CONSUMER_NAME_CHARS_MAX, what="consumer name")
         roster = self._parts.rosters.of(topic)
         self.consumer = Consumer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dejaq import limits
 from dejaq.broker.carrier.admission import (
@@ -41,6 +41,8 @@ class Transactions:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        # Set by central: who waits for messages of topics that expire.
+        self.arrived: Callable[[Topic, Sequence[str]], None] = lambda topic, ids: None
 
     async def transact(self, request: carrier.TransactRequest) -> carrier.TransactResponse:
         """Do the steps of a client, or say which row of which step was refused."""
@@ -115,6 +117,10 @@ class Transactions:
                 consumer = self._parts.rosters.of(step.topic).find(step.consumer)
                 if consumer is not None:
                     consumer.settled(step.lease_id, None if step.rows is None else mask_of(step.rows))
+            if isinstance(step, CreateStep) and step.topic.settings.expires and step.batch.ids is not None:
+                self.arrived(step.topic, step.batch.ids)
+            elif isinstance(step, EditStep) and step.topic.settings.expires:
+                self.arrived(step.topic, step.edits.ids)
             self._parts.metrics.add(metric, count, step.topic.name)
 
     def _nudge(self, steps: Sequence[Step]) -> None:

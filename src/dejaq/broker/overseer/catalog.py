@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from dejaq import limits
 from dejaq.broker.background import Background
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicState, check_topic_name
 from dejaq.errors import Code, DejaqError, error_of
@@ -15,7 +16,11 @@ from dejaq.timekeeper.clock import Clock
 log = logging.getLogger(__name__)
 
 # The kinds that this broker can serve.
-KINDS = frozenset({TopicKind.TIMELINE})
+KINDS = frozenset({TopicKind.TIMELINE, TopicKind.CRON})
+
+# Names the hidden topic beside a cron topic; no client can make or reach such a name.
+SCHEDULES = "/schedules"
+_BOOK_BUCKETS = 4
 
 
 class Catalog:
@@ -54,8 +59,21 @@ class Catalog:
                     self._drop_later(topic)
 
     def all(self) -> list[Topic]:
-        """Every topic, by name."""
-        return [self._topics[name] for name in sorted(self._topics)]
+        """Every topic, by name; without those that keep schedules."""
+        return [self._topics[name] for name in sorted(self._topics) if not name.endswith(SCHEDULES)]
+
+    async def schedules_of(self, topic: Topic) -> Topic:
+        """The hidden topic that keeps the schedules of a cron topic."""
+        name = topic.name + SCHEDULES
+        if name not in self._topics and self._storage.capabilities.shared:
+            # Another broker has made it.
+            for other in await self._storage.topics():
+                if other.name == name:
+                    self._topics[name] = other
+        book = self._topics.get(name)
+        if book is None or book.state is TopicState.DELETING:
+            raise error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted")
+        return book
 
     def named(self, name: str) -> Topic | None:
         """The topic of this name, in any state."""
@@ -64,7 +82,7 @@ class Catalog:
     def find(self, name: str) -> Topic:
         """The topic of this name, in any state; raises TOPIC_NOT_FOUND."""
         topic = self._topics.get(name)
-        if topic is None:
+        if topic is None or name.endswith(SCHEDULES):
             check_topic_name(name)
             raise error_of(Code.TOPIC_NOT_FOUND, f"no topic is named {name!r}; create it first")
         return topic
@@ -104,18 +122,23 @@ class Catalog:
                 return self._same(half_made, settings), True
             if len(self._topics) >= self._topics_max:
                 raise error_of(Code.LIMIT_EXCEEDED, f"there are {self._topics_max} topics, the most this broker keeps")
-            topic = Topic(
-                name=name,
-                number=await self._storage.next_topic_number(),
-                settings=settings,
-                state=TopicState.CREATING,
-                created_ms=self._clock.now_ms(),
-            )
-            await self._storage.put_topic(topic)
-            topic = topic.in_state(TopicState.LIVE)
-            await self._storage.put_topic(topic)
-            self._topics[name] = topic
-            return topic, True
+            if settings.kind is TopicKind.CRON and name + SCHEDULES not in self._topics:
+                await self._make(name + SCHEDULES, _book_settings(settings))
+            return await self._make(name, settings), True
+
+    async def _make(self, name: str, settings: TopicSettings) -> Topic:
+        topic = Topic(
+            name=name,
+            number=await self._storage.next_topic_number(),
+            settings=settings,
+            state=TopicState.CREATING,
+            created_ms=self._clock.now_ms(),
+        )
+        await self._storage.put_topic(topic)
+        topic = topic.in_state(TopicState.LIVE)
+        await self._storage.put_topic(topic)
+        self._topics[name] = topic
+        return topic
 
     async def _half_made(self, name: str) -> Topic | None:
         """The topic that another broker began to make in a store that both share, now made."""
@@ -154,13 +177,19 @@ class Catalog:
     async def delete(self, name: str) -> Topic:
         """Mark the topic as deleting, durably; its messages go in the background."""
         async with self._changing:
-            topic = self.find(name)
-            if topic.state is not TopicState.DELETING:
-                topic = topic.in_state(TopicState.DELETING)
-                await self._storage.put_topic(topic)
-                self._topics[name] = topic
-                self._drop_later(topic)
+            topic = await self._mark(self.find(name))
+            book = self._topics.get(name + SCHEDULES)
+            if book is not None:
+                await self._mark(book)
             return topic
+
+    async def _mark(self, topic: Topic) -> Topic:
+        if topic.state is not TopicState.DELETING:
+            topic = topic.in_state(TopicState.DELETING)
+            await self._storage.put_topic(topic)
+            self._topics[topic.name] = topic
+            self._drop_later(topic)
+        return topic
 
     def _drop_later(self, topic: Topic) -> None:
         if topic.number not in self._dropping:
@@ -194,3 +223,10 @@ def _check_dead_letter(name: str, settings: TopicSettings) -> None:
             raise error_of(
                 Code.INVALID_SETTING, f"{name[:40]!r}... and `.dead` is too long a topic name; give a dead_letter"
             ) from None
+
+
+def _book_settings(settings: TopicSettings) -> TopicSettings:
+    """Schedules may lie as far ahead as time goes; the journal tells of their occurrences."""
+    return TopicSettings(
+        buckets=_BOOK_BUCKETS, max_future_ms=limits.TS_MS_MAX, durability=settings.durability, journal=False
+    )

@@ -306,6 +306,16 @@ class RecallAnswer(_message.Message):
     rows: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class AwaitRequest(_message.Message):
+    __slots__ = ("topic", "id", "timeout_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    id: str
+    timeout_ms: int
+    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
 class TransactRequest(_message.Message):
     __slots__ = ("session", "sequence", "steps")
     SESSION_FIELD_NUMBER: _ClassVar[int]

@@ -47,6 +47,11 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
                 _registered_method=True)
+        self.Await = channel.unary_unary(
+                '/dejaq.v1.Carrier/Await',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.AwaitRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+                _registered_method=True)
         self.Get = channel.unary_unary(
                 '/dejaq.v1.Carrier/Get',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.GetRequest.SerializeToString,
@@ -111,6 +116,13 @@ class CarrierServicer:
     def Transact(self, request, context):
         """Changes of producers and consumers, over several topics, that are done together or not at all. In no session: each step
         says who makes it. May be repeated under the same name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Await(self, request, context):
+        """Waits until a message of this id is there, or for so long; answers with the message, or with none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +200,11 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Transact,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.SerializeToString,
+            ),
+            'Await': grpc.unary_unary_rpc_method_handler(
+                    servicer.Await,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.AwaitRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -291,6 +308,33 @@ class Carrier:
             '/dejaq.v1.Carrier/Transact',
             dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Await(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Await',
+            dejaq_dot_v1_dot_carrier__pb2.AwaitRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
             options,
             channel_credentials,
             insecure,

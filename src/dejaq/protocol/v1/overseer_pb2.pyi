@@ -101,7 +101,7 @@ class PingResponse(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies")
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies", "expires")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class TopicSettings(_message.Message):
     CLIENT_RATE_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     SHARE_BODIES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
     buckets: int
     max_future_ms: int
     max_lease_ms: int
@@ -128,7 +129,8 @@ class TopicSettings(_message.Message):
     client_rate: int
     compression: str
     share_bodies: bool
-    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ...) -> None: ...
+    expires: bool
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., expires: _Optional[bool] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers")

@@ -1,0 +1,1 @@
+"""Cron topics: the unit that prepares occurrences, and the calls about schedules."""

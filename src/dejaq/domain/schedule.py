@@ -1,0 +1,324 @@
+"""A schedule of a cron topic: what it says, how far it has come, and which messages it asks for next. Pure.
+
+Each occurrence becomes a message with an id made of the schedule's name and the occurrence's time, so that however
+often it is asked for there is one. Occurrences are prepared ahead of their time and wait on the timeline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from dejaq import limits
+from dejaq.domain.message import check_headers
+from dejaq.domain.recurrence import Recurrence, RepeatedHour, SkippedHour, recurrence_of
+from dejaq.domain.zone import zone_of
+from dejaq.errors import Code, DejaqError, error_of
+
+# How far ahead occurrences are prepared. Where the last one decides about the next, so late that it can be seen.
+LEAD_MS = 15_000
+LEAD_OVERLAP_MS = 500
+# An occurrence that is prepared so late counts as missed: nothing was up when it was due.
+MISSED_AFTER_MS = 10_000
+PREPARED_MAX = 40
+HISTORY_MAX = 20
+# Where a schedule stands that is paused or over.
+NEVER_MS = limits.TS_MS_MAX
+
+_NAME = re.compile(r"[0-9A-Za-z._\-]{1,40}")
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+_WINDOW_MS = 60_000
+
+
+class Missed(StrEnum):
+    """What becomes of occurrences that were missed while nothing was up."""
+
+    SKIP = "skip"
+    LAST = "last"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """Whether an occurrence comes while the one before it is still there."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+
+
+class Outcome(StrEnum):
+    """What became of an occurrence."""
+
+    CREATED = "created"
+    # Left out because the one before it was still there.
+    OVERLAPPED = "overlapped"
+    # Left out because nothing was up in time.
+    MISSED = "missed"
+    # Asked for by a person.
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What a schedule says; every field has a default that is safe."""
+
+    name: str
+    expression: str
+    zone: str = "UTC"
+    template: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    group: str = "cron"
+    start_ms: int = 0
+    end_ms: int | None = None
+    jitter_ms: int = 0
+    skipped_hour: SkippedHour = SkippedHour.ONCE
+    repeated_hour: RepeatedHour = RepeatedHour.ONCE
+    missed: Missed = Missed.LAST
+    missed_max: int = 100
+    overlap: Overlap = Overlap.ALLOW
+
+    def recurrence(self) -> Recurrence:
+        """When it runs."""
+        return _recurrence(self.expression, self.zone, self.start_ms, self.skipped_hour, self.repeated_hour)
+
+    def next_after(self, after_ms: int) -> int | None:
+        """The first occurrence behind an instant, up to the end."""
+        found = self.recurrence().next_after(max(after_ms, self.start_ms - 1))
+        return found if found is not None and (self.end_ms is None or found <= self.end_ms) else None
+
+    def times(self, after_ms: int, count: int) -> list[int]:
+        """The next occurrences."""
+        found: list[int] = []
+        at: int | None = after_ms
+        while len(found) < count and at is not None and (at := self.next_after(at)) is not None:
+            found.append(at)
+        return found
+
+    def check(self) -> None:
+        """Raise INVALID_SCHEDULE, INVALID_PRIORITY or INVALID_HEADERS, saying what is wrong."""
+        if _NAME.fullmatch(self.name) is None:
+            raise _invalid(f"{self.name[:80]!r} is not the name of a schedule: 1 to 40 of 0-9 A-Z a-z . _ -")
+        if len(self.template.encode()) > limits.SCHEDULE_TEMPLATE_BYTES_MAX:
+            raise _invalid(f"the template is larger than {limits.SCHEDULE_TEMPLATE_BYTES_MAX} bytes")
+        unknown = [name for name in _PLACE.findall(self.template) if name not in _FIELDS]
+        if unknown:
+            raise _invalid(f"the template names {{{unknown[0]}}}; known are {', '.join(map('{{{}}}'.format, _FIELDS))}")
+        if not 0 <= self.jitter_ms <= limits.SCHEDULE_JITTER_MS_MAX:
+            raise _invalid(f"a jitter is 0 to {limits.SCHEDULE_JITTER_MS_MAX} ms")
+        if not 1 <= self.missed_max <= limits.SCHEDULE_MISSED_MAX:
+            raise _invalid(f"missed_max is 1 to {limits.SCHEDULE_MISSED_MAX}")
+        if not 1 <= len(self.group) <= limits.GROUP_CHARS_MAX:
+            raise _invalid(f"a producer group is 1 to {limits.GROUP_CHARS_MAX} characters")
+        if not limits.PRIORITY_MIN <= self.priority <= limits.PRIORITY_MAX:
+            raise error_of(Code.INVALID_PRIORITY)
+        if check_headers(self.headers) is not Code.OK:
+            raise error_of(Code.INVALID_HEADERS)
+        self.recurrence()
+
+    def occurrence_id(self, at_ms: int) -> str:
+        """The one id of an occurrence."""
+        text = zone_of("UTC").local(at_ms).strftime("%Y%m%dT%H%M%S")
+        return f"{self.name}:{text}" + (f".{at_ms % 1_000:03d}" if at_ms % 1_000 else "") + "Z"
+
+    def due_ms(self, at_ms: int, message_id: str) -> int:
+        """When the message of an occurrence is due: its time and the jitter that its id draws."""
+        if not self.jitter_ms:
+            return at_ms
+        return min(at_ms + zlib.crc32(message_id.encode()) % (self.jitter_ms + 1), limits.TS_MS_MAX)
+
+    def body(self, *, at_ms: int, count: int, topic: str) -> bytes:
+        """The template with its places filled in."""
+        if "{" not in self.template:
+            return self.template.encode()
+        local = zone_of(self.zone).local(at_ms)
+        values = {
+            "name": self.name,
+            "topic": topic,
+            "count": str(count),
+            "time": local.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "local": local.isoformat(timespec="seconds"),
+            "date": local.date().isoformat(),
+            "ms": str(at_ms),
+        }
+        return _PLACE.sub(lambda match: values[match[1]], self.template).encode()
+
+
+_FIELDS = ("name", "topic", "count", "time", "local", "date", "ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a schedule has come: its next occurrence, those that are prepared, and what became of the last ones."""
+
+    next_ms: int | None = None
+    paused: bool = False
+    count: int = 0
+    last_id: str = ""
+    prepared: tuple[int, ...] = ()
+    history: tuple[tuple[int, str], ...] = ()
+
+    def noted(self, *entries: tuple[int, str]) -> Progress:
+        """With more in the history, of which the oldest is forgotten."""
+        return replace(self, history=(*self.history, *entries)[-HISTORY_MAX:])
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A message that a schedule asks for."""
+
+    id: str
+    ts: int
+    body: bytes
+
+
+def begun(schedule: Schedule, now: int) -> Progress:
+    """The progress of a new schedule; raises INVALID_SCHEDULE when it would never run."""
+    first = schedule.next_after(now)
+    if first is None:
+        raise _invalid(f"{schedule.expression!r} in {schedule.zone} has no time to come before its end")
+    return Progress(next_ms=first)
+
+
+def wake_ms(schedule: Schedule, progress: Progress) -> int:
+    """When a schedule is to be looked at again."""
+    if progress.paused or progress.next_ms is None:
+        return NEVER_MS
+    return max(0, progress.next_ms - lead_ms(schedule))
+
+
+def lead_ms(schedule: Schedule) -> int:
+    """How long before its time an occurrence is prepared."""
+    return LEAD_OVERLAP_MS if schedule.overlap is Overlap.SKIP else LEAD_MS
+
+
+def advance(
+    schedule: Schedule, progress: Progress, *, topic: str, now: int, last_there: bool
+) -> tuple[list[Occurrence], Progress]:
+    """The occurrences to prepare at `now`, and the progress that follows.
+
+    `last_there` tells whether the last occurrence is still there; it counts only where overlap is not allowed.
+    """
+    following = progress.next_ms
+    if progress.paused or following is None or following > now + lead_ms(schedule):
+        return [], progress
+    due: list[int] = []
+    entries: list[tuple[int, str]] = []
+    if following < now - MISSED_AFTER_MS:
+        due = _missed(schedule, following, now - MISSED_AFTER_MS)
+        if not due or due[0] != following:
+            entries.append((following, Outcome.MISSED))
+        following = schedule.next_after(now - MISSED_AFTER_MS - 1)
+    allowed = schedule.overlap is Overlap.ALLOW
+    # Twice the lead where nothing speaks against it, so that a schedule that runs often is looked at seldom.
+    horizon = now + (2 * LEAD_MS if allowed else LEAD_OVERLAP_MS)
+    while following is not None and following <= horizon and len(due) < max(PREPARED_MAX, schedule.missed_max):
+        due.append(following)
+        following = schedule.next_after(following)
+    kept = due if allowed else [] if last_there else due[:1]
+    made = [_occurrence(schedule, at, progress.count + place + 1, topic) for place, at in enumerate(kept)]
+    entries += [(at, Outcome.CREATED if at in kept else Outcome.OVERLAPPED) for at in due]
+    after = Progress(
+        next_ms=following,
+        count=progress.count + len(made),
+        last_id=made[-1].id if made else progress.last_id,
+        prepared=tuple(
+            [at for at in (*progress.prepared, *kept) if at + schedule.jitter_ms > now][-2 * PREPARED_MAX :]
+        ),
+        history=progress.history,
+    )
+    return made, after.noted(*entries)
+
+
+def prepared_ids(schedule: Schedule, progress: Progress, now: int) -> list[str]:
+    """The ids of the occurrences that are prepared and not yet due."""
+    ids = {at: schedule.occurrence_id(at) for at in progress.prepared}
+    return [message_id for at, message_id in ids.items() if schedule.due_ms(at, message_id) > now]
+
+
+def _occurrence(schedule: Schedule, at_ms: int, count: int, topic: str) -> Occurrence:
+    message_id = schedule.occurrence_id(at_ms)
+    return Occurrence(
+        id=message_id,
+        ts=schedule.due_ms(at_ms, message_id),
+        body=schedule.body(at_ms=at_ms, count=count, topic=topic),
+    )
+
+
+def _missed(schedule: Schedule, first: int, end: int) -> list[int]:
+    """The occurrences of first <= time < end that are made up for: the last ones, as many as the rule allows."""
+    most = {Missed.SKIP: 0, Missed.LAST: 1, Missed.ALL: schedule.missed_max}[schedule.missed]
+    if not most:
+        return []
+    window = _WINDOW_MS
+    while True:
+        # From the end backwards in growing windows, so that years of seconds are not counted one by one.
+        start = max(first, end - window)
+        found: list[int] = []
+        at = schedule.next_after(start - 1)
+        while at is not None and at < end:
+            found.append(at)
+            at = schedule.next_after(at)
+        if len(found) >= most or start == first:
+            return found[-most:]
+        window *= 4
+
+
+@lru_cache(maxsize=10_000)
+def _recurrence(expression: str, zone: str, start_ms: int, skipped: SkippedHour, repeated: RepeatedHour) -> Recurrence:
+    return recurrence_of(expression, zone=zone, start_ms=start_ms, skipped=skipped, repeated=repeated)
+
+
+# Records
+
+_ENUMS = {"skipped_hour": SkippedHour, "repeated_hour": RepeatedHour, "missed": Missed, "overlap": Overlap}
+_DEFAULTS = asdict(Schedule(name="", expression=""))
+
+
+def encode(schedule: Schedule, progress: Progress) -> bytes:
+    """A schedule and its progress as the body of its message; what has its default is left out."""
+    said = {key: value for key, value in asdict(schedule).items() if value != _DEFAULTS[key]}
+    done = {key: value for key, value in asdict(progress).items() if value or (key == "next_ms" and value is not None)}
+    return json.dumps({"schedule": said, "progress": done}, separators=(",", ":")).encode()
+
+
+def decode(body: bytes) -> tuple[Schedule, Progress]:
+    """What `encode` wrote; raises INVALID_SCHEDULE for anything else."""
+    try:
+        record: dict[str, dict[str, Any]] = json.loads(body)
+        said, done = record["schedule"], record["progress"]
+        for key, kind in _ENUMS.items():
+            if key in said:
+                said[key] = kind(said[key])
+        done["prepared"] = tuple(done.get("prepared", ()))
+        done["history"] = tuple((int(at), str(outcome)) for at, outcome in done.get("history", ()))
+        return Schedule(**said), Progress(**done)
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise _invalid("the record of a schedule cannot be read") from cause
+
+
+def schedule_of(values: Mapping[str, Any]) -> Schedule:
+    """A schedule from plain values, such as a client sends; raises INVALID_SCHEDULE for what is none."""
+    known = {one.name for one in fields(Schedule)}
+    chosen = dict(values)
+    for key, value in values.items():
+        if key not in known:
+            raise _invalid(f"a schedule has no {key!r}")
+        if key in _ENUMS:
+            choices: Any = _ENUMS[key]
+            if value not in list(choices):
+                raise _invalid(f"{key} is one of {', '.join(choices)}, not {value!r}")
+            chosen[key] = choices(value)
+    schedule = Schedule(**chosen)
+    schedule.check()
+    return schedule
+
+
+def _invalid(why: str) -> DejaqError:
+    return error_of(Code.INVALID_SCHEDULE, why)

@@ -1,0 +1,83 @@
+"""R1 for schedules: a broker that is killed makes each occurrence once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import dejaq
+from dejaq.testing.process import BrokerProcess
+from dejaq.testing.waiting import eventually
+from tests.chaos.sizes import new_seed, size
+
+CYCLES = size("CRON", ci=4, full=60)
+SCHEDULES = size("CRON_SCHEDULES", ci=30, full=300)
+TOPIC = "ticks"
+
+
+@pytest.mark.chaos
+async def test_killed_at_any_moment_each_occurrence_comes_once(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """G11: no occurrence is left out or made twice, whatever the cron unit was doing when it was killed."""
+    seed = new_seed()
+    chance = random.Random(seed)
+    seen: Counter[str] = Counter()
+    async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
+        await client.create_topic(TOPIC, kind="cron", buckets=4)
+        cron = client.cron(TOPIC)
+
+        async def consume() -> None:
+            async with client.consumer(TOPIC, name="worker") as consumer:
+                async for batch in consumer.batches():
+                    # Told apart by attempts: a first delivery counts, be it repeated or not.
+                    seen.update(lease.id for lease in batch if lease.attempts == 1)
+                    await batch.delete()
+
+        consuming = asyncio.create_task(consume())
+        await cron.add_many(dejaq.Schedule(f"s-{n}", "@every 1s", "{count}", missed="all") for n in range(SCHEDULES))
+        for cycle in range(CYCLES):
+            due = round((cycle + chance.random()) * SCHEDULES)
+            await eventually(lambda due=due: seen.total() >= due, within=60, what=f"{due} came", poll=0.005)
+            await broker.restart()
+        await eventually(lambda: seen.total() >= SCHEDULES * (CYCLES + 2), within=60, what="the rest came")
+        infos = [info async for info in cron.all()]
+        last = {info.name: info.count for info in infos}
+        for info in infos:
+            await cron.pause(info.name)
+        await eventually(lambda: _empty(client, consuming), within=60, what="everything is taken")
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+    record_property("figure", f"{CYCLES} kills, {seen.total()} occurrences of {SCHEDULES} schedules")
+    assert [(name, count) for name, count in seen.items() if count > 1] == [], f"seed {seed}"
+    for name in last:
+        made = sorted(one for one in seen if one.startswith(f"{name}:"))
+        assert made == _without_gaps(made), f"{name} left one out, seed {seed}"
+
+
+async def _empty(client: dejaq.Client, consuming: asyncio.Task[None]) -> bool:
+    assert not consuming.done()
+    return await client.count(TOPIC) == 0
+
+
+def _without_gaps(ids: list[str]) -> list[str]:
+    """The ids that there must be between the first and the last, one a second."""
+    name = ids[0].partition(":")[0]
+
+    def moment(text: str) -> datetime:
+        plain = text.partition(":")[2].rstrip("Z")
+        return datetime.strptime(plain, "%Y%m%dT%H%M%S.%f" if "." in plain else "%Y%m%dT%H%M%S")
+
+    first, last = moment(ids[0]), moment(ids[-1])
+    count = round((last - first).total_seconds())
+    fraction = f"{first:%f}"[:3] if first.microsecond else ""
+    return [
+        f"{name}:{first + timedelta(seconds=n):%Y%m%dT%H%M%S}" + (f".{fraction}" if fraction else "") + "Z"
+        for n in range(count + 1)
+    ]
