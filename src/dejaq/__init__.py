@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         VersionUnsupported,
     )
     from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
-    from dejaq.sdk.bulk import BulkResult
+    from dejaq.sdk.bulk import BulkResult, Where
     from dejaq.sdk.client import Client, connect
     from dejaq.sdk.consumer import Consumer
     from dejaq.sdk.cron import Cron, Schedule, ScheduleInfo
@@ -74,7 +74,7 @@ _HOMES = {
         "VersionUnsupported",
     ),
     "dejaq.sdk.admin": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
-    "dejaq.sdk.bulk": ("BulkResult",),
+    "dejaq.sdk.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.consumer": ("Consumer",),
     "dejaq.sdk.dead_letters": ("DeadLetters",),
@@ -133,6 +133,7 @@ __all__ = [
     "Transaction",
     "Unavailable",
     "VersionUnsupported",
+    "Where",
     "Worker",
     "connect",
 ]

@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar
 from dejaq.domain.message import Message
 from dejaq.errors import Code
 from dejaq.sdk.admin import ClusterInfo, Pong, TopicInfo
-from dejaq.sdk.bulk import BulkResult
+from dejaq.sdk.bulk import BulkResult, Where
 from dejaq.sdk.client import Client as AsyncClient
 from dejaq.sdk.client import connect as connect_async
 from dejaq.sdk.consumer import BATCH_SIZE
@@ -219,6 +219,22 @@ class Producer(_Wrapper[AsyncProducer]):
     def cancel(self, ids: str | Sequence[str]) -> Results:
         """Remove messages."""
         return self._runner.run(self._inner.cancel(ids))
+
+    def count_where(self, where: Where) -> int:
+        """How many messages match now."""
+        return self._runner.run(self._inner.count_where(where))
+
+    def edit_where(self, where: Where, **changes: Any) -> BulkResult:
+        """Change every message that matches."""
+        return self._runner.run(self._inner.edit_where(where, **changes))
+
+    def move_where(self, where: Where, **when: Any) -> BulkResult:
+        """Give every message that matches another time."""
+        return self._runner.run(self._inner.move_where(where, **when))
+
+    def cancel_where(self, where: Where, **options: Any) -> BulkResult:
+        """Remove every message that matches."""
+        return self._runner.run(self._inner.cancel_where(where, **options))
 
 
 class Consumer(_Wrapper[AsyncConsumer]):

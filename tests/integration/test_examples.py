@@ -24,6 +24,15 @@ SAYS = {
         "dead: negative, 2 attempts, max_attempts",
         "1 sent back, 1 removed, 1 in the topic",
     ],
+    "priorities": [
+        "typo, priority 5, attempt 1\ndown, priority -10, attempt 1\nprice, priority 10, attempt 1\n"
+        "price, priority 10, attempt 2\nslow, priority 20, attempt 1",
+    ],
+    "bulk_changes": [
+        "30 letters would be changed",
+        "30 edited, 30 moved by ten minutes",
+        "0 of winter, 42 cancelled, 0 left",
+    ],
     "sync_client": ["received b'first'\nreceived b'second'\nreceived b'third'"],
     "embedded": ["started again, received: written before the restart"],
     "cron": ["31 February: INVALID_SCHEDULE", "received 'pulse number 2'", "schedules: nightly, pulse"],

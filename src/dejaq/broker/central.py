@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 5.0
 # The most topics whose messages are counted for the metrics in one sample.
 SAMPLE_TOPICS_MAX = 100
+# The most priorities of a topic whose oldest message is told.
+SAMPLE_PRIORITIES_MAX = 16
 FINISH_SECONDS = 10.0
 
 
@@ -119,6 +121,7 @@ class Central:
         self._loops: list[asyncio.Task[None]] = []
         self._transports: list[InProcessTransport] = []
         self._pending: dict[Labels, float] = {}
+        self._oldest: dict[Labels, float] = {}
         self._connect()
 
     def _make_cluster(self, synchronization: Synchronization | None) -> Cluster:
@@ -182,6 +185,7 @@ class Central:
         gauge(told.TOPICS, self._topic_states)
         gauge(told.INFLIGHT, self._inflight)
         gauge(told.PENDING, lambda: self._pending)
+        gauge(told.OLDEST, lambda: self._oldest)
         gauge(told.DRIFT, lambda: {(): self.doctor.drift_ms / 1_000})
         gauge(told.CLIENT_OFFSET, lambda: {(): self.pinger.worst().clock_offset_ms / 1_000})
         gauge(told.CLIENT_LATENCY, lambda: {(): self.pinger.worst().latency_ms / 1_000})
@@ -307,12 +311,16 @@ class Central:
         while True:
             now = self.clock.now_ms()
             pending: dict[Labels, float] = {}
+            oldest: dict[Labels, float] = {}
             for topic in self.catalog.all()[:SAMPLE_TOPICS_MAX]:
                 try:
                     pending |= await self._count(topic, now)
+                    if topic.by_priority:
+                        for priority, ts in await self.storage.oldest(topic, now, SAMPLE_PRIORITIES_MAX):
+                            oldest[topic.name, str(priority)] = (now - ts) / 1_000
                 except DejaqError as error:
                     log.debug("counting %s: %s", topic.name, error)
-            self._pending = pending
+            self._pending, self._oldest = pending, oldest
             await self.clock.sleep(SAMPLE_SECONDS)
 
     async def _count(self, topic: Topic, now: int) -> dict[Labels, float]:

@@ -95,6 +95,12 @@ INFLIGHT = MetricSpec("dejaq_inflight_messages", "gauge", "Messages leased to li
 PENDING = MetricSpec(
     "dejaq_pending_messages", "gauge", "Messages in the store, by status; sampled.", ("topic", "status")
 )
+OLDEST = MetricSpec(
+    "dejaq_oldest_available_seconds",
+    "gauge",
+    "How long the oldest available message of a topic by priority waits; sampled, for the outermost priorities.",
+    ("topic", "priority"),
+)
 DRIFT = MetricSpec("dejaq_clock_drift_seconds", "gauge", "How far the wall clock moved against the monotonic one.")
 CLIENT_OFFSET = MetricSpec(
     "dejaq_client_clock_offset_seconds", "gauge", "The largest clock offset that a live client has measured."
@@ -120,7 +126,7 @@ JOURNAL_BYTES = MetricSpec("dejaq_journal_bytes", "gauge", "What they take on di
 METRICS: tuple[MetricSpec, ...] = (
     CREATED, REPEATED, NAMED, EDITED, CANCELLED, LEASED, PUSHED, DELETED, EXTENDED, RELEASED, RETURNED, EXPIRED,
     DEAD_LETTERED, REDRIVEN,
-    TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, DRIFT, CLIENT_OFFSET,
+    TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NUDGES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
     LAPSED, OCCURRENCES,

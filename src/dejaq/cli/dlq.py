@@ -135,14 +135,7 @@ def _change(
         if dry_run or not matched:
             return matched, None
         with Progress(done, matched, quiet=invocation.json) as bar:
-            moved = 0
-
-            def progress(count: int, _: int | None) -> None:
-                nonlocal moved
-                bar.advance(count - moved, f"{count:,} of {matched:,}")
-                moved = count
-
-            return matched, await change(letters, where, progress)
+            return matched, await change(letters, where, bar.follow(matched))
 
     matched, result = invocation.run(work)
     if result is None:

@@ -1,4 +1,4 @@
-"""`dejaq get`, `move`, `edit` and `cancel`: single messages, by id."""
+"""`dejaq get`, `move`, `edit` and `cancel`: messages by id, and the last three also by `--where`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.options import group_option, header_option, one_time, parse_headers
 from dejaq.cli.output import iso, printable, shown, text_or_base64
 from dejaq.cli.times import SECONDS, WHEN, When
+from dejaq.cli.where import change_where, check_chosen, dry_run_option, where_option
 from dejaq.errors import MEANINGS, Code, Refused
 
 if TYPE_CHECKING:
@@ -78,30 +79,58 @@ def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
 
 @click.command(cls=Command)
 @click.argument("topic")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--at", type=WHEN, help="The new time.")
 @click.option("--delay", type=SECONDS, help="The new time, from now.")
+@click.option("--shift", type=WHEN, help="With --where: by how much each is moved, such as +2h or -30m.")
+@where_option
+@dry_run_option
 @group_option
 @pass_invocation
 def move(
-    invocation: Invocation, topic: str, ids: tuple[str, ...], at: When | None, delay: float | None, group: str
+    invocation: Invocation,
+    topic: str,
+    ids: tuple[str, ...],
+    at: When | None,
+    delay: float | None,
+    shift: When | None,
+    conditions: tuple[str, ...],
+    dry_run: bool,
+    group: str,
 ) -> int:
-    """Move messages to another time."""
+    """Move messages to another time: those named, or all that match."""
+    check_chosen(ids, conditions, dry_run=dry_run)
     when = one_time(at, delay)
-    if when is None:
-        raise click.UsageError("Give the new time with --at or --delay.")
-    arguments = when.as_arguments()
+    if (when is None) == (shift is None) or (shift is not None and ids):
+        raise click.UsageError("Give the new time with --at or --delay, or, with --where, --shift.")
+    if shift is not None and not shift.relative:
+        raise click.UsageError("--shift is a distance, such as +2h or -30m.")
+    arguments: dict[str, Any] = {} if when is None else when.as_arguments()
+    if shift is not None:
+        arguments["shift"] = shift.ms / 1000
+    if conditions:
+        return change_where(
+            invocation,
+            topic,
+            group,
+            conditions,
+            lambda producer, where, progress: producer.move_where(where, progress=progress, **arguments),
+            done="moved",
+            dry_run=dry_run,
+        )
     return _change(invocation, topic, group, ids, "moved", lambda producer: producer.move(list(ids), **arguments))
 
 
 @click.command(cls=Command)
 @click.argument("topic")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--body", help="The new body.")
 @click.option("--at", type=WHEN, help="The new time.")
 @click.option("--delay", type=SECONDS, help="The new time, from now.")
 @click.option("--priority", type=int, help="The new priority; lower goes first.")
 @header_option
+@where_option
+@dry_run_option
 @group_option
 @pass_invocation
 def edit(
@@ -113,9 +142,12 @@ def edit(
     delay: float | None,
     priority: int | None,
     headers: tuple[str, ...],
+    conditions: tuple[str, ...],
+    dry_run: bool,
     group: str,
 ) -> int:
-    """Change the body, time, priority or headers of messages; what is not given stays."""
+    """Change the body, time, priority or headers of messages, named or matching; what is not given stays."""
+    check_chosen(ids, conditions, dry_run=dry_run)
     when = one_time(at, delay)
     arguments: dict[str, Any] = {} if when is None else when.as_arguments()
     if body is not None:
@@ -126,6 +158,16 @@ def edit(
         arguments["headers"] = parse_headers(headers)
     if not arguments:
         raise click.UsageError("Give what to change: --body, --at, --delay, --priority or --header.")
+    if conditions:
+        return change_where(
+            invocation,
+            topic,
+            group,
+            conditions,
+            lambda producer, where, progress: producer.edit_where(where, progress=progress, **arguments),
+            done="edited",
+            dry_run=dry_run,
+        )
 
     async def change(producer: Producer) -> Mapping[int, Code]:
         codes: dict[int, Code] = {}
@@ -141,11 +183,26 @@ def edit(
 
 @click.command(cls=Command)
 @click.argument("topic")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID...]", nargs=-1)
+@where_option
+@dry_run_option
 @group_option
 @pass_invocation
-def cancel(invocation: Invocation, topic: str, ids: tuple[str, ...], group: str) -> int:
-    """Cancel messages: they are never delivered."""
+def cancel(
+    invocation: Invocation, topic: str, ids: tuple[str, ...], conditions: tuple[str, ...], dry_run: bool, group: str
+) -> int:
+    """Cancel messages, those named or all that match: they are never delivered."""
+    check_chosen(ids, conditions, dry_run=dry_run)
+    if conditions:
+        return change_where(
+            invocation,
+            topic,
+            group,
+            conditions,
+            lambda producer, where, progress: producer.cancel_where(where, progress=progress),
+            done="cancelled",
+            dry_run=dry_run,
+        )
     return _change(invocation, topic, group, ids, "cancelled", lambda producer: producer.cancel(list(ids)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,17 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def follow(self, total: int) -> Callable[[int, int | None], None]:
+        """A function that is told how many of `total` are done so far."""
+        done = 0
+
+        def progress(count: int, _: int | None) -> None:
+            nonlocal done
+            self.advance(count - done, f"{count:,} of {total:,}")
+            done = count
+
+        return progress
 
     def advance(self, amount: int, note: str = "") -> None:
         """Move on by `amount` and show `note` beside the bar."""

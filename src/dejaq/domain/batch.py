@@ -110,6 +110,8 @@ class LeaseSet:
     headers: list[bytes] | None = None
     rows: list[int] | None = None
     dead: int = 0
+    # Whether its rows are due and in the order of (priority, ts).
+    by_priority: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)

@@ -121,6 +121,7 @@ def lease_from_proto(push: carrier_pb2.Push, *, consumer: str) -> LeaseSet:
         priorities=list(push.priorities) or None,
         headers=list(push.headers) or None,
         rows=list(push.rows) or None,
+        by_priority=push.by_priority,
     )
 
 

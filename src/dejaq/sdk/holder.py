@@ -1,6 +1,7 @@
 """Rows that were pushed ahead of their time, held until they are due.
 
-Every push is a segment, sorted by (ts, priority); a heap of segment heads merges them. Rows leave as slices, so that
+Every push is a segment, sorted by (ts, priority), or by (priority, ts) where the topic goes by priority and everything
+that is pushed is due; a heap of segment heads merges them. Rows leave as slices, so that
 the work grows with the number of slices and not of rows.
 """
 
@@ -28,7 +29,11 @@ class Segment:
         self.position = 0
         column = delivery.columns.ts
         whole = isinstance(index, range) and len(index) == len(column)
-        self.ts = column if whole else [column[place] for place in index]
+        # What goes by priority is due: at the beginning of time only its priority orders it.
+        if delivery.columns.by_priority:
+            self.ts = [0] * len(index)
+        else:
+            self.ts = column if whole else [column[place] for place in index]
 
     def priority(self, position: int) -> int:
         """The priority of one row."""
@@ -107,7 +112,10 @@ class Holder:
         columns = delivery.columns
         if not _in_order(columns):
             priorities = columns.priorities or [0] * len(columns)
-            index = sorted(index, key=lambda place: (columns.ts[place], priorities[place]))
+            if columns.by_priority:
+                index = sorted(index, key=lambda place: (priorities[place], columns.ts[place]))
+            else:
+                index = sorted(index, key=lambda place: (columns.ts[place], priorities[place]))
         self._serial += 1
         segment = Segment(delivery, index, self._serial)
         heappush(self._heap, segment.head())
@@ -188,5 +196,6 @@ class Holder:
 def _in_order(columns: LeaseSet) -> bool:
     keys: Sequence[object] = columns.ts
     if columns.priorities is not None:
-        keys = list(zip(columns.ts, columns.priorities, strict=True))
+        by_time = (columns.ts, columns.priorities)
+        keys = list(zip(*(by_time[::-1] if columns.by_priority else by_time), strict=True))
     return keys == sorted(keys)  # type: ignore[type-var]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.accumulator import LINGER_SECONDS, Accumulator
+from dejaq.sdk.bulk import BULK_ROWS, BulkResult, OnProgress, Where
 from dejaq.sdk.changes import Change, Changes
 from dejaq.sdk.connection import Connection, ask_once
 from dejaq.sdk.link import Link
@@ -32,6 +34,7 @@ from dejaq.sdk.outgoing import (
 from dejaq.sdk.queries import Queries
 from dejaq.sdk.replies import Replies, Reply
 from dejaq.sdk.results import Results
+from dejaq.sdk.scan import Found, scan
 from dejaq.sdk.seeds import Seeds
 from dejaq.sdk.sender import Numbering, Sender, Sent
 from dejaq.sdk.settings import ClientSettings
@@ -73,7 +76,9 @@ class Producer:
         self._sender = Sender(self._connection, self._numbering)
         self._accumulator = Accumulator(self._sender, until=self._connection.until, linger=linger)
         self._replies = Replies(seeds, settings, self._clock, random, topic=topic, group=group)
-        self._changes = Changes(self._connection, Queries(seeds, settings), topic)
+        self._queries = Queries(seeds, settings)
+        self._changes = Changes(self._connection, self._queries, topic)
+        self._seeds, self._settings = seeds, settings
 
     async def _enter(self, link: Link, transport: Transport) -> None:
         described = await transport.call(
@@ -310,6 +315,91 @@ class Producer:
         """Remove messages of this owner. One id alone raises when it is refused; a list says so by item."""
         listed = _listed(ids)
         return _results(ids, listed, await self._changes.cancel(listed))
+
+    # In bulk
+
+    async def count_where(self, where: Where) -> int:
+        """How many messages of this owner match now."""
+        return await self._queries.count(self.topic, where.filter(self.group))
+
+    async def edit_where(
+        self,
+        where: Where,
+        *,
+        body: bytes | None = None,
+        at: At | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        headers: Headers | None = None,
+        progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """Change every message of this owner that matched when it began; what is not given stays.
+
+        A message that changed meanwhile is refused with VERSION_CONFLICT, one that a consumer holds with LEASED.
+        """
+        timed = at is not None or delay is not None
+        if not timed and body is None and priority is None and headers is None:
+            raise error_of(Code.INVALID_ARGUMENT, "give what to change: body, at, delay, priority or headers")
+        # Once, so that all of them are due together.
+        ts = resolve(at, delay, self._clock.now_us()) if timed else None
+
+        async def change(found: Found) -> Results:
+            count = len(found.ids)
+            return await self.edit_batch(
+                found.ids,
+                bodies=None if body is None else [body] * count,
+                at=ts,
+                priorities=None if priority is None else [priority] * count,
+                headers=None if headers is None else [headers] * count,
+                versions=found.versions,
+            )
+
+        return await self._each(where, change, progress)
+
+    async def move_where(
+        self,
+        where: Where,
+        *,
+        at: At | None = None,
+        delay: Delay | None = None,
+        shift: float | timedelta | None = None,
+        progress: OnProgress | None = None,
+    ) -> BulkResult:
+        """Give every message of this owner that matched when it began another time, or `shift` each by seconds."""
+        if shift is None:
+            if at is None and delay is None:
+                raise error_of(Code.INVALID_ARGUMENT, "give the new time with `at`, `delay` or `shift`")
+            return await self.edit_where(where, at=at, delay=delay, progress=progress)
+        if at is not None or delay is not None:
+            raise error_of(Code.INVALID_ARGUMENT, "give one of `at`, `delay` and `shift`")
+        seconds = shift.total_seconds() if isinstance(shift, timedelta) else shift
+        by_ms = round(seconds * 1_000)
+
+        async def change(found: Found) -> Results:
+            times = [min(max(ts + by_ms, 0), limits.TS_MS_MAX) for ts in found.ts]
+            return await self.edit_batch(found.ids, at=times, versions=found.versions)
+
+        return await self._each(where, change, progress)
+
+    async def cancel_where(self, where: Where, *, progress: OnProgress | None = None) -> BulkResult:
+        """Remove every message of this owner that matched when it began."""
+
+        async def change(found: Found) -> Results:
+            return await self.cancel(found.ids)
+
+        return await self._each(where, change, progress)
+
+    async def _each(
+        self, where: Where, change: Callable[[Found], Awaitable[Results]], progress: OnProgress | None
+    ) -> BulkResult:
+        result = BulkResult()
+        wanted = where.filter(self.group)
+        async for found in scan(self._seeds, self._settings, self.topic, wanted, rows=BULK_ROWS):
+            outcomes = await change(found)
+            result.add(found.ids, outcomes.failed)
+            if progress is not None:
+                progress(result.matched, None)
+        return result
 
 
 def outgoing_ids(

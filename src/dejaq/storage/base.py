@@ -8,7 +8,7 @@ storage that cannot work raises `StoreError`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -298,5 +298,19 @@ class Storage(Protocol):
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of the messages that match, in order of (ts, id); of a topic by priority, of (priority, ts, id)."""
 
+    async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
+        """(priority, ts) of the oldest available message of each priority, by priority.
+
+        Of more than `count` priorities, half of them are the most urgent and half the least. For watching only: what
+        was available for a moment may be missed.
+        """
+
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
         """A view of the topic as it stands now."""
+
+
+def outermost(oldest: Mapping[int, int], count: int) -> list[tuple[int, int]]:
+    """Priorities with their times, in order; of more than `count`, the first and the last ones."""
+    listed = sorted(oldest.items())
+    first = (count + 1) // 2
+    return listed if len(listed) <= count else listed[:first] + listed[len(listed) - (count - first) :]

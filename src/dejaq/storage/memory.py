@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dejaq.domain import transitions
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
 from dejaq.domain.dead_letter import EXHAUSTED, exhausted
-from dejaq.domain.message import Message, status_of
+from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic, TopicState
 from dejaq.errors import Code, error_of
-from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.memory_dead import Passage, delays_of
 from dejaq.storage.memory_deciding import (
     cell,
@@ -27,7 +27,7 @@ from dejaq.storage.memory_deciding import (
     settle,
 )
 from dejaq.storage.memory_journal import MemoryJournal
-from dejaq.storage.memory_paging import check_cursor, position_of
+from dejaq.storage.memory_paging import check_cursor, matches, position_of
 from dejaq.storage.memory_snapshot import MemorySnapshot
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline, lease_set
 from dejaq.storage.outbox import DEAD_LETTERED, DELETED, EXTENDED, RECALLED, RELEASED
@@ -497,20 +497,16 @@ class MemoryStorage:
             cursor=page[-1][0] if more and page else None,
         )
 
+    async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
+        """The oldest available message of each priority."""
+        return outermost(self._timeline(topic).oldest(now), count)
+
     async def snapshot(self, topic: Topic, now: int) -> MemorySnapshot:
         """A copy of the topic."""
         return MemorySnapshot([m.message(topic.name) for m in self._matching(topic, Filter(), now)], now)
 
     def _matching(self, topic: Topic, where: Filter, now: int) -> Iterator[HeldMessage]:
-        for message in self._timeline(topic).all():
-            if (
-                where.start <= message.ts < where.end
-                and where.status in (None, status_of(message.ts, message.lock_consumer, now))
-                and where.owner in (None, message.owner)
-                and where.consumer in (None, message.lock_consumer)
-                and where.fits(message.priority, message.headers)
-            ):
-                yield message
+        return (message for message in self._timeline(topic).all() if matches(message, where, now))
 
     def _grant(
         self,

@@ -1,12 +1,25 @@
-"""Where a message of the memory store stands among the pages of a browse."""
+"""Which messages of the memory store a query is about, and where they stand among the pages of a browse."""
 
 from __future__ import annotations
 
 from dejaq import limits
+from dejaq.domain.message import status_of
 from dejaq.errors import Code, error_of
+from dejaq.storage.base import Filter
 from dejaq.storage.memory_timeline import HeldMessage
 
 _TS_BYTES = 8
+
+
+def matches(message: HeldMessage, where: Filter, now: int) -> bool:
+    """Whether a filter is about a message."""
+    return (
+        where.start <= message.ts < where.end
+        and where.status in (None, status_of(message.ts, message.lock_consumer, now))
+        and where.owner in (None, message.owner)
+        and where.consumer in (None, message.lock_consumer)
+        and where.fits(message.priority, message.headers)
+    )
 
 
 def position_of(message: HeldMessage, *, by_priority: bool) -> bytes:

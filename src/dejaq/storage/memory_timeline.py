@@ -181,6 +181,14 @@ class Timeline:
             times += [ts for _, ts, entry, message in self._ready.get(bucket, ()) if message.entry == entry]
         return min(times, default=None)
 
+    def oldest(self, now: int) -> dict[int, int]:
+        """When the oldest message of each priority was due that is available."""
+        oldest: dict[int, int] = {}
+        for message in self.all():
+            if message.ts <= now:
+                oldest[message.priority] = min(message.ts, oldest.get(message.priority, message.ts))
+        return oldest
+
     def enter_lease(self, message: HeldMessage, lease: HeldLease, now: int) -> None:
         """Make `message` the next row of `lease`; an expired lease on it ends."""
         lost = message.lease is not None

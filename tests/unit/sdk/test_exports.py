@@ -12,7 +12,8 @@ Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict C
 DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
 Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicState Transaction Unavailable
-VersionUnsupported connect
+VersionUnsupported Where
+connect
 """
 
 

@@ -54,6 +54,16 @@ def test_pushes_are_merged_by_time_then_priority() -> None:
     assert taken(holder.take(10, now=20, latest=20)) == [(2, 0), (1, 0), (1, 1), (2, 1), (1, 2)]
 
 
+def test_what_goes_by_priority_overtakes_what_was_pushed_before() -> None:
+    holder = Holder()
+    for number, (ts, priorities) in enumerate([((50, 60), [3, 9]), ((70,), [7]), ((80, 90, 1), [-2, 7, 7])]):
+        pushed = lease(number, *ts, priorities=priorities)
+        pushed.by_priority = True
+        holder.push(pushed)
+    assert taken(holder.take(2, now=100, latest=0)) == [(2, 0), (0, 0)]
+    assert taken(holder.take(9, now=100, latest=0)) == [(1, 0), (2, 2), (2, 1), (0, 1)]
+
+
 def test_rows_of_one_moment_leave_as_one_slice() -> None:
     holder = Holder()
     holder.push(lease(1, *[10] * 1_000))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from dejaq import limits
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.admission import handed_times, release_times, rows_of
+from dejaq.broker.carrier.ahead import Ahead
 from dejaq.broker.carrier.dealer import Seat
 from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.broker.carrier.leaser import Flow, Leaser
@@ -101,6 +102,7 @@ class Consumer:
         self._prefetch_ms_max = prefetch_ms_max
         self._nudge_all = nudge_all
         self._graves = graves
+        self._ahead = Ahead() if topic.by_priority else None
         self._storage_failed = storage_failed
         self._lending_changed = lending_changed
         self._confirm = confirm
@@ -184,6 +186,7 @@ class Consumer:
                 lending_changed=self._lending_changed,
                 dead_letter=self._dead_letter if self.topic.settings.max_attempts else None,
                 buried=self._buried,
+                ahead=self._ahead,
             )
             self._pump = self._background.spawn(
                 self._run(self._leaser, self._before), name=f"pump {self.topic.name}/{self.name}"
@@ -215,8 +218,8 @@ class Consumer:
             credit_rows=proto.credit_rows,
             credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
             lease_ms=proto.lease_ms,
-            prefetch_ms=min(proto.prefetch_ms, self._prefetch_ms_max),
-            prefetch_ms_max=self._prefetch_ms_max,
+            prefetch_ms=0 if self.topic.by_priority else min(proto.prefetch_ms, self._prefetch_ms_max),
+            prefetch_ms_max=0 if self.topic.by_priority else self._prefetch_ms_max,
             rate=proto.rate,
         )
 
@@ -267,6 +270,7 @@ class Consumer:
         self._confirm()
         frame = carrier.BrokerFrame()
         write_push(frame.push, lease)
+        frame.push.by_priority = self.topic.by_priority
         self._metrics.add(PUSHED, len(lease), self.topic.name)
         self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
         await self._link.send(frame)
@@ -314,6 +318,8 @@ class Consumer:
             self._metrics.add(DEAD_LETTERED, done, self.topic.name, _REJECTED)
         else:
             self._metrics.add(_COUNTED[proto.kind], done, self.topic.name)
+        if self._ahead is not None and proto.kind != carrier.EXTEND:
+            self._ahead.settled(done, now)
         if proto.kind in (carrier.DELETE, carrier.RELEASE, carrier.REJECT):
             handed_ms = min(proto.handed_us, default=0) / 1_000
             self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from dejaq import limits
+from dejaq.broker.carrier.ahead import Ahead
 from dejaq.broker.carrier.inflight import Inflight
 from dejaq.broker.metrics import EXPIRED, LEASED, RETURNED, Metrics
 from dejaq.domain.allowance import Allowance
@@ -82,6 +83,7 @@ class Leaser:
         lending_changed: Callable[[], None] = lambda: None,
         dead_letter: Callable[[], Awaitable[Topic]] | None = None,
         buried: Callable[[int, Topic], None] | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -93,6 +95,8 @@ class Leaser:
         # Where what was leased too often goes, in a topic that has a limit; and who wants to know of it.
         self._dead_letter = dead_letter
         self._buried = buried
+        # Bounds what is held of a topic by priority.
+        self._ahead = ahead
         self._flow = Flow(credit_rows=0, credit_bytes=0, lease_ms=limits.LEASE_MS_DEFAULT, prefetch_ms=0)
         self._lending_changed = lending_changed
         self.lending = False
@@ -262,6 +266,8 @@ class Leaser:
         if self._busy_until > now:
             return 0, 0
         rows = self._flow.credit_rows if self.rows_max is None else min(self._flow.credit_rows, self.rows_max)
+        if self._ahead is not None:
+            rows = min(rows, self._ahead.rows_max(now))
         rows -= self._inflight.rows + sum(call.rows for call in self._calls)
         if self._allowance is not None:
             rows = min(rows, self._allowance.left(now))

@@ -168,11 +168,18 @@ class Roster:
         here = {consumer.name for consumer in self._dealt}
         self._far = {name: far for name, far in self._outside.seats(self.topic).items() if name not in here}
         seats = [consumer.seat for consumer in self._dealt] + [far.seat for far in self._far.values()]
-        self._ranges = deal(seats, self.topic.settings.buckets)
+        buckets = self.topic.settings.buckets
+        # By priority, whoever has room takes the most urgent message of all, so everybody leases from everywhere.
+        self._ranges = {seat.name: range(buckets) for seat in seats} if self.topic.by_priority else deal(seats, buckets)
         self.lend()
 
     def lend(self) -> None:
         """Let those who are connected here and have room lease from the buckets of those here who have none."""
+        if self.topic.by_priority:
+            self._by_bucket = dict.fromkeys(range(self.topic.settings.buckets), tuple(self._dealt))
+            for consumer in self._dealt:
+                consumer.assign(self._ranges[consumer.name])
+            return
         helpers = {consumer.name: consumer for consumer in self._dealt if not consumer.lending}
         seats = [helper.seat for helper in helpers.values()]
         lent: dict[str, list[int]] = {}
@@ -220,6 +227,9 @@ class Roster:
 
     def nudge_buckets(self, ts: int, buckets: Iterable[int]) -> None:
         """Tell those who lease from `buckets` that something is now there at `ts`."""
+        if self.topic.by_priority:
+            self.nudge(ts)
+            return
         if not self._by_bucket:
             return
         far: dict[str, list[int]] = {}

@@ -16,7 +16,7 @@ from dejaq.timekeeper.clock import Clock
 log = logging.getLogger(__name__)
 
 # The kinds that this broker can serve.
-KINDS = frozenset({TopicKind.TIMELINE, TopicKind.CRON})
+KINDS = frozenset({TopicKind.TIMELINE, TopicKind.PRIORITY, TopicKind.CRON})
 
 # Names the hidden topic beside a cron topic; no client can make or reach such a name.
 SCHEDULES = "/schedules"

@@ -267,7 +267,7 @@ class IdSpan(_message.Message):
     def __init__(self, count: _Optional[int] = ..., prefix: _Optional[str] = ..., first: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("lease", "expires", "spans", "ids", "ts", "bodies", "attempts", "priorities", "headers", "rows")
+    __slots__ = ("lease", "expires", "spans", "ids", "ts", "bodies", "attempts", "priorities", "headers", "rows", "by_priority")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +278,7 @@ class Push(_message.Message):
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     lease: int
     expires: int
     spans: _containers.RepeatedCompositeFieldContainer[IdSpan]
@@ -288,7 +289,8 @@ class Push(_message.Message):
     priorities: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    by_priority: bool
+    def __init__(self, lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., rows: _Optional[_Iterable[int]] = ..., by_priority: _Optional[bool] = ...) -> None: ...
 
 class Recall(_message.Message):
     __slots__ = ("lease", "rows")

@@ -17,7 +17,7 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Ro
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, error_of
-from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
 from dejaq.storage.postgres.address import Address
 from dejaq.storage.postgres.change import Change, places_of
@@ -418,6 +418,11 @@ class PostgresStorage:
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
         return await self._database.look(lambda link: querying.browse(link, topic, where, cursor, limit, now))
+
+    async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
+        """The oldest available message of each priority."""
+        rows = await self._database.step(lambda link: link.fetch("oldest", places_of(topic), now))
+        return outermost({row["priority"]: row["ts"] for row in rows}, count)
 
     async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
         """A view of a topic, which holds a connection until it is closed or the store is."""

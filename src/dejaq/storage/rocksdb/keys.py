@@ -84,6 +84,11 @@ def slice_start(topic: int, bucket: int, time_slice: int) -> bytes:
     return _BUCKET.pack(RUN, topic, bucket) + time_slice.to_bytes(8, "big")
 
 
+def slice_of(run_key: bytes) -> int:
+    """The slice in the key of a run."""
+    return int.from_bytes(run_key[7:15], "big")
+
+
 def ready_slice(priority: int) -> int:
     """The slice of what is due and has this priority."""
     return READY_SLICE + priority - limits.PRIORITY_MIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
@@ -30,6 +30,8 @@ _STEP_RUNS_MIN = 32
 _KEPT_RUNS = 16_384
 _KEPT_RUNS_MIN = 128
 _LOAD_STEPS = 8
+# How many runs of a priority are looked at for its oldest message.
+_OLDEST_RUNS = 8
 
 
 class PriorityImage(Image):
@@ -226,3 +228,45 @@ def _consecutive(rows: list[int]) -> Iterator[range]:
         if place == len(rows) or rows[place] != rows[place - 1] + 1:
             yield range(rows[start], rows[place - 1] + 1)
             start = place
+
+
+def oldest(image: Image, bucket: int, now: int, count: int) -> Iterator[tuple[int, int]]:
+    """(priority, ts) of the oldest message that is due, for the most and least urgent priorities of a bucket."""
+    if not isinstance(image, PriorityImage):
+        return
+    yield from (key for key in image.ready(bucket).kept_by_time() if key[1] <= now)
+    for time_slice in {*_slices(image, bucket, count), *_slices_from_the_end(image, bucket, count)}:
+        ts = _oldest_in(image, bucket, time_slice)
+        if ts is not None:
+            yield time_slice - keys.READY_SLICE + limits.PRIORITY_MIN, ts
+
+
+def _slices(image: PriorityImage, bucket: int, count: int) -> Iterator[int]:
+    topic, database = image.topic.number, image.database
+    cursor, end = keys.ready_start(topic, bucket), keys.ready_end(topic, bucket)
+    while count and (key := database.first_key(cursor, end)) is not None:
+        found = keys.slice_of(key)
+        yield found
+        cursor = keys.slice_start(topic, bucket, found + 1)
+        count -= 1
+
+
+def _slices_from_the_end(image: PriorityImage, bucket: int, count: int) -> Iterator[int]:
+    topic, database = image.topic.number, image.database
+    start, cursor = keys.ready_start(topic, bucket), keys.ready_end(topic, bucket)
+    while count and (item := database.last_item(start, cursor)) is not None:
+        found = keys.slice_of(item[0])
+        yield found
+        cursor = keys.slice_start(topic, bucket, found)
+        count -= 1
+
+
+def _oldest_in(image: PriorityImage, bucket: int, time_slice: int) -> int | None:
+    """When the first free row of a priority was due; runs are in the order in which they were written."""
+    topic = image.topic.number
+    start, end = (keys.slice_start(topic, bucket, one) for one in (time_slice, time_slice + 1))
+    for key in islice(image.database.scan_keys(start, end), _OLDEST_RUNS):
+        run = image.run_at(keys.place(key))
+        if run.free:
+            return int(run.record.ts[masks.lowest(run.free)])
+    return None

@@ -7,7 +7,7 @@ Everything before `cursor`, in the order of run keys, is in memory; nothing behi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 
 from dejaq.storage.rocksdb import keys
@@ -103,6 +103,13 @@ class ReadyWindow:
         heapq.heapify(self._heap)
         self._move_cursor(key)
         return dropped
+
+    def kept_by_time(self) -> Iterator[Key]:
+        """(priority, ts) of what is offered here and does not lie in the order of priority, or was lost."""
+        start = keys.ready_start(self._topic, self._bucket)
+        for key, _, source in self._heap:
+            if not _is_free(source) or _run_of(source).key < start:
+                yield key
 
     def excess(self, runs_max: int) -> bytes | None:
         """Where to retreat to when the heap has grown to twice `runs_max`; None while it has not."""

@@ -86,6 +86,15 @@ class RocksSnapshot:
             stretches.append((keys.ready_start(topic.number, bucket), keys.ready_end(topic.number, bucket)))
         return stretches
 
+    async def tally(self, where: Filter, step: int) -> list[tuple[int, int]]:
+        """(start of step, count) of what matches."""
+        counts: dict[int, int] = {}
+        async for portion in self.scan(range(self._image.topic.settings.buckets), where, bodies=False):
+            for ts in portion.ts:
+                start = ts - (ts - where.start) % step
+                counts[start] = counts.get(start, 0) + 1
+        return sorted(counts.items())
+
     def _portion(self, start: bytes, end: bytes, where: Filter, *, bodies: bool) -> tuple[Portion, bytes]:
         """Some runs from `start` on, as columns, and where to go on."""
         items: list[tuple[bytes, bytes]] = []

@@ -15,9 +15,9 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicState
 from dejaq.errors import Code, DejaqError, StoreError, error_of
-from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page
+from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, querying, settling, stepping
+from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, prioritising, querying, settling, stepping
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
@@ -548,16 +548,11 @@ class RocksStorage:
 
     async def _tally(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
         """Counts by step of what only the rows themselves tell, read beside everything else."""
-        counts: dict[int, int] = {}
         snapshot = await self.snapshot(topic, now)
         try:
-            async for portion in snapshot.scan(range(topic.settings.buckets), where, bodies=False):
-                for ts in portion.ts:
-                    start = ts - (ts - where.start) % step
-                    counts[start] = counts.get(start, 0) + 1
+            return await snapshot.tally(where, step)
         finally:
             snapshot.close()
-        return sorted(counts.items())
 
     async def _browse_narrow(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """Page after page of all messages until enough of them match, letting others run between them."""
@@ -573,6 +568,16 @@ class RocksStorage:
                 return Page(found, None)
             cursor = page.cursor
             await asyncio.sleep(0)
+
+    async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
+        """The oldest available message of each priority, bucket by bucket, letting others run between them."""
+        oldest: dict[int, int] = {}
+        for bucket in range(topic.settings.buckets):
+            image = self._image(topic)
+            for priority, ts in prioritising.oldest(image, bucket, now, count):
+                oldest[priority] = min(ts, oldest.get(priority, ts))
+            await asyncio.sleep(0)
+        return outermost(oldest, count)
 
     async def snapshot(self, topic: Topic, now: int) -> RocksSnapshot:
         """A view of a topic, kept until it is closed or the store is."""

@@ -220,6 +220,21 @@ async def a_snapshot_has_everything(scene: Scene) -> None:
     snapshot.close()
 
 
+async def the_oldest_of_each_priority_is_known(scene: Scene) -> None:
+    """Of what is available, the oldest by priority; of many priorities the most and the least urgent."""
+    await _prioritised(scene)
+    assert await scene.storage.oldest(scene.topic, scene.now, 4) == []
+    for number, priority in enumerate([3, 3, -2, 0, 9, -7, 5]):
+        await scene.put(f"n{number}", -1_000 * number, priority=priority)
+    await scene.put("waiting", 5_000, priority=-9)
+    expected = [(-7, 5_000), (-2, 2_000), (0, 3_000), (3, 1_000), (5, 6_000), (9, 4_000)]
+    oldest = [(priority, scene.now - age) for priority, age in expected]
+    assert await scene.storage.oldest(scene.topic, scene.now, 6) == oldest
+    assert await scene.storage.oldest(scene.topic, scene.now, 3) == [*oldest[:2], oldest[-1]]
+    assert (await scene.lease(rows_max=1)).ids() == ["n5"]
+    assert await scene.storage.oldest(scene.topic, scene.now, 6) == oldest[1:]
+
+
 async def many_priorities_stay_in_order(scene: Scene) -> None:
     """Thousands of messages over hundreds of priorities leave in order, with others coming in between."""
     await _prioritised(scene)

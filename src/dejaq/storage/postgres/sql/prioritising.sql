@@ -17,3 +17,8 @@ CROSS JOIN LATERAL (
 ) AS found
 ORDER BY found.priority, found.ts, found.id
 LIMIT $12;
+
+-- name: oldest
+SELECT priority, min(ts) AS ts FROM message
+WHERE place = any($1::integer []) AND ts <= $2
+GROUP BY priority;

@@ -1,0 +1,56 @@
+"""`--where` as a user types it, against a broker process."""
+
+from __future__ import annotations
+
+import pytest
+
+from dejaq.testing.process import BrokerProcess
+from tests.acceptance.process import Done, dejaq
+
+
+@pytest.fixture
+def filled(broker: BrokerProcess, topic: str) -> str:
+    rows = "\n".join(
+        f'{{"id": "m{number}", "body": "x", "delay": {3600 * (number + 1)}, "priority": {number}, '
+        f'"headers": {{"campaign": "{"ab"[number % 2]}"}}}}'
+        for number in range(6)
+    )
+    assert dejaq("produce", topic, "--file", "-", url=broker.url, stdin=rows).code == 0
+    return topic
+
+
+def test_messages_are_counted_edited_moved_and_cancelled(broker: BrokerProcess, filled: str) -> None:
+    def run(*arguments: str) -> Done:
+        return dejaq(*arguments, url=broker.url)
+
+    counted = run("edit", filled, "--where", "header.campaign=a", "--priority", "9", "--dry-run")
+    assert (counted.code, counted.out) == (0, f"3 messages of default in {filled} match; nothing was changed\n")
+    assert run("edit", filled, "--where", "header.campaign=a", "--priority", "9").out == "3 edited\n"
+    assert run("move", filled, "--where", "priority=9", "--shift", "+1d", "--json").objects[0]["moved"] == 3
+    assert run("count", filled, "--from", "+12h").out == "3\n"
+    gone = run("cancel", filled, "--where", "priority=1..3", "--where", "to=+5h")
+    assert (gone.code, gone.out) == (0, "2 cancelled\n")
+    nothing = run("cancel", filled, "--where", "header.campaign=z")
+    assert (nothing.code, nothing.out) == (0, f"no messages of default in {filled} match\n")
+    assert run("cancel", filled, "--where", "priority=5", "--group", "other").out.startswith("no messages of other")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["cancel"], "Give ids, or --where"),
+        (["cancel", "m1", "--where", "priority=1"], "not both"),
+        (["cancel", "m1", "--dry-run"], "--dry-run"),
+        (["cancel", "--where", "colour=red"], "colour=red"),
+        (["cancel", "--where", "priority=low"], "priority=low"),
+        (["cancel", "--where", "from=whenever"], "whenever"),
+        (["move", "--where", "priority=1"], "--shift"),
+        (["move", "m1", "--shift", "+1h"], "--shift"),
+        (["edit", "--where", "priority=1"], "what to change"),
+    ],
+)
+def test_what_cannot_be_is_told(broker: BrokerProcess, arguments: list[str], complaint: str) -> None:
+    command, *rest = arguments
+    refused = dejaq(command, "mail", *rest, url=broker.url)
+    assert refused.code == 2
+    assert complaint in refused.err

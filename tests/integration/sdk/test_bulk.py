@@ -1,0 +1,138 @@
+"""Changes in bulk, by filter."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import dejaq
+from dejaq import Where
+from dejaq.timekeeper.clock import VirtualClock
+from tests.integration.sdk.conftest import TOPIC
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def filled(client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock) -> dejaq.Producer:
+    """Ten messages an hour apart, the odd ones of campaign b, each of its own priority; and one of somebody else."""
+    now = clock.now_ms()
+    await producer.send_batch(
+        [b"old"] * 10,
+        ids=[f"m{number}" for number in range(10)],
+        at=[now + HOUR_MS * (number + 1) for number in range(10)],
+        priorities=list(range(10)),
+        headers=[{"campaign": "b" if number % 2 else "a"} for number in range(10)],
+    )
+    async with client.producer(TOPIC, group="other") as other:
+        await other.send(b"theirs", id="theirs", at=now + HOUR_MS, headers={"campaign": "b"})
+    return producer
+
+
+async def bodies(client: dejaq.Client) -> dict[str, bytes]:
+    return {message.id: message.body async for page in client.browse(TOPIC) for message in page}
+
+
+async def test_an_edit_by_header_changes_what_the_owner_has(client: dejaq.Client, filled: dejaq.Producer) -> None:
+    where = Where(headers={"campaign": "b"})
+    assert await filled.count_where(where) == 5
+    told: list[int] = []
+    result = await filled.edit_where(where, body=b"new", priority=-1, progress=lambda done, _: told.append(done))
+    assert (result.done, result.matched, result.ok, told) == (5, 5, True, [5])
+    found = await bodies(client)
+    assert {one for one, body in found.items() if body == b"new"} == {"m1", "m3", "m5", "m7", "m9"}
+    assert found["theirs"] == b"theirs"
+    assert await client.count(TOPIC, priorities=(-1, -1)) == 5
+
+
+async def test_filters_by_time_and_priority(client: dejaq.Client, filled: dejaq.Producer, clock: VirtualClock) -> None:
+    now = clock.now_ms()
+    assert await filled.count_where(Where(start=now + 2 * HOUR_MS, end=now + 4 * HOUR_MS)) == 2
+    assert await filled.count_where(Where(priorities=(3, 6))) == 4
+    assert await filled.count_where(Where(priorities=(3, 6), headers={"campaign": "a"})) == 2
+    assert (await filled.cancel_where(Where(start=now + 9 * HOUR_MS))).done == 2
+    assert sorted(await bodies(client)) == [*(f"m{number}" for number in range(8)), "theirs"]
+
+
+async def test_moves_to_one_time_or_by_a_distance(
+    client: dejaq.Client, filled: dejaq.Producer, clock: VirtualClock
+) -> None:
+    now = clock.now_ms()
+    assert (await filled.move_where(Where(priorities=(0, 1)), delay=5.0)).done == 2
+    assert (await filled.move_where(Where(priorities=(2, 3)), shift=-1.5)).done == 2
+    times = {m.id: m.ts for page in [await client.get(TOPIC, ["m0", "m1", "m2", "m3", "m4"])] for m in page if m}
+    assert times["m0"] == times["m1"] == now + 5_000
+    assert (times["m2"], times["m3"]) == (now + 3 * HOUR_MS - 1_500, now + 4 * HOUR_MS - 1_500)
+    assert times["m4"] == now + 5 * HOUR_MS
+
+
+async def test_a_filter_that_matches_nothing_says_so(filled: dejaq.Producer) -> None:
+    result = await filled.edit_where(Where(headers={"campaign": "none"}), priority=1)
+    assert (result.matched, result.done, result.ok) == (0, 0, True)
+
+
+async def test_what_a_consumer_holds_is_refused_and_the_rest_is_done(
+    client: dejaq.Client, filled: dejaq.Producer
+) -> None:
+    await filled.send(b"due", id="due")
+    async with client.consumer(TOPIC, max_messages=1) as consumer:
+        held = await anext(aiter(consumer))
+        result = await filled.edit_where(Where(), body=b"new")
+        assert (result.done, result.refused, result.examples) == (
+            10,
+            {dejaq.Code.LEASED: 1},
+            {"due": dejaq.Code.LEASED},
+        )
+        await held.delete()
+
+
+async def test_of_two_that_edit_the_same_messages_one_wins_each(client: dejaq.Client, filled: dejaq.Producer) -> None:
+    """Each message ends as one of the two asked, and the other is told VERSION_CONFLICT."""
+    async with client.producer(TOPIC, group="billing") as second:
+        results = await asyncio.gather(
+            filled.edit_where(Where(), body=b"first"),
+            second.edit_where(Where(), body=b"second"),
+        )
+    found = list((await bodies(client)).values())
+    for result, body in zip(results, (b"first", b"second"), strict=True):
+        # Whoever scanned after the other had changed a message has the last word on it.
+        assert found.count(body) <= result.done
+        assert set(result.refused) <= {dejaq.Code.VERSION_CONFLICT}
+        assert result.matched == 10
+    assert found.count(b"first") + found.count(b"second") == 10
+
+
+async def test_of_two_edits_of_one_version_one_is_a_definite_conflict(
+    client: dejaq.Client, filled: dejaq.Producer
+) -> None:
+    [message] = await client.get(TOPIC, ["m5"])
+    assert message is not None
+    async with client.producer(TOPIC, group="billing") as second:
+        outcomes = await asyncio.gather(
+            filled.edit("m5", body=b"one", version=message.version),
+            second.edit("m5", body=b"two", version=message.version),
+            return_exceptions=True,
+        )
+    assert sorted(one.code if isinstance(one, dejaq.DejaqError) else one for one in outcomes) == [
+        dejaq.Code.OK,
+        dejaq.Code.VERSION_CONFLICT,
+    ]
+
+
+async def test_a_change_needs_something_to_change(filled: dejaq.Producer) -> None:
+    with pytest.raises(dejaq.InvalidArgument, match="give what to change"):
+        await filled.edit_where(Where())
+    with pytest.raises(dejaq.InvalidArgument, match="give the new time"):
+        await filled.move_where(Where())
+    with pytest.raises(dejaq.InvalidArgument) as refused:
+        await filled.count_where(Where(priorities=(0, 2**31)))
+    assert refused.value.code is dejaq.Code.INVALID_PRIORITY
+
+
+async def test_thousands_are_changed_in_portions(client: dejaq.Client, producer: dejaq.Producer) -> None:
+    await producer.send_batch([b""] * 2_500, delay=60.0)
+    told: list[int] = []
+    result = await producer.edit_where(Where(), priority=4, progress=lambda done, _: told.append(done))
+    assert (result.done, told) == (2_500, [1_000, 2_000, 2_500])
+    assert await client.count(TOPIC, priorities=(4, 4)) == 2_500
