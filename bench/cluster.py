@@ -36,27 +36,30 @@ LEAD_MS = 200
 CLIENT_SECONDS = 120
 # So many that a slow commit does not hold up the next hand-over.
 DELETES_IN_FLIGHT = 64
+BATCHES_IN_FLIGHT = 4
 
 
-def produce(url: str, count: int) -> tuple[int, int]:
+def produce(url: str, topic: str, count: int) -> tuple[int, int]:
     """Create messages that are due at once, in batches with several under way; when that began and ended."""
 
     async def work() -> tuple[int, int]:
-        async with dejaq.connect(url, follow=False) as client, client.producer("bench") as producer:
+        async with dejaq.connect(url, follow=False) as client, client.producer(topic) as producer:
+            window = Window(BATCHES_IN_FLIGHT)
             began = time.time_ns()
-            for _ in range(0, count, 4 * BATCH):
-                await asyncio.gather(*(producer.send_batch([BODY] * BATCH, delay=0) for _ in range(4)))
+            for _ in range(count // BATCH):
+                await window.add(producer.send_batch([BODY] * BATCH, delay=0))
+            await window.drain()
             return began, time.time_ns()
 
     return asyncio.run(work())
 
 
-def consume(url: str, name: str) -> tuple[int, int, int]:
+def consume(url: str, topic: str, name: str) -> tuple[int, int, int]:
     """Take and delete everything until nothing has come for a while; how many, when the first and the last came."""
 
     async def work() -> tuple[int, int, int]:
         count, first, last = 0, 0, 0
-        async with dejaq.connect(url, follow=False) as client, client.consumer("bench", name=name) as consumer:
+        async with dejaq.connect(url, follow=False) as client, client.consumer(topic, name=name) as consumer:
             batches = consumer.batches(BATCH)
             window = Window(DELETES_IN_FLIGHT)
 
@@ -78,11 +81,11 @@ def consume(url: str, name: str) -> tuple[int, int, int]:
     return asyncio.run(work())
 
 
-def produce_timed(url: str, start_ms: int, seconds: int, per_s: int) -> None:
+def produce_timed(url: str, topic: str, start_ms: int, seconds: int, per_s: int) -> None:
     """Create messages a little ahead of their times, `per_s` of them due each second."""
 
     async def work() -> None:
-        async with dejaq.connect(url, follow=False) as client, client.producer("timed") as producer:
+        async with dejaq.connect(url, follow=False) as client, client.producer(topic) as producer:
             step = per_s * TICK_MS // 1_000
             window = Window(DELETES_IN_FLIGHT)
 
@@ -98,14 +101,14 @@ def produce_timed(url: str, start_ms: int, seconds: int, per_s: int) -> None:
     asyncio.run(work())
 
 
-def consume_timed(url: str, count: int) -> bytes:
+def consume_timed(url: str, topic: str, count: int) -> bytes:
     """How late each message was handed over, in microseconds."""
 
     async def work() -> bytes:
         late = array("q")
         async with (
             dejaq.connect(url, follow=False) as client,
-            client.consumer("timed", name="timed", max_messages=count) as consumer,
+            client.consumer(topic, name="timed", max_messages=count) as consumer,
         ):
             window = Window(DELETES_IN_FLIGHT)
 
@@ -151,39 +154,41 @@ class Clients:
 async def throughput(cluster: BrokerCluster, messages: int) -> dict[str, float]:
     """Two producers, then two consumers, each at its own broker where there are two."""
     urls = [cluster.brokers[number % len(cluster.brokers)].url for number in range(2)]
+    topic = f"bench-{time.time_ns()}"
     async with dejaq.connect(cluster.url) as client:
-        await client.create_topic("bench", buckets=16)
+        await client.create_topic(topic, buckets=16)
     producers = Clients()
     for url in urls:
-        producers.start(produce, url, messages // 2)
+        producers.start(produce, url, topic, messages // 2)
     spans = await asyncio.to_thread(producers.results)
     created = messages * 1e9 / (max(end for _, end in spans) - min(began for began, _ in spans))
     consumers = Clients()
     for number, url in enumerate(urls):
-        consumers.start(consume, url, f"consumer-{number}")
+        consumers.start(consume, url, topic, f"consumer-{number}")
     done = [one for one in await asyncio.to_thread(consumers.results) if one[0]]
     count = sum(one[0] for one in done)
     assert count == messages, f"{count} of {messages} were delivered"
     consumed = count * 1e9 / (max(one[2] for one in done) - min(one[1] for one in done))
     async with dejaq.connect(cluster.url) as client:
-        await client.delete_topic("bench")
+        await client.delete_topic(topic)
     return {"create_per_s": round(created), "lease_delete_per_s": round(consumed)}
 
 
 async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str, Any]:
     """Lateness from the producer at the first broker to the consumer at the second, beside a bare sleeper."""
     async with dejaq.connect(cluster.url) as client:
-        await client.create_topic("timed", buckets=16)
+        topic = f"timed-{time.time_ns()}"
+        await client.create_topic(topic, buckets=16)
         clients = Clients()
-        clients.start(consume_timed, cluster.brokers[1].url, seconds * per_s)
+        clients.start(consume_timed, cluster.brokers[1].url, topic, seconds * per_s)
         while not [one for one in (await client.info()).clients if one.state == "subscribed"]:
             await asyncio.sleep(0.1)
         start_ms = time.time_ns() // 1_000_000 + 3_000
-        clients.start(produce_timed, cluster.brokers[0].url, start_ms, seconds, per_s)
+        clients.start(produce_timed, cluster.brokers[0].url, topic, start_ms, seconds, per_s)
         with Floor(start_ms * 1_000_000, (start_ms + seconds * 1_000) * 1_000_000) as floor:
             results = await asyncio.to_thread(clients.results)
             figures = floor.figures()
-        await client.delete_topic("timed")
+        await client.delete_topic(topic)
     late = array("q")
     late.frombytes(results[0])
     return {"due_per_s": per_s, "early": sum(one < 0 for one in late), **lateness_figures(late), **figures}
