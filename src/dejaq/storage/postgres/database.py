@@ -42,6 +42,7 @@ _SETTINGS = {
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_sort": "off",
     "seq_page_cost": "0.1",
     "random_page_cost": "0.1",
     "cpu_tuple_cost": "0.1",

@@ -15,12 +15,18 @@ FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3
 GROUP BY minute, held HAVING sum(count) <> 0;
 
 -- name: rows_of_minutes
-SELECT $2 + (m.ts - $2) / $3 * $3 AS start, count(*) AS rows
+SELECT $2 + (found.ts - $2) / $3 * $3 AS start, count(*) AS rows
 FROM unnest($6::bigint []) AS asked (minute)
 CROSS JOIN unnest($1::integer []) AS part (place)
-JOIN message AS m
-    ON m.place = any(ARRAY[part.place]) AND m.ts >= asked.minute * 60000 AND m.ts < (asked.minute + 1) * 60000
-WHERE m.ts + 0 >= $4 AND m.ts + 0 < $5 AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
+CROSS JOIN LATERAL (
+    SELECT m.ts
+    FROM message AS m
+    WHERE
+        m.place = part.place
+        AND m.ts >= greatest(asked.minute * 60000, $4) AND m.ts < least((asked.minute + 1) * 60000, $5)
+        AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
+    OFFSET 0
+) AS found
 GROUP BY 1;
 
 -- name: rows_by_step
