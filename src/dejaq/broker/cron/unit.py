@@ -41,8 +41,9 @@ log = logging.getLogger(__name__)
 
 # Owns the messages that schedules are.
 OWNER = "cron"
-# A look holds the loop up, and with it deliveries; this many take some milliseconds.
-PAGE = 50
+PAGE = 2_000
+# A transaction holds the loop up, and with it deliveries; one of this size takes some milliseconds.
+CHUNK = 50
 ROWS_MAX = 1_000
 LOOK_SECONDS = 1.0
 # Refusals of single rows after which a look is given up and begun anew.
@@ -117,8 +118,9 @@ class CronUnit:
             page = await parts.storage.browse(book, Filter(end=now + 1), None, PAGE, now)
             if not page.messages:
                 return await parts.storage.next_ts(book, range(book.settings.buckets), now) or NEVER_MS
-            plans = await self._plans(topic, page.messages, now)
-            await self._commit(topic, book, plans)
+            for start in range(0, len(page.messages), CHUNK):
+                plans = await self._plans(topic, page.messages[start : start + CHUNK], now)
+                await self._commit(topic, book, plans)
 
     async def _plans(self, topic: Topic, messages: list[Message], now: int) -> list[Plan]:
         read = [(message, *_decoded(message)) for message in messages]
