@@ -31,7 +31,7 @@ from dejaq.storage.steps import Transaction, Verdict
 
 Result = TypeVar("Result")
 
-FORMAT = 1
+FORMAT = 2
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
 # The names of transactions are kept like those of batches, under the number that no topic has.
 _OF_NO_TOPIC = 0
