@@ -94,4 +94,4 @@ async def test_a_scan_rests_longer_than_it_works_while_somebody_waits_for_delive
     portions = [list(portion.ids) async for portion in snapshots.scan(request)]
     assert portions == [["m"]]
     # After the one portion, and after the look that found no other.
-    assert clock.waited == ([4.0, 4.0] if delivers else [])
+    assert clock.waited == ([9.0, 9.0] if delivers else [])
