@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import dejaq
-from dejaq.broker.cluster.steward import encode
-from dejaq.domain.topic import TopicSettings, TopicState
+from dejaq.broker.cluster.steward import unnumbered
+from dejaq.domain.topic import TopicSettings
+from dejaq.domain.topic_record import write_topic
 from dejaq.errors import ClusterRefused, Code
 from dejaq.testing.shared import SharedMemoryStorage
 from dejaq.testing.waiting import eventually
@@ -154,7 +155,7 @@ async def test_a_deleted_topic_is_left_by_the_clients_of_every_broker():
 async def test_a_topic_that_a_dead_broker_left_half_made_is_finished_by_another():
     async with crew_of("a", "b") as crew:
         storage = crew.storage
-        crew.hub.write("topics/half", encode("half", TopicSettings(), TopicState.CREATING))
+        crew.hub.write("topics/half", write_topic(unnumbered("half", TopicSettings())))
         await eventually(
             lambda: any(t.name == "half" for t in crew.brokers["b"].central.catalog.all()), within=5, what="it is made"
         )

@@ -7,12 +7,12 @@ a topic that is half made or half deleted and that nobody has claimed is taken u
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 
 from dejaq.broker.overseer.catalog import Catalog
 from dejaq.domain.topic import Topic, TopicSettings, TopicState, check_topic_name
+from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import DejaqError, Refused, Unavailable
 from dejaq.synchronization.base import Change, Record, Synchronization
 from dejaq.timekeeper.clock import Clock
@@ -24,31 +24,6 @@ CLAIMS = "work/topics/"
 # How long a broker waits for another that is making the same topic.
 PATIENCE_SECONDS = 5.0
 POLL_SECONDS = 0.05
-
-
-def encode(name: str, settings: TopicSettings, state: TopicState, *, number: int = 0, created_ms: int = 0) -> bytes:
-    """The record of a topic; without a number it is not in the storage yet."""
-    return json.dumps(
-        {
-            "name": name,
-            "number": number,
-            "settings": settings.as_dict(),
-            "state": str(state),
-            "created_ms": created_ms,
-        }
-    ).encode()
-
-
-def decode(value: bytes) -> Topic:
-    """The topic of a record."""
-    values = json.loads(value)
-    return Topic(
-        name=values["name"],
-        number=values["number"],
-        settings=TopicSettings.from_dict(values["settings"]),
-        state=TopicState(values["state"]),
-        created_ms=values["created_ms"],
-    )
 
 
 class Steward:
@@ -76,7 +51,7 @@ class Steward:
         known = {record.key for record in await self._synchronization.under(PREFIX)}
         for topic in self._catalog.all():
             if PREFIX + topic.name not in known:
-                await self._synchronization.put(PREFIX + topic.name, _value(topic), expected=0)
+                await self._synchronization.put(PREFIX + topic.name, write_topic(topic), expected=0)
 
     # What the records tell
 
@@ -93,7 +68,7 @@ class Steward:
         return leaving
 
     def _take(self, record: Record) -> Topic | None:
-        topic = decode(record.value)
+        topic = read_topic(record.value)
         if topic.state is TopicState.LIVE:
             self._half.discard(topic.name)
             self._catalog.adopt(topic)
@@ -117,7 +92,7 @@ class Steward:
         for name in list(self._half - self._at_work):
             if await self._claim(name):
                 record = await self._synchronization.get(PREFIX + name)
-                topic = None if record is None else decode(record.value)
+                topic = None if record is None else read_topic(record.value)
                 if topic is None or topic.state is TopicState.LIVE:
                     self._half.discard(name)
                     await self._let_go(name)
@@ -155,7 +130,7 @@ class Steward:
         """Make a topic that is claimed, and give up the claim."""
         try:
             if self._catalog.named(name) is None:
-                await self._synchronization.put(PREFIX + name, encode(name, settings, TopicState.CREATING))
+                await self._synchronization.put(PREFIX + name, write_topic(unnumbered(name, settings)))
             try:
                 topic, created = await self._catalog.create(name, settings)
             except Refused:
@@ -174,7 +149,7 @@ class Steward:
         if topic is None:
             await self._synchronization.remove(PREFIX + name)
         else:
-            await self._synchronization.put(PREFIX + name, _value(topic))
+            await self._synchronization.put(PREFIX + name, write_topic(topic))
             if self.teach is not None:
                 await self.teach(name)
 
@@ -188,7 +163,7 @@ class Steward:
         if not await self._claim(name):
             raise Unavailable(f"another broker is at work on topic {name!r}; try again")
         try:
-            await self._synchronization.put(PREFIX + name, _value(topic.in_state(TopicState.DELETING)))
+            await self._synchronization.put(PREFIX + name, write_topic(topic.in_state(TopicState.DELETING)))
             # The claim is given up when the topic is dropped.
             return await self._catalog.delete(name)
         except BaseException:
@@ -198,7 +173,7 @@ class Steward:
     async def dropped(self, topic: Topic) -> None:
         """The messages of a topic are gone: so is its record."""
         record = await self._synchronization.get(PREFIX + topic.name)
-        if record is not None and decode(record.value).number == topic.number:
+        if record is not None and read_topic(record.value).number == topic.number:
             await self._synchronization.remove(PREFIX + topic.name, expected=record.revision)
         await self._let_go(topic.name)
 
@@ -226,5 +201,6 @@ class Steward:
             self._at_work.discard(name)
 
 
-def _value(topic: Topic) -> bytes:
-    return encode(topic.name, topic.settings, topic.state, number=topic.number, created_ms=topic.created_ms)
+def unnumbered(name: str, settings: TopicSettings) -> Topic:
+    """A topic that is being made and is not in the storage yet."""
+    return Topic(name=name, number=0, settings=settings, state=TopicState.CREATING)

@@ -14,6 +14,7 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Ro
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicState
+from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.outbox import Outbox
@@ -24,7 +25,6 @@ from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.seen import Seen
-from dejaq.storage.rocksdb.topic_record import read_topic, write_topic
 from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 from dejaq.storage.steps import Transaction, Verdict

@@ -1,4 +1,4 @@
-"""A topic as the store keeps it: JSON, since there are few and people may look."""
+"""A topic as a record of a store or of the cluster: JSON, since there are few and people may look."""
 
 from __future__ import annotations
 
