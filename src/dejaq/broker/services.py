@@ -82,6 +82,7 @@ def services_of(
             "Overseer.ListTopics": overseer.list_topics,
             "Overseer.DeleteTopic": overseer.delete_topic,
             "Carrier.Transact": transactions.transact,
+            "Carrier.TransactMany": transactions.transact_many,
             "Peer.Nudge": peer.nudge,
             "Peer.AskBack": peer.ask_back,
             "Peer.LetGo": peer.let_go,

@@ -23,6 +23,7 @@ COMMANDS = {
     "move": "dejaq.cli.message:move",
     "edit": "dejaq.cli.message:edit",
     "cancel": "dejaq.cli.message:cancel",
+    "transaction": "dejaq.cli.transaction:transaction",
     "dlq": "dejaq.cli.dlq:dlq",
     "count": "dejaq.cli.query:count",
     "histogram": "dejaq.cli.query:histogram",

@@ -18,6 +18,7 @@ from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.outgoing import Headers, Outgoing, as_body, encoded_headers, id_column, refusals
+from dejaq.sdk.pool import Pool
 from dejaq.sdk.seeds import Patience, Seeds
 from dejaq.sdk.sender import fill
 from dejaq.sdk.settings import ClientSettings
@@ -56,6 +57,7 @@ class Transactor:
         self.clock = clock
         self._seeds = seeds
         self._settings = settings
+        self._pools: dict[str, Pool] = {}
         self._random = random
         self._begin()
 
@@ -88,8 +90,7 @@ class Transactor:
         while True:
             transport = self._seeds.first()
             try:
-                timeout = min(self._settings.timeout, tries.left())
-                answer = await transport.call("Carrier.Transact", request, carrier.TransactResponse, timeout)
+                answer = await self._pool(transport).call(request, min(self._settings.timeout, tries.left()))
             except DejaqError as error:
                 # What broke on the way may have been done; an error that the broker answered was not.
                 unsure = unsure or error.indefinite or error.code in (Code.NO_BROKER, Code.UNAVAILABLE)
@@ -98,6 +99,10 @@ class Transactor:
             verdict = Verdict(code_from_proto(answer.code), answer.step, answer.row)
             self._gaps += not verdict.code.succeeded
             return verdict
+
+    def _pool(self, transport: Transport) -> Pool:
+        """What carries transactions by a transport; transports live as long as the client."""
+        return self._pools.setdefault(transport.address, Pool(transport))
 
     async def _wait(self, tries: Patience, error: DejaqError, transport: Transport, unsure: bool) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from dejaq import limits
@@ -21,8 +22,9 @@ from dejaq.broker.parts import Parts
 from dejaq.domain.batch import Outcomes, admit
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, InvalidArgument, Unavailable, error_of
+from dejaq.errors import Code, DejaqError, InvalidArgument, StoreError, Unavailable, error_of
 from dejaq.protocol.columns import create_from_proto
+from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.steps import (
     CancelStep,
@@ -34,6 +36,9 @@ from dejaq.storage.steps import (
     Transaction,
     Verdict,
 )
+
+# How many transactions of one call are done in one go, while deliveries wait.
+AT_ONCE = 8
 
 
 class Transactions:
@@ -47,6 +52,32 @@ class Transactions:
     async def transact(self, request: carrier.TransactRequest) -> carrier.TransactResponse:
         """Do the steps of a client, or say which row of which step was refused."""
         self._parts.doctor.admit("transact")
+        return await self._transact(request, recalling=True)
+
+    async def transact_many(self, request: carrier.TransactManyRequest) -> carrier.TransactManyResponse:
+        """Do transactions of clients that wait for each other in nothing but the commit that they share."""
+        self._parts.doctor.admit("transact")
+        most = limits.TRANSACTIONS_PER_CALL_MAX
+        if not 1 <= len(request.transactions) <= most:
+            raise InvalidArgument(f"a call carries 1 to {most} transactions, not {len(request.transactions)}")
+        doing: list[asyncio.Task[carrier.TransactResponse]] = []
+        for number, one in enumerate(request.transactions, 1):
+            doing.append(asyncio.ensure_future(self._transact(one, recalling=False)))
+            if not number % AT_ONCE:
+                # Deliveries that are due meanwhile go first.
+                await asyncio.sleep(0)
+        response = carrier.TransactManyResponse()
+        for answer in await asyncio.gather(*doing, return_exceptions=True):
+            if isinstance(answer, carrier.TransactResponse):
+                response.answers.append(answer)
+            elif isinstance(answer, DejaqError) and not isinstance(answer, StoreError):
+                response.answers.add(error=error_to_proto(answer))
+            else:
+                # The storage or a fault of ours: the caller repeats all of them, under the same names.
+                raise answer
+        return response
+
+    async def _transact(self, request: carrier.TransactRequest, *, recalling: bool) -> carrier.TransactResponse:
         now = self._parts.clock.now_ms()
         session = _session_of(request)
         if not 1 <= len(request.steps) <= limits.TRANSACTION_STEPS_MAX:
@@ -62,9 +93,13 @@ class Transactions:
                 row = min(refused)
                 return self._answer(Verdict(refused[row], number, row))
             steps.append(step)
-        return self._answer(await self.do(Transaction(session, request.sequence, steps)))
+        transaction = Transaction(session, request.sequence, steps)
+        verdict = await self.do(transaction, recalling=recalling)
+        if verdict.code is Code.LEASED and not recalling:
+            return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row, alone=True)
+        return self._answer(verdict)
 
-    async def do(self, transaction: Transaction) -> Verdict:
+    async def do(self, transaction: Transaction, *, recalling: bool = True) -> Verdict:
         """Do steps that were looked at before; messages that are held ahead of their time are called back for it."""
         parts = self._parts
         if not parts.storage.capabilities.shared:
@@ -72,7 +107,7 @@ class Transactions:
             self._nudge(transaction.steps)
         verdict = await parts.storage.transact(transaction, parts.clock.now_ms())
         for _ in transaction.steps:
-            if verdict.code is not Code.LEASED:
+            if verdict.code is not Code.LEASED or not recalling:
                 break
             verdict = await self._regain(transaction, verdict)
         if verdict.code is Code.OK:

@@ -345,14 +345,30 @@ class Step(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., actor: _Optional[str] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
-    __slots__ = ("code", "step", "row")
+    __slots__ = ("code", "step", "row", "error", "alone")
     CODE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     code: _errors_pb2.Code
     step: int
     row: int
-    def __init__(self, code: _Optional[_Union[_errors_pb2.Code, str]] = ..., step: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...
+    error: _errors_pb2.Error
+    alone: bool
+    def __init__(self, code: _Optional[_Union[_errors_pb2.Code, str]] = ..., step: _Optional[int] = ..., row: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., alone: _Optional[bool] = ...) -> None: ...
+
+class TransactManyRequest(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactRequest]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactRequest, _Mapping]]] = ...) -> None: ...
+
+class TransactManyResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[TransactResponse]
+    def __init__(self, answers: _Optional[_Iterable[_Union[TransactResponse, _Mapping]]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
     __slots__ = ("topic", "ids")

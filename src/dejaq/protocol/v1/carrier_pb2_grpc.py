@@ -47,6 +47,11 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
                 _registered_method=True)
+        self.TransactMany = channel.unary_unary(
+                '/dejaq.v1.Carrier/TransactMany',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactManyRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactManyResponse.FromString,
+                _registered_method=True)
         self.Await = channel.unary_unary(
                 '/dejaq.v1.Carrier/Await',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.AwaitRequest.SerializeToString,
@@ -116,6 +121,13 @@ class CarrierServicer:
     def Transact(self, request, context):
         """Changes of producers and consumers, over several topics, that are done together or not at all. In no session: each step
         says who makes it. May be repeated under the same name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransactMany(self, request, context):
+        """Transactions that have nothing to do with each other, in one call; each is done or refused by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,6 +212,11 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Transact,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactResponse.SerializeToString,
+            ),
+            'TransactMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransactMany,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.TransactManyRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.TransactManyResponse.SerializeToString,
             ),
             'Await': grpc.unary_unary_rpc_method_handler(
                     servicer.Await,
@@ -308,6 +325,33 @@ class Carrier:
             '/dejaq.v1.Carrier/Transact',
             dejaq_dot_v1_dot_carrier__pb2.TransactRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.TransactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransactMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/TransactMany',
+            dejaq_dot_v1_dot_carrier__pb2.TransactManyRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.TransactManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,16 +28,15 @@ def _decide(image: Image, incoming: CreateBatch, entries: Sequence[bytes]) -> Ou
     outcomes = Outcomes(count, dict(incoming.refused))
     for row in image.seen.rows(incoming.session, incoming.sequence, count):
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
-    entries = image.index_keys(incoming.ids) if incoming.ids is not None else []
     if incoming.ids is not None:
         _check_ids(image, incoming, entries, outcomes)
     return outcomes
 
 
-def create(image: Image, incoming: CreateBatch, now: int, batch: Batch) -> Outcomes:
-    """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row."""
+def create(image: Image, incoming: CreateBatch, now: int, batch: Batch, decided: Outcomes | None = None) -> Outcomes:
+    """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row, unless it is `decided`."""
     entries = image.index_keys(incoming.ids or ())
-    outcomes = _decide(image, incoming, entries)
+    outcomes = decided if decided is not None else _decide(image, incoming, entries)
     count = len(incoming)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
     used = ranges.without(count, outcomes.failed)
@@ -161,6 +160,8 @@ def _check_ids(image: Image, incoming: CreateBatch, entries: Sequence[bytes], ou
         if (value is not None or (len(ids[row]) == GENERATED_LENGTH and parse_generated(ids[row]) is not None))
         and row not in outcomes.codes
     ]
+    if not suspects:
+        return
     for row, at in zip(suspects, image.locate([ids[row] for row in suspects]), strict=True):
         if at is not None:
             outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(image, incoming, row, *at))

@@ -34,6 +34,7 @@ def transact(images: Mapping[int, Image], seen: Seen, transaction: Transaction, 
         for image in images.values():
             sharing.enter_context(image.sharing_runs())
         names = Names()
+        decided: list[Outcomes] = []
         for number, step in enumerate(transaction.steps):
             if isinstance(step, CreateStep):
                 images[step.topic.number].seen.check_room(step.batch.session, len(transaction.steps))
@@ -41,8 +42,9 @@ def transact(images: Mapping[int, Image], seen: Seen, transaction: Transaction, 
             refusal = names.refusal(number, step.topic, outcomes, ids)
             if refusal is not None:
                 return refusal
-        for step in transaction.steps:
-            if _apply(images[step.topic.number], step, now, batch).failed:
+            decided.append(outcomes)
+        for step, outcomes in zip(transaction.steps, decided, strict=True):
+            if _apply(images[step.topic.number], step, now, batch, outcomes).failed:
                 raise RuntimeError(f"a step that was allowed was refused: {type(step).__name__}")
     seen.add(transaction.session, transaction.sequence, [(0, 1)], now, batch)
     return Verdict()
@@ -64,9 +66,9 @@ def _decide(image: Image, step: Step, now: int) -> tuple[Outcomes, Iterator[tupl
     return settlement.outcomes, settlement.named()
 
 
-def _apply(image: Image, step: Step, now: int, batch: Batch) -> Outcomes:
+def _apply(image: Image, step: Step, now: int, batch: Batch, decided: Outcomes) -> Outcomes:
     if isinstance(step, CreateStep):
-        return creating.create(image, step.batch, now, batch)
+        return creating.create(image, step.batch, now, batch, decided)
     if isinstance(step, EditStep):
         return owning.edit(image, step.owner, step.edits, now, batch)
     if isinstance(step, CancelStep):
