@@ -73,9 +73,9 @@ $(PIPELINE): $(CORE) requirements/pipeline.txt
 	scripts/install_java.sh
 	touch $@
 
-$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt
+$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/patroni.txt
 	scripts/install_system.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt --requirement requirements/forward.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt --requirement requirements/forward.txt --requirement requirements/patroni.txt
 	touch $@
 
 BENCH := .venv/bench.stamp

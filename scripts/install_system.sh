@@ -19,6 +19,8 @@ missing() {
         [ "$only" = java ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql
         [ "$only" = java ] || command -v redis-server >/dev/null || echo redis-server
         [ "$only" = java ] || command -v etcd >/dev/null || echo etcd-server
+        [ "$only" = java ] || command -v ip >/dev/null || echo iproute2
+        [ "$only" = java ] || command -v nft >/dev/null || echo nftables
         [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless
     fi

@@ -15,20 +15,17 @@ import dejaq
 from dejaq.testing.brokers import BrokerCluster
 from dejaq.testing.etcd import EtcdCluster
 from dejaq.testing.gate import Gate
-from dejaq.testing.history import check_ledger
 from dejaq.testing.ledger import Fault
 from dejaq.testing.postgres import PostgresServer
 from dejaq.testing.waiting import eventually
 from dejaq.testing.workload import Load, Workload
+from tests.chaos.loading import MESSAGES, PACE_SECONDS, progressed, under_load
 from tests.chaos.sizes import new_seed, size
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("cluster")]
 
-MESSAGES = size("CLUSTER_MESSAGES", ci=1_000, full=30_000)
 KILLS = size("CLUSTER_KILLS", ci=3, full=100)
 SERVED_AGAIN_SECONDS = 6.0
-# Each producer sends half of the messages at this pace, so that the load lasts longer than the faults.
-PACE_SECONDS = 0.01
 
 
 @pytest.fixture(scope="module")
@@ -51,32 +48,6 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 async def brokers(postgres: PostgresServer, etcd: EtcdCluster) -> AsyncIterator[BrokerCluster]:
     async with BrokerCluster(postgres.dsn, etcd.url) as cluster:
         yield cluster
-
-
-async def under_load(
-    cluster: BrokerCluster, faults: Callable[[Workload], Awaitable[None]], *, consumers: int = 3
-) -> Workload:
-    """Run a load while `faults` happen; nothing is lost, early or held twice, and one order explains every answer."""
-    seed = new_seed()
-    async with dejaq.connect(cluster.url, deadline=60) as client:
-        load = Load(messages=MESSAGES, consumers=consumers, lease_seconds=1.5, pace_seconds=PACE_SECONDS)
-        workload = Workload(client, "mail", load, seed=seed)
-        running = asyncio.create_task(workload.run())
-        try:
-            await faults(workload)
-            verdict = await running
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        assert not verdict.findings, f"{verdict}\nseed {seed}"
-        assert verdict.acknowledged == MESSAGES
-        assert check_ledger(workload.ledger, workload.left) == [], f"seed {seed}"
-    return workload
-
-
-async def progressed(workload: Workload, share: float) -> None:
-    due = round(MESSAGES * share)
-    await eventually(lambda: workload.acknowledged >= due, within=90, what=f"{due} are sent", poll=0.005)
 
 
 async def test_r1_r10_brokers_are_killed_one_after_the_other(brokers: BrokerCluster):

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 0.25
 BACKOFF_SECONDS_MIN = 0.1
-BACKOFF_SECONDS_MAX = 5.0
+# A storage that is back is to be used at once.
+BACKOFF_SECONDS_MAX = 1.0
 JUMP_SHOWN_SECONDS = 60.0
 # With one of these nothing is served.
 BLOCKING = frozenset({"storage", "synchronization", "drift"})

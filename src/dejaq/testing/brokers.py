@@ -16,6 +16,7 @@ from typing import Self
 from dejaq.errors import DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.testing.network import Network
 from dejaq.testing.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 
@@ -33,7 +34,10 @@ class BrokerCluster:
         size: int = 3,
         options: Sequence[str] = (),
         preludes: Sequence[str] = (),
+        network: Network | None = None,
     ) -> None:
+        """On a network each broker has a machine of its own, named as itself."""
+        self.machines = [network.machine(f"broker-{number}") for number in range(size)] if network is not None else []
         self.name = f"test-{secrets.token_hex(4)}"
         self.brokers = [
             BrokerProcess(
@@ -44,8 +48,10 @@ class BrokerCluster:
                         "--synchronization",
                         synchronization if isinstance(synchronization, str) else synchronization(number),
                     ),
+                    *(("--insecure",) if self.machines else ()),
                     *options,
                 ],
+                machine=self.machines[number] if self.machines else None,
                 prelude=preludes[number] if preludes else "",
             )
             for number in range(size)

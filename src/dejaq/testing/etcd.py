@@ -20,6 +20,7 @@ from dejaq.protocol.etcd import rpc_pb2 as rpc
 from dejaq.synchronization.etcd.child import EtcdChild, EtcdPlace
 from dejaq.synchronization.etcd.endpoints import Endpoints
 from dejaq.synchronization.etcd.wire import Wire
+from dejaq.testing.network import Network
 from dejaq.testing.process import HOST, free_port
 from dejaq.testing.waiting import eventually
 
@@ -29,18 +30,27 @@ READY_SECONDS = 30.0
 class EtcdCluster:
     """So many etcd servers in one cluster."""
 
-    def __init__(self, path: Path, *, size: int = 1, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, *, size: int = 1, options: Sequence[str] = (), network: Network | None = None
+    ) -> None:
+        """On a network each server has a machine of its own, etcd-0 and on."""
+        self.machines = [network.machine(f"etcd-{number}") for number in range(size)] if network is not None else []
+        hosts = [machine.host for machine in self.machines] or [HOST] * size
         places = [
             EtcdPlace(
                 name=f"etcd-{number}",
                 data=path / f"etcd-{number}",
-                client=f"{HOST}:{free_port()}",
-                peer=f"{HOST}:{free_port()}",
+                client=f"{host}:{2379 if self.machines else free_port()}",
+                peer=f"{host}:{2380 if self.machines else free_port()}",
             )
-            for number in range(size)
+            for number, host in enumerate(hosts)
         ]
         members = [(place.name, place.peer) for place in places]
-        self.servers = [EtcdChild(place, members, options=options) for place in places]
+        wrappers = [machine.wrapper for machine in self.machines] or [[]] * size
+        self.servers = [
+            EtcdChild(place, members, options=options, wrapper=wrapper)
+            for place, wrapper in zip(places, wrappers, strict=True)
+        ]
 
     @property
     def addresses(self) -> list[str]:

@@ -92,7 +92,7 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self.path / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_as_user(), self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
+                [*as_user(), self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
                 stdout=log,
                 stderr=log,
             )
@@ -101,7 +101,7 @@ class PostgresServer:
     def standby(self) -> PostgresServer:
         """A copy that follows this server and takes no writes; not started yet."""
         path = _new_folder()
-        if _as_user():
+        if as_user():
             shutil.chown(path, "postgres", "postgres")
         self._run(
             "pg_basebackup", "-h", HOST, "-p", str(self.port), "-U", "postgres", "-D", str(path), "-R", "-X", "stream"
@@ -157,13 +157,13 @@ class PostgresServer:
             shutil.rmtree(self._path, ignore_errors=True)
 
     def _make(self) -> None:
-        if _as_user():
+        if as_user():
             shutil.chown(self.path, "postgres", "postgres")
         self.path.chmod(0o700)
         self._run("initdb", "-D", str(self.path), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
-        command: Sequence[str | Path] = [*_as_user(), self._programs / program, *arguments]
+        command: Sequence[str | Path] = [*as_user(), self._programs / program, *arguments]
         done = subprocess.run(command, capture_output=True, cwd="/", check=False)
         if check and done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr.decode(errors='replace')[-2_000:]}")
@@ -176,7 +176,7 @@ def _new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="dejaq-postgres-", dir=memory))
 
 
-def _as_user() -> list[str]:
+def as_user() -> list[str]:
     """The command that runs another as the user `postgres`, where that is needed.
 
     Not by `subprocess` itself: that would fork, which a process that uses gRPC does not always survive.

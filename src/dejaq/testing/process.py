@@ -30,6 +30,7 @@ from typing import Self
 from dejaq.errors import DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.testing.network import Machine
 from dejaq.testing.waiting import eventually, wait_until
 
 READY_SECONDS = 30.0
@@ -59,7 +60,8 @@ class BrokerProcess:
     """One `dejaq serve` on a loopback port; without `data` or `storage` its messages live in memory.
 
     `options` are added to the command line, `env` to the environment (`DEJAQ_CRASH_AT` names a crash point).
-    `prelude` is Python that the process runs first, `wrapper` a command that it is run by.
+    `prelude` is Python that the process runs first, `wrapper` a command that it is run by; it may be put on a
+    `machine`, and then listens there.
     """
 
     def __init__(
@@ -72,14 +74,16 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         prelude: str = "",
         wrapper: Sequence[str] = (),
+        machine: Machine | None = None,
     ) -> None:
         self.data = data
+        self.host = machine.host if machine is not None else HOST
         self.port = port if port is not None else free_port()
         self._storage = storage
         self._options = list(options)
         self._env = dict(env or {})
         self._prelude = prelude
-        self._wrapper = list(wrapper)
+        self._wrapper = [*(machine.wrapper if machine is not None else ()), *wrapper]
         self._log = tempfile.NamedTemporaryFile(prefix="dejaq-broker-", suffix=".log")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
         self._transport = GrpcTransport(self.address)
@@ -88,7 +92,7 @@ class BrokerProcess:
     @property
     def address(self) -> str:
         """host:port."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -142,7 +146,7 @@ class BrokerProcess:
             if not self.running:
                 raise BrokerExited(f"exit code {self.exit_code}; its log ends:\n{self.log()[-4_000:]}")
             with socket.socket() as probe:
-                if probe.connect_ex((HOST, self.port)):
+                if probe.connect_ex((self.host, self.port)):
                     return False
             with suppress(DejaqError):
                 await self._transport.call("Overseer.Ping", overseer.PingRequest(), overseer.PingResponse, 1.0)

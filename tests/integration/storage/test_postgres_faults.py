@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ from dejaq.errors import Code, DejaqError, StoreError
 from dejaq.storage.base import Edits, Filter
 from dejaq.storage.postgres import schema
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.database import Link
+from dejaq.storage.postgres.database import CONNECT_SECONDS, Link
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.steps import CancelStep, CreateStep, Transaction
 from dejaq.testing.postgres import PostgresServer, shared_server
@@ -113,6 +114,26 @@ async def test_a_standby_is_one_clear_line():
         storage = PostgresStorage(both)
         await storage.open(NOW)
         await storage.close()
+
+
+async def test_a_silent_host_does_not_hide_the_one_that_takes_writes():
+    """The driver alone asks one host after the other, and waits for the silent one until all time is used up."""
+    server, name = shared_server(), new_name()
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
+        storage = PostgresStorage(f"postgres://postgres@{hosts}/postgres", cluster=name)
+        async with asyncio.timeout(CONNECT_SECONDS - 1):
+            await storage.open(NOW)
+        await storage.close()
+
+
+async def test_without_a_host_that_takes_writes_the_error_says_most(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dejaq.storage.postgres.connecting.SILENCE_SECONDS", 0.1)
+    server = shared_server()
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
+        storage = PostgresStorage(f"postgres://postgres@{hosts}/nowhere", cluster=new_name())
+        assert "names a database that is not there" in str(await refusal(storage.open(NOW)))
 
 
 async def test_a_schema_of_a_newer_release_is_refused():

@@ -22,6 +22,7 @@ import asyncpg
 from dejaq.crashpoints import crash_at
 from dejaq.errors import Code, DejaqError, Indefinite, StoreError
 from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.connecting import connect
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, Kind, failure_of, kind_of, sentence_of
 from dejaq.storage.postgres.queries import SQL
 
@@ -106,10 +107,9 @@ class Database:
 
     async def connect(self, **settings: str) -> asyncpg.Connection:
         """A new connection to the server that takes writes."""
-        connection = await asyncpg.connect(
+        connection = await connect(
             self.address.dsn,
-            timeout=CONNECT_SECONDS,
-            target_session_attrs="read-write",
+            seconds=CONNECT_SECONDS,
             server_settings=_SETTINGS | {"search_path": f'"{self.address.schema}"'} | settings,
         )
         endpoint = connection._transport.get_extra_info("socket")

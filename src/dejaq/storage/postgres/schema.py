@@ -6,6 +6,7 @@ import asyncpg
 
 from dejaq.errors import Code, error_of
 from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.connecting import connect
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.queries import load_migrations
 
@@ -41,7 +42,7 @@ async def check(connection: asyncpg.Connection, address: Address) -> None:
 async def migrate_at(address: Address) -> tuple[int, int]:
     """Migrate the schema of an address; the version before and after."""
     try:
-        connection = await asyncpg.connect(address.dsn, timeout=_CONNECT_SECONDS, target_session_attrs="read-write")
+        connection = await connect(address.dsn, seconds=_CONNECT_SECONDS)
         try:
             return await migrate(connection, address)
         finally:

@@ -41,11 +41,14 @@ class EtcdChild:
         *,
         existing: bool = False,
         options: Sequence[str] = (),
+        wrapper: Sequence[str] = (),
     ) -> None:
+        """`wrapper` is a command that it is run by."""
         self.place = place
         self._members = list(members) or [(place.name, place.peer)]
         self._existing = existing
         self._options = list(options)
+        self._wrapper = list(wrapper)
         self._process: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[[subprocess.Popen[bytes]], EtcdChild] | None = None
 
@@ -79,6 +82,7 @@ class EtcdChild:
         # etcd refuses a directory that others may read.
         place.data.mkdir(mode=0o700, exist_ok=True)
         command = [
+            *self._wrapper,
             program,
             f"--name={place.name}",
             f"--data-dir={place.data}",

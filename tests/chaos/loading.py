@@ -1,0 +1,43 @@
+"""A load on a cluster of brokers while something happens to it, judged when all is drained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import dejaq
+from dejaq.testing.brokers import BrokerCluster
+from dejaq.testing.history import check_ledger
+from dejaq.testing.waiting import eventually
+from dejaq.testing.workload import Load, Workload
+from tests.chaos.sizes import new_seed, size
+
+MESSAGES = size("CLUSTER_MESSAGES", ci=1_000, full=30_000)
+# Each producer sends half of the messages at this pace, so that the load lasts longer than the faults.
+PACE_SECONDS = 0.01
+
+
+async def under_load(
+    cluster: BrokerCluster, faults: Callable[[Workload], Awaitable[None]], *, consumers: int = 3
+) -> Workload:
+    """Run a load while `faults` happen; nothing is lost, early or held twice, and one order explains every answer."""
+    seed = new_seed()
+    async with dejaq.connect(cluster.url, deadline=60) as client:
+        load = Load(messages=MESSAGES, consumers=consumers, lease_seconds=1.5, pace_seconds=PACE_SECONDS)
+        workload = Workload(client, "mail", load, seed=seed)
+        running = asyncio.create_task(workload.run())
+        try:
+            await faults(workload)
+            verdict = await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        assert not verdict.findings, f"{verdict}\nseed {seed}"
+        assert verdict.acknowledged == MESSAGES
+        assert check_ledger(workload.ledger, workload.left) == [], f"seed {seed}"
+    return workload
+
+
+async def progressed(workload: Workload, share: float) -> None:
+    due = round(MESSAGES * share)
+    await eventually(lambda: workload.acknowledged >= due, within=90, what=f"{due} are sent", poll=0.005)
