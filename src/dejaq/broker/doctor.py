@@ -111,7 +111,7 @@ class Doctor:
             raise self._storage_error()
         if "drift" in self._degradations:
             raise self._cut_off_error()
-        if "draining" in self._degradations and command != "settle":
+        if "draining" in self._degradations and command not in ("settle", "deletes"):
             raise error_of(Code.DRAINING)
         if "memory" in self._degradations and command == "create":
             raise error_of(Code.OVERLOADED, self._degradations["memory"], throttled_ms=THROTTLED_MS)

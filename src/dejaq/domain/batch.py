@@ -40,6 +40,15 @@ class Outcomes:
         return cls(count, {} if code is Code.OK else dict.fromkeys(range(count), code))
 
 
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Rows of one lease to delete (None: all), and when user code got them: no time, one for all, or one a row."""
+
+    lease_id: int
+    rows: Sequence[RowRange] | None
+    handed_us: Sequence[int] = ()
+
+
 @dataclass(slots=True)
 class CreateBatch:
     """Messages to create, from one producer group.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 # What this side speaks, and the oldest version it still understands.
-PROTOCOL = 1
+PROTOCOL = 2
 PROTOCOL_MINIMUM = 1
 
 

@@ -94,6 +94,8 @@ class Connection:
         self._throttled_until = 0.0
         # Why the last try to open a session failed.
         self._trouble = ""
+        # What both sides speak.
+        self.protocol = PROTOCOL_MINIMUM
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Life
@@ -213,6 +215,7 @@ class Connection:
                 self._seeds.learn(welcome.brokers)
                 if welcome.better and not stay:
                     raise _SentOn(welcome.better)
+            self.protocol = welcome.protocol
             self.broker_clock.meet(welcome.clock)
             self._observe(sent_us, sent, welcome.broker_us)
             if not self.broker_clock.shared:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dejaq.domain.batch import LeaseSet, RowRange
+from dejaq.sdk.row_set import RowSet
 
 
 class Grant:
@@ -18,7 +19,7 @@ class Grant:
         self.expires = expires
         # How many rows the whole lease has; None when only what was left of it came here.
         self.total = total
-        self.unsettled: set[int] = set()
+        self.unsettled = RowSet()
         # Rows whose end is not that of the lease.
         self.ends: dict[int, int] = {}
         self._settled: list[Sequence[int]] = []
@@ -43,7 +44,7 @@ class Grant:
     def move_end(self, rows: Iterable[int], expires: int) -> None:
         """Set the end of rows."""
         moved = set(rows)
-        if moved >= self.unsettled:
+        if moved.issuperset(self.unsettled):
             self.expires = expires
             for row in moved:
                 self.ends.pop(row, None)

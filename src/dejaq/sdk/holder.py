@@ -95,7 +95,7 @@ class Holder:
         else:
             numbers = index if columns.rows is None else columns.rows
             known = [row for row in numbers if row in grant.unsettled]
-            here = grant.unsettled | grant.settled()
+            here = grant.settled().union(grant.unsettled)
             fresh = [place for place, row in enumerate(numbers) if row not in here]
             if fresh:
                 self.grants[grant.id] = grant

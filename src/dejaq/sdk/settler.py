@@ -11,6 +11,7 @@ from dejaq.domain.message import Message
 from dejaq.errors import Code, DejaqError, Indefinite
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection
+from dejaq.sdk.deletes import Deletes
 from dejaq.sdk.grant import Delivery, Grant, Portion
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Settler:
         self._lookup = lookup
         self._settled = settled
         self._groups: dict[tuple[int, Settlement], _Group] = {}
+        self._deletes = Deletes(connection)
         self._sending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
@@ -152,6 +154,11 @@ class Settler:
 
     async def settle(self, portions: Sequence[Portion], settlement: Settlement) -> dict[int, Code]:
         """Settle portions; the codes that are not OK, by place in the portions laid end to end."""
+        if len(portions) == 1:
+            answer_of_one = await self._settle_portion(portions[0], settlement)
+            if not answer_of_one:
+                return {}
+            return {place: answer_of_one[row] for place, row in enumerate(portions[0].rows()) if row in answer_of_one}
         answers = await asyncio.gather(
             *(self._settle_portion(portion, settlement) for portion in portions), return_exceptions=True
         )
@@ -205,11 +212,7 @@ class Settler:
         ids_of: IdsOf,
         handed_us: Sequence[int],
     ) -> dict[int, Code]:
-        frame = self._connection.frame()
-        settle = frame.settle
-        settle.kind = settlement.kind
-        settle.lease = grant.id
-        settle.ranges.extend(grant.ranges(rows))
+        settle = carrier.Settle(kind=settlement.kind, lease=grant.id, ranges=grant.ranges(rows))
         if settlement.kind == carrier.EXTEND:
             settle.lease_ms = settlement.lease_ms
         elif settlement.kind == carrier.RELEASE:
@@ -220,7 +223,12 @@ class Settler:
             settle.handed_us.extend(handed_us)
         # Taken before the broker reads its own clock, so that it is never later than the real end.
         end = self._connection.broker_clock.surely_ms() + settlement.lease_ms
-        answer = await self._connection.request(frame, self._connection.until())
+        if settlement.kind == carrier.DELETE:
+            answer = await self._deletes.send(settle)
+        else:
+            frame = self._connection.frame()
+            frame.settle.CopyFrom(settle)
+            answer = await self._connection.request(frame, self._connection.until())
         codes = answer.codes
         if answer.unsure and codes:
             codes = await self._resolve(settlement, codes, ids_of)

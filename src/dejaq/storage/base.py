@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
+from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
@@ -37,6 +37,14 @@ class FindsBodies(Protocol):
 
     async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
         """The body of a message of the topic that has this digest; None for none."""
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A storage that deletes from several leases in one commit."""
+
+    async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
+        """As `delete`, for each of them."""
 
 
 @dataclass(frozen=True, slots=True)

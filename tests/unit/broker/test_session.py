@@ -11,6 +11,7 @@ from dejaq import limits
 from dejaq.broker import Broker
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.version import PROTOCOL
 from dejaq.storage.memory import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
@@ -77,7 +78,7 @@ async def test_unsubscribe_leads_back_to_consumer(connect: Connect, broker: Brok
 
 async def test_the_handshake_tells_versions_and_the_clock(connect: Connect, clock: VirtualClock) -> None:
     welcome = (await (await connect()).hello()).welcome
-    assert (welcome.protocol, welcome.cluster, welcome.clock) == (1, "dejaq", clock.identity)
+    assert (welcome.protocol, welcome.cluster, welcome.clock) == (PROTOCOL, "dejaq", clock.identity)
     assert welcome.broker_us == clock.now_us()
 
 
@@ -88,7 +89,7 @@ async def test_a_protocol_that_is_too_old_is_refused_and_a_newer_one_is_told_wha
     answer = await client.ask(hello=carrier.Hello(protocol=0))
     assert answer.error.code == Code.VERSION_UNSUPPORTED
     assert not answer.error.retryable
-    assert (await client.ask(hello=carrier.Hello(protocol=9))).welcome.protocol == 1
+    assert (await client.ask(hello=carrier.Hello(protocol=9))).welcome.protocol == PROTOCOL
 
 
 MALFORMED: dict[str, carrier.ClientFrame] = {

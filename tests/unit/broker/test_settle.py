@@ -126,3 +126,44 @@ async def test_another_consumer_cannot_settle_what_it_does_not_hold(connect: Con
 
 def test_the_default_lease_is_one_that_every_topic_takes() -> None:
     assert limits.LEASE_MS_MIN <= limits.LEASE_MS_DEFAULT <= TopicSettings().max_lease_ms
+
+
+async def test_several_leases_are_deleted_from_in_one_frame_and_answered_row_by_row(
+    connect: Connect, clock: VirtualClock, storage: MemoryStorage, broker: Broker
+) -> None:
+    producer = await (await connect()).produce()
+    consumer = await (await (await connect()).consume()).subscribe(lease_ms=1_000)
+    batches = Batches()
+    for count in (3, 6):
+        await producer.ask(create=batches.natural([f"{count}-{n}" for n in range(3)], clock.now_ms()))
+        await until(lambda: len(consumer.received()) == count)  # noqa: B023
+    first, second = (push.lease for push in consumer.pushes)
+    await consumer.settle(carrier.DELETE, first, ranges=[1, 2])
+    deletes = carrier.Deletes()
+    deletes.settles.add(kind=carrier.DELETE, lease=second, ranges=[0, 1, 2, 3])
+    deletes.settles.add(kind=carrier.DELETE, lease=first, ranges=[0, 3])
+    deletes.settles.add(kind=carrier.DELETE, lease=12345, ranges=[4, 6])
+    answer = await consumer.ask(deletes=deletes)
+    assert dict(zip(answer.outcomes.rows, answer.outcomes.codes, strict=True)) == {
+        3: Code.LEASE_LOST,
+        5: Code.LEASE_LOST,
+        6: Code.LEASE_LOST,
+    }
+    assert await storage.count(broker.central.catalog.live("mail"), Filter(), clock.now_ms()) == 1
+
+
+@pytest.mark.parametrize(("kind", "ranges"), [(carrier.EXTEND, [0, 1]), (carrier.DELETE, []), (carrier.DELETE, [2, 1])])
+async def test_a_frame_of_deletes_with_a_bad_one_changes_nothing(
+    connect: Connect,
+    clock: VirtualClock,
+    storage: MemoryStorage,
+    broker: Broker,
+    kind: carrier.SettleKind,
+    ranges: list[int],
+) -> None:
+    consumer = await holding(connect, clock)
+    deletes = carrier.Deletes()
+    deletes.settles.add(kind=carrier.DELETE, lease=consumer.pushes[0].lease, ranges=[0, 3])
+    deletes.settles.add(kind=kind, lease=consumer.pushes[0].lease, ranges=ranges, lease_ms=1_000)
+    assert (await consumer.ask(deletes=deletes)).error.code == Code.INVALID_ARGUMENT
+    assert await storage.count(broker.central.catalog.live("mail"), Filter(), clock.now_ms()) == 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.domain.batch import RowRange
+from dejaq.domain.batch import Deletion, RowRange
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.ids import valid_id, valid_ids
 from dejaq.domain.message import check_headers
@@ -146,3 +146,16 @@ def handed_times(proto: carrier.Settle, ranges: list[RowRange] | None) -> list[i
     if len(times) > rows or (ranges is not None and len(times) not in (0, 1, rows)):
         raise InvalidArgument(f"{len(times)} times of hand-over for {rows} rows")
     return times
+
+
+def deletions_of(proto: carrier.Deletes) -> list[Deletion]:
+    """What to delete; raises before anything is done when one of them cannot be."""
+    if not 1 <= len(proto.settles) <= limits.DELETES_MAX:
+        raise InvalidArgument(f"deletes from {len(proto.settles)} leases in one frame; 1 to {limits.DELETES_MAX} fit")
+    deletions: list[Deletion] = []
+    for settle in proto.settles:
+        ranges = rows_of(settle)
+        if settle.kind != carrier.DELETE or ranges is None:
+            raise InvalidArgument("several settlements in one frame are deletes of rows that they name")
+        deletions.append(Deletion(settle.lease, ranges, handed_times(settle, ranges)))
+    return deletions

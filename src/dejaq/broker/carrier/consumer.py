@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dejaq import limits
 from dejaq.broker.background import Background
-from dejaq.broker.carrier.admission import handed_times, release_times, rows_of
+from dejaq.broker.carrier.admission import deletions_of, handed_times, release_times, rows_of
 from dejaq.broker.carrier.ahead import Ahead
 from dejaq.broker.carrier.dealer import Seat
 from dejaq.broker.carrier.inflight import Inflight, mask_of
@@ -35,7 +35,7 @@ from dejaq.protocol.columns import (
     write_push,
 )
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.base import Storage
+from dejaq.storage.base import DeletesMany, Storage
 from dejaq.timekeeper.clock import Clock
 
 if TYPE_CHECKING:
@@ -321,9 +321,42 @@ class Consumer:
         if self._ahead is not None and proto.kind != carrier.EXTEND:
             self._ahead.settled(done, now)
         if proto.kind in (carrier.DELETE, carrier.RELEASE, carrier.REJECT):
-            handed_ms = min(proto.handed_us, default=0) / 1_000
-            self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
+            self._keep_pace(proto, done, due_ms)
         return outcomes
+
+    def _keep_pace(self, proto: carrier.Settle, done: int, due_ms: int | None) -> None:
+        handed_ms = min(proto.handed_us, default=0) / 1_000
+        self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
+
+    async def delete(self, proto: carrier.Deletes) -> Outcomes:
+        """Delete rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""
+        deletions = deletions_of(proto)
+        now = self._clock.now_ms()
+        due = [self.inflight.due_ms(deletion.lease_id) for deletion in deletions]
+        storage = self._storage
+        if isinstance(storage, DeletesMany):
+            answers = await storage.delete_many(self.topic, self.name, deletions, now)
+        else:
+            calls = [
+                storage.delete(self.topic, one.lease_id, self.name, one.rows, now, one.handed_us) for one in deletions
+            ]
+            answers = await asyncio.gather(*calls)
+        total = Outcomes(0)
+        for settle, deletion, due_ms, outcomes in zip(proto.settles, deletions, due, answers, strict=True):
+            ranges = deletion.rows or ()
+            self.settled(deletion.lease_id, mask_of(ranges))
+            asked = sum(end - start for start, end in ranges)
+            self._keep_pace(settle, asked - len(outcomes.codes), due_ms)
+            if outcomes.codes:
+                rows = [row for start, end in ranges for row in range(start, end)]
+                places = enumerate(rows, total.count)
+                total.codes.update({place: outcomes.codes[row] for place, row in places if row in outcomes.codes})
+            total.count += asked
+        done = total.count - len(total.codes)
+        self._metrics.add(DELETED, done, self.topic.name)
+        if self._ahead is not None:
+            self._ahead.settled(done, now)
+        return total
 
     def _checked_lease(self, lease_ms: int) -> int:
         code = check_lease(lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)

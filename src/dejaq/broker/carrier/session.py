@@ -1,11 +1,11 @@
 """One client's session: the state machine of `Carrier.Session`, whatever carries its frames.
 
     CONNECTED ──hello──▶ IDLE ──producer──▶ PRODUCER   create, edit, cancel
-                           └────consumer──▶ CONSUMER   settle, recalled
+                           └────consumer──▶ CONSUMER   settle, deletes, recalled
                                             │    ▲
                                        subscribe unsubscribe
                                             ▼    │
-                                         SUBSCRIBED    settle, recalled, busy, subscribe again
+                                         SUBSCRIBED    settle, deletes, recalled, busy, subscribe again
 
 Ping is answered in every state. Frames are handled concurrently, but their calls to the storage start in the order
 in which the frames came. A client that sends faster than it is answered is not read from until it has caught up.
@@ -82,9 +82,10 @@ _FITS: dict[str, frozenset[SessionState]] = {
     "unsubscribe": frozenset({SessionState.SUBSCRIBED}),
     "busy": frozenset({SessionState.SUBSCRIBED}),
     "settle": _CONSUMING,
+    "deletes": _CONSUMING,
     "recalled": _CONSUMING,
 }
-_CHANGES = frozenset({"create", "edit", "cancel", "settle"})
+_CHANGES = frozenset({"create", "edit", "cancel", "settle", "deletes"})
 # Commands that carry bodies, whose size counts.
 _HEAVY = frozenset({"create", "edit"})
 
@@ -287,7 +288,7 @@ class Session:
             return self.producer.edit(frame.edit) if command == "edit" else self.producer.cancel(frame.cancel)
         if self.consumer is None:
             raise OutOfState(f"{command!r} needs a handshake first")
-        return self.consumer.settle(frame.settle)
+        return self.consumer.delete(frame.deletes) if command == "deletes" else self.consumer.settle(frame.settle)
 
     def _on_hello(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         hello = frame.hello

@@ -24,7 +24,7 @@ GIVE_BACK: SettleKind
 REJECT: SettleKind
 
 class ClientFrame(_message.Message):
-    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy")
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class ClientFrame(_message.Message):
     SETTLE_FIELD_NUMBER: _ClassVar[int]
     RECALLED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
+    DELETES_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     ping: Ping
@@ -51,7 +52,8 @@ class ClientFrame(_message.Message):
     settle: Settle
     recalled: RecallAnswer
     busy: Busy
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ...) -> None: ...
+    deletes: Deletes
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining")
@@ -255,6 +257,12 @@ class Settle(_message.Message):
     handed_us: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Deletes(_message.Message):
+    __slots__ = ("settles",)
+    SETTLES_FIELD_NUMBER: _ClassVar[int]
+    settles: _containers.RepeatedCompositeFieldContainer[Settle]
+    def __init__(self, settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
 
 class IdSpan(_message.Message):
     __slots__ = ("count", "prefix", "first")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
-from dejaq.domain.batch import Outcomes, RowRange, whole
+from dejaq.domain.batch import Deletion, Outcomes, RowRange, whole
 from dejaq.domain.transitions import Standing, decide_by_consumer
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1.journal_pb2 import EventKind
@@ -103,6 +103,15 @@ def delete(settlement: Settlement, handed_us: Sequence[int], batch: Batch) -> No
     for part, rows in settlement.parts():
         image.remove_rows(batch, part.run, rows)
     image.drop_from_lease(batch, lease, settlement.held, gone=True)
+
+
+def delete_many(image: Image, consumer: str, deletions: Sequence[Deletion], now: int, batch: Batch) -> list[Outcomes]:
+    """Remove the rows of each deletion that its consumer holds."""
+    settlements = []
+    for deletion in deletions:
+        settlements.append(Settlement(image, deletion.lease_id, consumer, deletion.rows, now))
+        delete(settlements[-1], deletion.handed_us, batch)
+    return [settlement.outcomes for settlement in settlements]
 
 
 def extend(settlement: Settlement, expires: int, batch: Batch) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, RowRange
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicState
@@ -383,11 +383,13 @@ class RocksStorage:
         handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Remove leased rows."""
+        return (await self.delete_many(topic, consumer, [Deletion(lease_id, rows, handed_us)], now))[0]
 
-        def change(image: Image, writes: Batch) -> Outcomes:
-            settlement = settling.Settlement(image, lease_id, consumer, rows, now)
-            settling.delete(settlement, handed_us, writes)
-            return settlement.outcomes
+    async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
+        """Remove rows of several leases."""
+
+        def change(image: Image, writes: Batch) -> list[Outcomes]:
+            return settling.delete_many(image, consumer, deletions, now, writes)
 
         return await self._change(topic, now, change)
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from dejaq import limits
-from dejaq.domain.batch import LeaseSet
+from dejaq.domain.batch import Deletion, LeaseSet
 from dejaq.domain.message import Status
 from dejaq.errors import Code
-from dejaq.storage.base import Edits
+from dejaq.storage.base import DeletesMany, Edits
 from dejaq.testing.conformance.scene import (
     LEASE_MS,
     WORKER,
@@ -352,6 +352,34 @@ async def recall_after_a_lost_lease(scene: Scene) -> None:
         assert await settle(lost) == [Code.LEASE_LOST]
     again = await scene.lease("worker-3")
     assert (again.ts, attempts_of(again)) == ([lost.expires], [2])
+
+
+async def several_leases_are_deleted_from_at_once(scene: Scene) -> None:
+    """A storage that deletes from several leases in one commit answers for each as `delete` does."""
+    storage = scene.storage
+    if not isinstance(storage, DeletesMany):
+        return
+    await scene.generate([-9, -8, -7, -6])
+    await scene.put_many(4)
+    first, second = await scene.lease(rows_max=4), await scene.lease(rows_max=4)
+    ids = first.ids() + second.ids()
+    assert await scene.delete(second, [(1, 2)]) == [Code.OK]
+    answers = await storage.delete_many(
+        scene.topic,
+        WORKER,
+        [
+            Deletion(second.lease_id, [(0, 3)], [scene.now * 1_000]),
+            Deletion(first.lease_id, [(0, 1)]),
+            Deletion(first.lease_id, [(0, 2), (3, 4)]),
+            Deletion(2**60, [(0, 1)]),
+        ],
+        scene.now,
+    )
+    lost = Code.LEASE_LOST
+    assert [answer.codes for answer in answers] == [{1: lost}, {}, {0: lost}, {0: lost}]
+    found = await storage.get(scene.topic, ids, scene.now)
+    assert [row for row, message in enumerate(found) if message is not None] == [2, 7]
+    assert await scene.statuses() == (0, 0, 2)
 
 
 async def an_extended_lease_may_be_recalled(scene: Scene) -> None:
