@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+from operator import floordiv
 
 from dejaq.domain.topic import Topic
 from dejaq.storage.outbox import Outbox
@@ -24,6 +26,11 @@ def places_of(topic: Topic, buckets: Iterable[int] | None = None) -> list[int]:
 def bucket_at(place: int) -> int:
     """The bucket of a place."""
     return abs(place) & _BUCKET_MASK
+
+
+def minutes_of(times: Iterable[int]) -> Counter[int]:
+    """How many of the times lie in which minute."""
+    return Counter(map(floordiv, times, repeat(MINUTE_MS)))
 
 
 @dataclass(slots=True)
@@ -67,13 +74,13 @@ class Change:
 
     def arrived(self, times: Iterable[int], *, held: bool) -> None:
         """Messages now stand at these times."""
-        number = self.topic.number
-        self.gathered.counts.update([(number, ts // MINUTE_MS, held) for ts in times])
+        for minute, rows in minutes_of(times).items():
+            self.gathered.counts[self.topic.number, minute, held] += rows
 
     def left(self, times: Iterable[int], *, held: bool) -> None:
         """Messages no longer stand at these times."""
-        number = self.topic.number
-        self.gathered.counts.subtract([(number, ts // MINUTE_MS, held) for ts in times])
+        for minute, rows in minutes_of(times).items():
+            self.gathered.counts[self.topic.number, minute, held] -= rows
 
     def entered(self, lease_id: int, expires: int, consumer: str, keys: Sequence[str]) -> None:
         """A lease was given."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Sequence
 
 import asyncpg
@@ -16,7 +15,7 @@ from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage import ranges
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.postgres.change import MINUTE_MS, Change, places_of
+from dejaq.storage.postgres.change import Change, minutes_of, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, keys_of, looks_generated
 
@@ -88,7 +87,7 @@ async def create_all(
         outbox.created(topic.name, batch, [(0, len(batch))])
         entry = outbox.take(now)
         record = [entry[1]] if entry is not None else []
-    minutes = Counter([ts // MINUTE_MS for ts in batch.ts])
+    minutes = minutes_of(batch.ts)
     try:
         done = await link.value(
             "create_all",

@@ -163,6 +163,10 @@ class Database:
         """Do `work`, a single statement that commits by itself; doing it twice must do no harm."""
         return await self._patiently(self._change(work, ""))
 
+    async def once(self, work: Work[None]) -> None:
+        """Do `work`, a single statement that commits by itself and counts the change, once."""
+        await self._patiently(self._change(work, "", counted=True))
+
     async def read(self, work: Work[Result]) -> Result:
         """Do `work`, a single statement that only reads, however long it takes."""
         return await self._patiently(self._change(work, ""), limited=False)
@@ -189,18 +193,18 @@ class Database:
             raise Indefinite(f"{self.address} has not answered in time; the outcome is unknown")
         return task.result()
 
-    async def _change(self, work: Work[Result], begin: str) -> Result:
+    async def _change(self, work: Work[Result], begin: str, *, counted: bool = False) -> Result:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         pause = _PAUSE_SECONDS_MIN
         while True:
-            attempt = _Attempt[Result](work, begin)
+            attempt = _Attempt[Result](work, begin, counted=counted)
             try:
                 return await self._with_link(attempt)
             except DejaqError:
                 raise
             except Exception as error:  # noqa: BLE001  `kind_of` says what it means
-                if attempt.ending and kind_of(error) is not Kind.AGAIN:
+                if attempt.may_stand(kind_of(error)):
                     if await self._resolve(attempt, deadline):
                         return attempt.result()
                 elif kind_of(error) is Kind.STANDS:
@@ -306,22 +310,31 @@ class Database:
 class _Attempt(Generic[Result]):
     """One try of a change, and how far it came."""
 
-    def __init__(self, work: Work[Result], begin: str) -> None:
+    def __init__(self, work: Work[Result], begin: str, *, counted: bool = False) -> None:
+        """A `counted` one without a `begin` is one statement, which counts the change; it has no result."""
         self._work = work
         self._begin = begin
+        self._counted = counted
         self._results: list[Result] = []
-        self.ending = False
+        self._ending = False
         # The writer, and the number of its change; 0 where nothing was changed.
         self.receipt = (0, 0)
 
-    def result(self) -> Result:
+    def result(self) -> Any:
         """What the work gave."""
-        return self._results[0]
+        return self._results[0] if self._results else None
+
+    def may_stand(self, kind: Kind) -> bool:
+        """Whether the change may be there although it ended with an error of this kind."""
+        # A statement that the server refuses is undone with everything; of a commit this is not so sure.
+        return self._ending and (kind is Kind.LOST or (kind is Kind.STANDS and bool(self._begin)))
 
     async def run(self, link: Link) -> Result:
         """Begin, work, commit."""
         crash_at("storage.before_write")
         if not self._begin:
+            if self._counted:
+                self.receipt, self._ending = (link.writer, link.changes + 1), True
             result = await self._work(link)
             crash_at("storage.after_sync")
             return result
@@ -329,7 +342,7 @@ class _Attempt(Generic[Result]):
         await link.connection.execute(self._begin)
         self._results.append(await self._work(link))
         self.receipt = (link.writer, link.changes if link.changes > changes else 0)
-        self.ending = True
+        self._ending = True
         crash_at("storage.after_write")
         await link.connection.execute("COMMIT")
         crash_at("storage.after_sync")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-from dejaq.domain.batch import CreateBatch, IdSpan
+from dejaq.domain.batch import CreateBatch, IdSpan, RowRange
 from dejaq.domain.ids import generated_ids, parse_generated
 
 MARK = "!"
@@ -44,11 +46,13 @@ def looks_generated(message_id: str) -> bool:
 
 def spans_of(keys: Sequence[str]) -> list[IdSpan]:
     """The ids of the keys, consecutive counters as ranges."""
+    if _ascend(keys):
+        return _runs(keys)
     spans: list[IdSpan] = []
     prefix, following = "", -1
     listed: list[str] | None = None
     for key in keys:
-        if key[-1] != MARK:
+        if not key.endswith(MARK):
             if listed is None:
                 listed = []
                 spans.append(IdSpan(0, ids=listed))
@@ -57,10 +61,82 @@ def spans_of(keys: Sequence[str]) -> list[IdSpan]:
             following = -1
             continue
         listed = None
-        counter = int(key[_PREFIX_CHARS:_ID_CHARS], 16)
+        counter = _counter(key)
         if counter != following or key[:_PREFIX_CHARS] != prefix:
             prefix = key[:_PREFIX_CHARS]
             spans.append(IdSpan(0, prefix=prefix, first=counter))
         spans[-1].count += 1
         following = counter + 1
     return spans
+
+
+def _counter(key: str) -> int:
+    return int(key[_PREFIX_CHARS:_ID_CHARS], 16)
+
+
+def _ascend(keys: Sequence[str]) -> bool:
+    """Whether all are generated, each behind the one before: told by a few passes that run no Python a key."""
+    return "".join(keys).count(MARK) == len(keys) == len(set(keys)) and list(keys) == sorted(keys)
+
+
+def _runs(keys: Sequence[str]) -> list[IdSpan]:
+    """The runs of ascending keys: where one ends is found by halving, since counters only ever grow faster."""
+    spans: list[IdSpan] = []
+    start = 0
+    while start < len(keys):
+        end = _end_of_run(keys, start)
+        spans.append(IdSpan(end - start, prefix=keys[start][:_PREFIX_CHARS], first=_counter(keys[start])))
+        start = end
+    return spans
+
+
+def _end_of_run(keys: Sequence[str], start: int) -> int:
+    prefix, first, count = keys[start][:_PREFIX_CHARS], _counter(keys[start]), len(keys)
+
+    def breaks(row: int) -> bool:
+        return keys[row][:_PREFIX_CHARS] != prefix or _counter(keys[row]) - first != row - start
+
+    return bisect_left(range(count), True, lo=start, hi=count, key=breaks) if breaks(count - 1) else count
+
+
+def bounds_of(spans: Iterable[IdSpan]) -> tuple[list[str], list[str]]:
+    """The first and the last key of every run; a natural id is a run by itself."""
+    firsts: list[str] = []
+    lasts: list[str] = []
+    for span in spans:
+        if span.ids is not None:
+            firsts += span.ids
+            lasts += span.ids
+        else:
+            firsts.append(f"{span.prefix}{span.first:08x}{MARK}")
+            lasts.append(f"{span.prefix}{span.first + span.count - 1:08x}{MARK}")
+    return firsts, lasts
+
+
+class LeaseKeys:
+    """The keys of a lease by row number, kept as spans: a run of generated ids takes the room of one."""
+
+    def __init__(self, spans: Sequence[IdSpan]) -> None:
+        self._spans = spans
+        self._ends = list(accumulate(span.count for span in spans))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def listed(self) -> list[str]:
+        """Every key, one a row."""
+        mark = {True: MARK, False: ""}
+        return [key + mark[span.ids is None] for span in self._spans for key in span.expand()]
+
+    def cut(self, ranges: Iterable[RowRange]) -> list[IdSpan]:
+        """The spans of some ranges of rows."""
+        spans: list[IdSpan] = []
+        for start, end in ranges:
+            for span, upto in zip(self._spans, self._ends, strict=True):
+                begin = upto - span.count
+                low, high = max(start, begin) - begin, min(end, upto) - begin
+                if low >= high:
+                    continue
+                ids = None if span.ids is None else span.ids[low:high]
+                spans.append(IdSpan(high - low, prefix=span.prefix, first=span.first + low, ids=ids))
+        return spans

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import asyncpg
 
@@ -18,8 +19,12 @@ from dejaq.storage.outbox import DEAD_LETTERED, EXPIRED
 from dejaq.storage.postgres import burying
 from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Link
-from dejaq.storage.postgres.keys import id_of, spans_of
+from dejaq.storage.postgres.keys import LeaseKeys, id_of, spans_of
 from dejaq.storage.postgres.queries import SQL
+
+# What a lease returns: first what its rows are ordered by, in a topic by priority and in another.
+_RETURNED = {False: ("due_ts", "priority"), True: ("priority", "due_ts")}
+_COLUMNS = ("id", "attempts", "headers", "body", "before", "version")
 
 
 def allowed(request: LeaseRequest, now: int) -> bool:
@@ -75,7 +80,7 @@ async def _end(change: Change, lease: asyncpg.Record, expires: int, attempts: di
         change.arrived(times, held=False)
 
 
-async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, list[str]] | None:
+async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseKeys] | None:
     """Lease the next due rows of the buckets, with their keys by row number; None when nothing is due."""
     limit = await burying.limit_of(change, request)
     await lapse(change)
@@ -83,21 +88,27 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, list[s
     records = await _take(change, request, limit, request.rows_max - dead)
     if not records:
         return (
-            (LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[], dead=dead), [])
+            (LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[], dead=dead), LeaseKeys([]))
             if dead
             else None
         )
-    keys = [record["id"] for record in records]
-    lease_id = records[0]["version"]
-    granted = _lease_set(lease_id, request.consumer, request.expires, records)
+    order = _RETURNED[change.topic.by_priority]
+    columns = dict(zip((*order, *_COLUMNS), zip(*records, strict=True), strict=True))
+    lease_id, keys = columns["version"][0], columns["id"]
+    granted = _lease_set(lease_id, request.consumer, request.expires, columns)
     granted.dead = dead
-    change.left([record["due_ts"] for record in records if record["before"]], held=False)
-    change.left([record["due_ts"] for record in records if not record["before"]], held=True)
+    lost = columns["before"].count(0)
+    if lost:
+        change.left([ts for ts, before in zip(granted.ts, columns["before"], strict=True) if not before], held=True)
+    change.left(
+        [ts for ts, before in zip(granted.ts, columns["before"], strict=True) if before] if lost else granted.ts,
+        held=False,
+    )
     change.arrived([request.expires] * len(records), held=True)
     change.entered(lease_id, request.expires, request.consumer, keys)
     if change.outbox is not None:
         change.outbox.leased(change.topic.name, granted)
-    return granted, keys
+    return granted, LeaseKeys(granted.spans)
 
 
 @lru_cache(maxsize=256)
@@ -109,7 +120,12 @@ def _over(name: str, buckets: int, by_priority: bool) -> str:
         f"({SQL['due'].format(number=number, order=order.format('m.'), ranked=ranked)})"
         for number in range(1, buckets + 1)
     ]
-    return SQL[name].format(due=" UNION ALL ".join(arms), order=order.format(""), final_order=order.format("m."))
+    return SQL[name].format(
+        due=" UNION ALL ".join(arms),
+        order=order.format(""),
+        final_order=order.format("m."),
+        returned=", ".join(f"m.{column}" for column in _RETURNED[by_priority]),
+    )
 
 
 async def _fetch(change: Change, name: str, request: LeaseRequest, *arguments: object) -> list[asyncpg.Record]:
@@ -139,28 +155,24 @@ async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int
     records = await _fetch(
         change, "lease", request, rows_max, request.bytes_max, request.expires, request.consumer, limit or None
     )
-    order = ("priority", "due_ts") if change.topic.by_priority else ("due_ts", "priority")
-    records.sort(key=itemgetter(*order, "id"))
+    # What orders them comes first in a record, then the id.
+    records.sort()
     return records
 
 
-def _lease_set(
-    lease_id: int, consumer: str, expires: int, records: Sequence[asyncpg.Record], rows: list[int] | None = None
-) -> LeaseSet:
-    attempts = [record["attempts"] for record in records]
-    priorities = [record["priority"] for record in records]
-    headers = [record["headers"] for record in records]
+def _lease_set(lease_id: int, consumer: str, expires: int, columns: Mapping[str, Sequence[Any]]) -> LeaseSet:
+    attempts, priorities, headers = columns["attempts"], columns["priority"], columns["headers"]
     return LeaseSet(
         lease_id=lease_id,
         consumer=consumer,
         expires=expires,
-        spans=spans_of([record["id"] for record in records]),
-        ts=[record["due_ts"] for record in records],
-        bodies=[record["body"] for record in records],
-        attempts=attempts if any(count != 1 for count in attempts) else None,
-        priorities=priorities if any(priorities) else None,
-        headers=headers if any(headers) else None,
-        rows=rows,
+        spans=spans_of(columns["id"]),
+        ts=list(columns["due_ts"]),
+        bodies=list(columns["body"]),
+        attempts=list(attempts) if attempts.count(1) < len(attempts) else None,
+        priorities=list(priorities) if any(priorities) else None,
+        headers=list(headers) if any(headers) else None,
+        rows=list(columns["row"]) if "row" in columns else None,
     )
 
 
@@ -170,7 +182,8 @@ async def leases_of(link: Link, topic: Topic, consumer: str, now: int) -> list[L
     sets: list[LeaseSet] = []
     for (lease_id, expires), group in groupby(records, key=itemgetter("lease", "ts")):
         rows = list(group)
-        sets.append(_lease_set(lease_id, consumer, expires, rows, [record["row"] for record in rows]))
+        columns = dict(zip(rows[0].keys(), zip(*rows, strict=True), strict=True))
+        sets.append(_lease_set(lease_id, consumer, expires, columns))
     return sets
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import Outcomes, RowRange, whole
-from dejaq.errors import Code, error_of
+from dejaq.domain.batch import IdSpan, Outcomes, RowRange, whole
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.v1.journal_pb2 import EventKind
 from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
 from dejaq.storage.postgres.change import Change
-from dejaq.storage.postgres.keys import spans_of
+from dejaq.storage.postgres.keys import bounds_of, spans_of
 
 
 @dataclass(slots=True)
@@ -83,6 +83,44 @@ class Settlement:
             ts=ts,
             handed_us=handed_us,
         )
+
+
+class NotHeld(DejaqError):
+    """Not every row is held: they must be looked at one by one."""
+
+
+async def delete_all(
+    change: Change, lease_id: int, consumer: str, spans: Sequence[IdSpan], handed_us: Sequence[int]
+) -> int:
+    """Remove rows that are all held, in one statement that commits by itself; the size of its record.
+
+    Raises `NotHeld`, and removes nothing, where one of them is not.
+    """
+    link, count, entry = change.link, sum(span.count for span in spans), None
+    if change.outbox is not None:
+        change.outbox.settled(
+            DELETED, change.topic.name, consumer=consumer, lease_id=lease_id, spans=spans, handed_us=handed_us
+        )
+        entry = change.outbox.take(change.now)
+    link.changes += 1
+    try:
+        await link.value(
+            "delete_all",
+            change.topic.number,
+            *bounds_of(spans),
+            lease_id,
+            consumer,
+            change.now,
+            change.origin,
+            [entry[1]] if entry is not None else [],
+            link.shard,
+            count,
+            link.writer,
+            link.changes,
+        )
+    except asyncpg.InvalidTextRepresentationError:
+        raise NotHeld from None
+    return len(entry[1]) if entry is not None else 0
 
 
 async def delete(change: Change, settlement: Settlement, handed_us: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, error_of
@@ -24,6 +24,7 @@ from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.database import Database, Link
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.journal import PostgresJournal
+from dejaq.storage.postgres.keys import LeaseKeys
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.snapshot import PostgresSnapshot
 from dejaq.storage.postgres.turns import Turns
@@ -57,7 +58,7 @@ class PostgresStorage:
         self._journal = PostgresJournal(self._database, journal) if journal is not None else None
         self._upkeep = Upkeep(self._database)
         # Caches: what this process gave and got last. The statements check what they say.
-        self._leases: OrderedDict[int, tuple[int, list[str]]] = OrderedDict()
+        self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
         self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
         self._turns = Turns()
         self._snapshots: WeakSet[PostgresSnapshot] = WeakSet()
@@ -238,7 +239,7 @@ class PostgresStorage:
         if granted is None:
             return None
         lease, keys = granted
-        if keys:
+        if len(keys):
             self._leases[lease.lease_id] = (topic.number, keys)
         if len(self._leases) > _LEASES_KNOWN_MAX:
             self._leases.popitem(last=False)
@@ -260,7 +261,7 @@ class PostgresStorage:
         """The keys of a lease by row number: those we gave ourselves are at hand."""
         known = self._leases.get(lease_id)
         if known is not None:
-            return known[1] if known[0] == topic.number else None
+            return known[1].listed() if known[0] == topic.number else None
         keys: list[str] | None = await change.link.value("lease_ids", topic.number, lease_id)
         return keys
 
@@ -293,12 +294,49 @@ class PostgresStorage:
         handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Remove leased rows."""
-        outcomes = await self._settle(
-            topic, lease_id, consumer, rows, now, lambda change, one: settling.delete(change, one, handed_us)
-        )
+        outcomes = await self._delete_all(topic, lease_id, consumer, rows, now, handed_us)
+        if outcomes is None:
+            outcomes = await self._settle(
+                topic, lease_id, consumer, rows, now, lambda change, one: settling.delete(change, one, handed_us)
+            )
         if rows is None and not outcomes.codes:
             self._leases.pop(lease_id, None)
         return outcomes
+
+    async def _delete_all(
+        self,
+        topic: Topic,
+        lease_id: int,
+        consumer: str,
+        rows: Sequence[RowRange] | None,
+        now: int,
+        handed_us: Sequence[int],
+    ) -> Outcomes | None:
+        """Remove rows of a lease that we gave, if each of them is held; None when the rows must be looked at."""
+        number, keys = self._leases.get(lease_id, (0, None))
+        relaxed = topic.settings.durability is Durability.RELAXED
+        if keys is None or number != topic.number or relaxed:
+            return None
+        spans = keys.cut(whole(rows, len(keys)))
+        count = sum(span.count for span in spans)
+        if len(handed_us) not in (0, 1, count):
+            return None
+        origin = self._journal.origin if self._journal is not None else None
+        size = 0
+
+        async def remove(link: Link) -> None:
+            nonlocal size
+            change = Change.begin(link, topic, now, origin)
+            size = await settling.delete_all(change, lease_id, consumer, spans, handed_us)
+
+        try:
+            await self._database.once(remove)
+        except settling.NotHeld:
+            return None
+        if size and self._journal is not None:
+            self._journal.written(size)
+        self._upkeep.changed(count, now)
+        return Outcomes(len(keys))
 
     async def extend(
         self,

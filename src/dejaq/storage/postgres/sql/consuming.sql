@@ -36,10 +36,7 @@ WHERE m.place = ($2::integer [])[{number}] AND m.ts <= $3 AND (m.consumer = '' O
 ORDER BY {order};
 
 -- name: lease
-WITH number AS MATERIALIZED (
-    SELECT nextval('version') AS version
-),
-first AS MATERIALIZED (
+WITH first AS MATERIALIZED (
     SELECT id, version, size, sum(size) OVER (ORDER BY {order} ROWS UNBOUNDED PRECEDING) AS upto
     FROM ({due}) AS due
     WHERE $9::integer IS NULL OR attempts < $9
@@ -48,11 +45,11 @@ first AS MATERIALIZED (
 )
 UPDATE message AS m SET
     ts = $7, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
-    version = number.version, consumer = $8, attempts = m.attempts + 1,
+    version = (SELECT nextval('version')), consumer = $8, attempts = m.attempts + 1,
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
-FROM first, number
+FROM first
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
-RETURNING m.id, m.due_ts, m.priority, m.attempts, m.headers, m.body, m.before, m.version;
+RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version;
 
 -- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
 -- name: take_exhausted
@@ -91,6 +88,36 @@ SELECT ids FROM lease WHERE topic = $1 AND id = $2;
 DELETE FROM message AS m USING unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id]) AND m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
 RETURNING asked.place - 1 AS place, m.ts;
+
+-- The usual delete, in one statement that commits by itself: every row is held. Otherwise it ends with an error and
+-- removes nothing. A run of generated ids is found by its ends; what else may lie between them has no mark.
+-- name: delete_all
+WITH gone AS (
+    DELETE FROM message AS m USING unnest($2::text [], $3::text []) AS asked (first, last)
+    WHERE
+        m.topic + 0 = $1 AND m.id >= asked.first AND m.id <= asked.last AND (m.id = asked.first OR right(m.id, 1) = '!')
+        AND m.version = $4 AND m.consumer = $5 AND m.ts + 0 > $6
+    RETURNING m.ts
+),
+told AS (
+    INSERT INTO journal (origin, ticket, record)
+    SELECT $7, nextval('ticket'), record FROM unnest($8::bytea []) AS record
+),
+shrunk AS (
+    UPDATE lease SET open = open - $10 WHERE topic = $1 AND id = $4 AND open > $10
+),
+closed AS (
+    DELETE FROM lease WHERE topic = $1 AND id = $4 AND open <= $10
+),
+noted AS (
+    UPDATE writer SET change = $12 WHERE number = $11
+),
+counted AS (
+    INSERT INTO counter (topic, minute, held, shard, count)
+    SELECT $1, gone.ts / 60000, true, $9, -count(*) FROM gone GROUP BY 2 ORDER BY 2
+    ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count
+)
+SELECT CASE WHEN count(*) = $10 THEN 0 ELSE cast(count(*) || ' of the rows are held' AS integer) END FROM gone;
 
 -- name: extend
 WITH held AS MATERIALIZED (
