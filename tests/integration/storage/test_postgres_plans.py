@@ -30,7 +30,7 @@ async def test_plans_made_for_an_empty_table_look_rows_up():
     storage = PostgresStorage(shared_server().dsn, cluster=f"plans_{secrets.token_hex(4)}", journal="x")
     await storage.open(0)
     connection = await storage._database.connect()
-    await connection.execute("INSERT INTO lease VALUES (1, 1, 1, 1, 'w', ARRAY['x'])")
+    await connection.execute("INSERT INTO lease VALUES (1, 1, 1, 1, 'w', 'x')")
     await connection.execute("VACUUM ANALYZE message, lease, session, journal, counter")
     bad = {}
     for name, text in SQL.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import floordiv
@@ -11,6 +11,7 @@ from operator import floordiv
 from dejaq.domain.topic import Topic
 from dejaq.storage.outbox import Outbox
 from dejaq.storage.postgres.database import Link
+from dejaq.storage.postgres.keys import LeaseKeys
 
 MINUTE_MS = 60_000
 BUCKET_BITS = 10
@@ -40,7 +41,7 @@ class Gathered:
     outbox: Outbox | None
     counts: Counter[tuple[int, int, bool]] = field(default_factory=Counter)
     # A lease that was given: topic, id, end, consumer, keys.
-    entered: tuple[int, int, int, str, Sequence[str]] | None = None
+    entered: tuple[int, int, int, str, LeaseKeys] | None = None
     # How many rows left which lease of which topic.
     settled: Counter[tuple[int, int]] = field(default_factory=Counter)
     # The name of the change was noted, or something else that nothing here tells of.
@@ -82,7 +83,7 @@ class Change:
         for minute, rows in minutes_of(times).items():
             self.gathered.counts[self.topic.number, minute, held] -= rows
 
-    def entered(self, lease_id: int, expires: int, consumer: str, keys: Sequence[str]) -> None:
+    def entered(self, lease_id: int, expires: int, consumer: str, keys: LeaseKeys) -> None:
         """A lease was given."""
         self.gathered.entered = (self.topic.number, lease_id, expires, consumer, keys)
 
@@ -109,11 +110,13 @@ class Change:
             minutes,
             held,
             rows,
-            *(gathered.entered or (None, None, None, None, None)),
+            *(gathered.entered[:4] if gathered.entered else (None, None, None, None)),
+            gathered.entered[4].pack() if gathered.entered else None,
             [topic for (topic, _), _ in leases],
             [lease_id for (_, lease_id), _ in leases],
             [count for _, count in leases],
             link.writer,
             link.changes,
+            len(gathered.entered[4]) if gathered.entered else None,
         )
         return len(entry[1]) if entry is not None else 0

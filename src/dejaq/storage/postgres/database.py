@@ -206,7 +206,8 @@ class Database:
             except Exception as error:  # noqa: BLE001  `kind_of` says what it means
                 if attempt.may_stand(kind_of(error)):
                     if await self._resolve(attempt, deadline):
-                        return attempt.result()
+                        result: Result = attempt.result()
+                        return result
                 elif kind_of(error) is Kind.STANDS:
                     self._note(error)
                     raise failure_of(error, self.address) from None

@@ -10,6 +10,7 @@ from dejaq.domain.batch import CreateBatch, IdSpan, RowRange
 from dejaq.domain.ids import generated_ids, parse_generated
 
 MARK = "!"
+_GONE = "*"
 _PREFIX_CHARS, _ID_CHARS = 24, 32
 
 
@@ -123,8 +124,29 @@ class LeaseKeys:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
+    @classmethod
+    def unpack(cls, text: str) -> LeaseKeys:
+        """The keys that `pack` wrote."""
+        spans: list[IdSpan] = []
+        for token in text.split(" "):
+            key, mark, count = token.partition(MARK)
+            if mark:
+                spans.append(IdSpan(int(count or 1), prefix=key[:_PREFIX_CHARS], first=_counter(key)))
+            else:
+                spans.append(IdSpan(1, ids=[key if key != _GONE else ""]))
+        return cls(spans)
+
+    def pack(self) -> str:
+        """One text, as the table has it."""
+        return " ".join(
+            f"{span.prefix}{span.first:08x}{MARK}{span.count}"
+            if span.ids is None
+            else " ".join(key or _GONE for key in span.ids)
+            for span in self._spans
+        )
+
     def listed(self) -> list[str]:
-        """Every key, one a row."""
+        """Every key, one a row; an empty text for a row that is no longer the lease's."""
         mark = {True: MARK, False: ""}
         return [key + mark[span.ids is None] for span in self._spans for key in span.expand()]
 

@@ -41,15 +41,15 @@ async def lapse(change: Change) -> None:
     """
     topic, now = change.topic.number, change.now
     for lease in await change.link.fetch("ended_leases", topic, now):
-        keys: list[str] = lease["ids"]
+        keys = LeaseKeys.unpack(lease["keys"]).listed()
         rows = await change.link.fetch("rows_of_lease", topic, keys, lease["id"])
         ended = sorted((ts, row, attempts) for row, ts, attempts in rows if ts <= now)
         for expires, group in groupby(ended, key=itemgetter(0)):
             await _end(change, lease, expires, {keys[row]: attempts for _, row, attempts in group})
         live = {row: ts for row, ts, _ in rows if ts > now}
         if live:
-            left = [key if row in live else "" for row, key in enumerate(keys)]
-            await change.link.execute("put_lease", topic, lease["id"], left, len(live), min(live.values()))
+            left = LeaseKeys(spans_of([key if row in live else "" for row, key in enumerate(keys)]))
+            await change.link.execute("put_lease", topic, lease["id"], left.pack(), len(live), min(live.values()))
         else:
             await change.link.execute("drop_lease", topic, lease["id"])
         change.gathered.noted = True
@@ -94,7 +94,7 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseK
         )
     order = _RETURNED[change.topic.by_priority]
     columns = dict(zip((*order, *_COLUMNS), zip(*records, strict=True), strict=True))
-    lease_id, keys = columns["version"][0], columns["id"]
+    lease_id = columns["version"][0]
     granted = _lease_set(lease_id, request.consumer, request.expires, columns)
     granted.dead = dead
     lost = columns["before"].count(0)
@@ -105,10 +105,11 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseK
         held=False,
     )
     change.arrived([request.expires] * len(records), held=True)
+    keys = LeaseKeys(granted.spans)
     change.entered(lease_id, request.expires, request.consumer, keys)
     if change.outbox is not None:
         change.outbox.leased(change.topic.name, granted)
-    return granted, LeaseKeys(granted.spans)
+    return granted, keys
 
 
 @lru_cache(maxsize=256)
@@ -178,12 +179,14 @@ def _lease_set(lease_id: int, consumer: str, expires: int, columns: Mapping[str,
 
 async def leases_of(link: Link, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
     """What is left of a consumer's live leases, one set for each end that rows of a lease have."""
-    records = await link.fetch("leases_of", topic.number, consumer, now)
     sets: list[LeaseSet] = []
-    for (lease_id, expires), group in groupby(records, key=itemgetter("lease", "ts")):
-        rows = list(group)
-        columns = dict(zip(rows[0].keys(), zip(*rows, strict=True), strict=True))
-        sets.append(_lease_set(lease_id, consumer, expires, columns))
+    for lease_id, text in await link.fetch("leases_of", topic.number, consumer):
+        keys = LeaseKeys.unpack(text).listed()
+        records = await link.fetch("live_rows", topic.number, keys, lease_id, now)
+        for expires, group in groupby(records, key=itemgetter("ts")):
+            rows = list(group)
+            columns = dict(zip(rows[0].keys(), zip(*rows, strict=True), strict=True))
+            sets.append(_lease_set(lease_id, consumer, expires, columns))
     return sets
 
 

@@ -16,7 +16,7 @@ from dejaq.storage.base import Edits, Holder
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
 from dejaq.storage.postgres.change import Change
 from dejaq.storage.postgres.database import Link
-from dejaq.storage.postgres.keys import MARK, candidates, id_of
+from dejaq.storage.postgres.keys import MARK, LeaseKeys, candidates, id_of
 from dejaq.storage.postgres.leasing import lapse
 
 T = TypeVar("T")
@@ -154,13 +154,20 @@ async def holders(link: Link, topic: Topic, ids: Sequence[str], now: int) -> lis
     keys = candidates(ids)
     there = {record["id"] for record in await link.fetch("get_keys", topic.number, keys)}
     held = {record["id"]: record for record in await link.fetch("holders", topic.number, keys, now)}
+    versions = list({record["version"] for record in held.values()})
+    rows = {
+        (lease_id, key): row
+        for lease_id, text in await link.fetch("keys_of_leases", topic.number, versions)
+        for row, key in enumerate(LeaseKeys.unpack(text).listed())
+    }
 
     def holder(message_id: str) -> Holder | None:
         key = message_id if message_id in there else message_id + MARK
         found = held.get(key)
-        if found is None:
+        row = rows.get((found["version"], key)) if found is not None else None
+        if found is None or row is None:
             return None
-        return Holder(consumer=found["consumer"], lease_id=found["version"], row=found["row"], due=found["due_ts"])
+        return Holder(consumer=found["consumer"], lease_id=found["version"], row=row, due=found["due_ts"])
 
     return [holder(message_id) for message_id in ids]
 

@@ -255,15 +255,15 @@ class PostgresStorage:
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """What is left of a consumer's live leases."""
-        return await self._database.read(lambda link: leasing.leases_of(link, topic, consumer, now))
+        return await self._database.look(lambda link: leasing.leases_of(link, topic, consumer, now))
 
     async def _keys_of(self, change: Change, topic: Topic, lease_id: int) -> Sequence[str] | None:
         """The keys of a lease by row number: those we gave ourselves are at hand."""
         known = self._leases.get(lease_id)
         if known is not None:
             return known[1].listed() if known[0] == topic.number else None
-        keys: list[str] | None = await change.link.value("lease_ids", topic.number, lease_id)
-        return keys
+        text: str | None = await change.link.value("lease_keys", topic.number, lease_id)
+        return LeaseKeys.unpack(text).listed() if text is not None else None
 
     async def _settle(
         self,

@@ -2,7 +2,7 @@
 
 -- The leases with an end that has not been told.
 -- name: ended_leases
-SELECT id, consumer, ids FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
+SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
 
 -- name: rows_of_lease
 SELECT asked.place - 1 AS row, m.ts, m.attempts
@@ -22,7 +22,7 @@ FROM number, unnest($2::text [], $3::bigint []) AS row (id, ts)
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.version = $4;
 
 -- name: put_lease
-UPDATE lease SET ids = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2;
+UPDATE lease SET keys = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $2;
 
 -- name: drop_lease
 DELETE FROM lease WHERE topic = $1 AND id = $2;
@@ -81,8 +81,8 @@ JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
 WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
 FOR UPDATE OF m;
 
--- name: lease_ids
-SELECT ids FROM lease WHERE topic = $1 AND id = $2;
+-- name: lease_keys
+SELECT keys FROM lease WHERE topic = $1 AND id = $2;
 
 -- name: delete
 DELETE FROM message AS m USING unnest($2::text []) WITH ORDINALITY AS asked (id, place)
@@ -178,13 +178,14 @@ CROSS JOIN LATERAL (
 ) AS first;
 
 -- name: leases_of
-SELECT
-    lease.id AS lease, asked.place - 1 AS row, m.id, m.ts, m.due_ts, m.priority, m.attempts, m.headers, m.body
-FROM lease
-CROSS JOIN LATERAL unnest(lease.ids) WITH ORDINALITY AS asked (id, place)
-JOIN message AS m ON m.topic + 0 = lease.topic AND m.id = any(ARRAY[asked.id]) AND m.version = lease.id
-WHERE lease.topic = $1 AND lease.consumer = $2 AND m.ts + 0 > $3
-ORDER BY lease.id, m.ts, asked.place;
+SELECT id, keys FROM lease WHERE topic = $1 AND consumer = $2 ORDER BY id;
+
+-- name: live_rows
+SELECT asked.place - 1 AS row, m.id, m.ts, m.due_ts, m.priority, m.attempts, m.headers, m.body
+FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+WHERE m.version = $3 AND m.ts + 0 > $4
+ORDER BY m.ts, asked.place;
 
 -- The end of every change: its record, its counts, what became of leases, and its mark.
 -- name: finish
@@ -193,8 +194,8 @@ WITH told AS (
     SELECT $1, nextval('ticket'), record FROM unnest($2::bytea []) AS record
 ),
 entered AS (
-    INSERT INTO lease (topic, id, next_end, open, consumer, ids)
-    SELECT $8, $9, $10, cardinality($12::text []), $11, $12 WHERE $9::bigint IS NOT NULL
+    INSERT INTO lease (topic, id, next_end, consumer, keys, open)
+    SELECT $8, $9, $10, $11, $12, $18 WHERE $9::bigint IS NOT NULL
 ),
 shrunk AS (
     UPDATE lease SET open = lease.open - settled.rows

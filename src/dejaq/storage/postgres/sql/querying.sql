@@ -5,9 +5,11 @@ SELECT id, place, ts, priority, body, owner, consumer, version, attempts, header
 FROM message WHERE topic = $1 AND id = any($2::text []);
 
 -- name: holders
-SELECT m.id, m.consumer, m.version, m.due_ts, array_position(lease.ids, m.id) - 1 AS row
-FROM message AS m JOIN lease ON lease.topic = any(ARRAY[m.topic]) AND lease.id = any(ARRAY[m.version])
-WHERE m.topic = $1 AND m.id = any($2::text []) AND m.consumer <> '' AND m.ts + 0 > $3;
+SELECT id, consumer, version, due_ts FROM message
+WHERE topic = $1 AND id = any($2::text []) AND consumer <> '' AND ts + 0 > $3;
+
+-- name: keys_of_leases
+SELECT id, keys FROM lease WHERE topic = $1 AND id = any($2::bigint []);
 
 -- name: minutes
 SELECT minute, held, sum(count)::bigint AS rows

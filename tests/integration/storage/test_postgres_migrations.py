@@ -1,0 +1,83 @@
+"""A schema of the first release, with everything in it, goes on under this one."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import asyncpg
+import pytest
+
+from dejaq.domain.batch import LeaseRequest
+from dejaq.domain.message import Status
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.errors import Code
+from dejaq.storage.base import Filter
+from dejaq.storage.postgres import schema
+from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.queries import load_migrations
+from dejaq.storage.postgres.store import PostgresStorage
+from dejaq.testing.postgres import shared_server
+
+NOW = 1_700_000_000_000
+ENDS = NOW + 30_000
+SETTINGS = TopicSettings(buckets=4)
+TOPIC = Topic("mail", 1, SETTINGS)
+# A lease of four rows: a natural id, one whose end was told, and two generated ones that follow each other.
+GENERATED = [f"018bcfe5680000010000000{9}{counter:08x}" for counter in (4, 5)]
+FIRST = f"""
+INSERT INTO topic (number, name, state, created_ms, settings)
+VALUES (nextval('topic_number'), 'mail', 'live', 0, '{json.dumps(SETTINGS.as_dict())}');
+INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body) VALUES
+(1, 'free', 1024, {NOW}, {NOW}, nextval('version'), 0, 1, 'billing', '', 'x'),
+(1, 'later', 1025, {NOW + 3_600_000}, {NOW + 3_600_000}, nextval('version'), 0, 1, 'news', '', 'x');
+INSERT INTO message
+(topic, id, place, ts, asked_ts, due_ts, before, version, priority, attempts, size, owner, consumer, headers, body)
+SELECT 1, key, 1025, {ENDS}, {NOW}, {NOW}, 1, 40, 0, 1, 1, 'billing', 'w', '', 'x'
+FROM unnest(ARRAY['held', '{GENERATED[0]}!', '{GENERATED[1]}!']) AS key;
+INSERT INTO lease (topic, id, next_end, open, consumer, ids)
+VALUES (1, 40, {ENDS}, 3, 'w', ARRAY['held', '', '{GENERATED[0]}!', '{GENERATED[1]}!']);
+SELECT setval('version', 50);
+INSERT INTO counter (topic, minute, held, shard, count) VALUES
+(1, {NOW // 60_000}, false, 1, 2), (1, {NOW // 60_000}, false, 2, -1), (1, {ENDS // 60_000}, true, 1, 3),
+(1, {(NOW + 3_600_000) // 60_000}, false, 1, 1);
+"""
+
+
+@pytest.fixture
+async def older(monkeypatch: pytest.MonkeyPatch) -> Address:
+    """Where a store of the first release is."""
+    address = Address(shared_server().dsn, f"older_{secrets.token_hex(4)}")
+    connection = await asyncpg.connect(address.dsn)
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "load_migrations", lambda: load_migrations()[:1])
+        assert await schema.migrate(connection, address) == (0, 1)
+    await connection.execute(f'SET search_path TO "{address.schema}"')
+    await connection.execute(FIRST)
+    await connection.close()
+    return address
+
+
+async def test_what_an_older_release_left_is_served(older: Address) -> None:
+    """G1, G3: messages, leases and counts are as they were."""
+    assert await schema.migrate_at(older) == (1, len(load_migrations()))
+    storage = PostgresStorage(older.dsn, cluster=older.schema)
+    await storage.open(NOW)
+    counts = {status: await storage.count(TOPIC, Filter(status=status), NOW) for status in Status}
+    assert counts == {Status.AVAILABLE: 1, Status.WAITING: 1, Status.PROCESSING: 3}
+    (held,) = await storage.leases_of(TOPIC, "w", NOW)
+    assert (held.lease_id, held.rows, held.ids()) == (40, [0, 2, 3], ["held", *GENERATED])
+    (holder,) = await storage.holders(TOPIC, [GENERATED[1]], NOW)
+    assert holder is not None
+    assert (holder.consumer, holder.lease_id, holder.row) == ("w", 40, 3)
+    outcomes = await storage.delete(TOPIC, 40, "w", [(0, 2)], NOW)
+    assert outcomes.codes == {1: Code.LEASE_LOST}
+    free = await storage.lease(TOPIC, LeaseRequest(range(4), "w2", until=NOW, expires=ENDS), NOW)
+    assert free is not None
+    assert free.ids() == ["free"]
+    # The rest of the old lease ends like any other.
+    lost = await storage.lease(TOPIC, LeaseRequest(range(4), "w3", until=ENDS, expires=ENDS + 1), ENDS)
+    assert lost is not None
+    assert sorted(lost.ids()) == sorted(["free", *GENERATED])
+    assert await storage.count(TOPIC, Filter(), NOW) == 4
+    await storage.close()
