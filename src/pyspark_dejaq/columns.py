@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dejaq.domain.bodies import shown
+from dejaq.domain.bodies import MARK, shown
 from dejaq.domain.headers import decode_headers
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -46,13 +47,13 @@ def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBat
         pa.repeat(pa.scalar(topic), count),
         pa.array(np.repeat(np.array([s.bucket for s in stretches], dtype=np.int32), counts)),
         pa.array(ts),
-        pa.array(ts * 1_000).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC")),
-        _statuses(ts, held, at),
-        _numbers(list(scan.priorities), count),
-        _numbers(list(scan.attempts), count),
-        _repeated([stretch.group for stretch in stretches], counts),
-        _headers(list(scan.headers), count),
-        pa.array(list(map(shown, scan.bodies)), pa.binary()) if scan.bodies else pa.nulls(count, pa.binary()),
+        pa.array(ts * 1_000).view(pa.timestamp("us", tz="UTC")),
+        statuses(ts, held, at),
+        numbers(list(scan.priorities), count),
+        numbers(list(scan.attempts), count),
+        repeated([stretch.group for stretch in stretches], counts),
+        arrow_headers(list(scan.headers), count),
+        opened_bodies(scan.bodies[:], count),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
@@ -81,7 +82,8 @@ def generated_ids(prefix: str, first: int, count: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def _statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
+def statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
+    """The status of each row at a time."""
     names = ["available", "waiting", "processing"]
     index = np.where(ts <= at, 0, np.where(held, 2, 1)).astype(np.int8)
     if len(index) and index.min() == index.max():
@@ -89,11 +91,13 @@ def _statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(index), pa.array(names)).cast(pa.string())
 
 
-def _numbers(values: list[int], count: int) -> pa.Array:
+def numbers(values: list[int], count: int) -> pa.Array:
+    """A column of numbers; zeros where there is none."""
     return pa.array(values, pa.int32()) if values else pa.array(np.zeros(count, dtype=np.int32))
 
 
-def _repeated(values: list[str], counts: np.ndarray) -> pa.Array:
+def repeated(values: list[str], counts: np.ndarray) -> pa.Array:
+    """Each text as many times as its count says."""
     names = sorted(set(values))
     if len(names) == 1:
         return pa.repeat(pa.scalar(names[0]), int(counts.sum()))
@@ -103,8 +107,18 @@ def _repeated(values: list[str], counts: np.ndarray) -> pa.Array:
     return pa.DictionaryArray.from_arrays(index, pa.array(names, pa.string())).cast(pa.string())
 
 
-def _headers(values: list[bytes], count: int) -> pa.Array:
+def arrow_headers(values: list[bytes], count: int) -> pa.Array:
+    """A column of encoded headers as maps; empty ones where there is none."""
     if not values:
         nothing = pa.array([], pa.string())
         return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), nothing, nothing)
     return pa.array([list(decode_headers(value).items()) for value in values], _HEADERS)
+
+
+def opened_bodies(stored: list[bytes], count: int) -> pa.Array:
+    """A column of stored bodies, unpacked where they are packed; nulls where they were not asked for."""
+    if not stored:
+        return pa.nulls(count, pa.binary())
+    column = pa.array(stored, pa.binary())
+    packed = pc.starts_with(column, pattern=MARK)
+    return pa.array(list(map(shown, stored)), pa.binary()) if pc.any(packed).as_py() else column

@@ -26,6 +26,7 @@ from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.options import Options
+from pyspark_dejaq.runs import run_batch
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -96,13 +97,15 @@ class PendingReader(DataSourceReader):
                     end_bucket=partition.end,
                     filter=where,
                     without_bodies=not partition.include_body,
+                    runs=True,
                 )
                 for scan in _scanned(transport, request, partition.topic):
-                    batch = record_batch(scan, partition.topic, partition.at)
-                    if partition.ids:
-                        batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
-                    if len(batch):
-                        yield batch
+                    for made in (record_batch, run_batch):
+                        batch = made(scan, partition.topic, partition.at)
+                        if partition.ids:
+                            batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
+                        if len(batch):
+                            yield batch
         finally:
             transport.close()
 

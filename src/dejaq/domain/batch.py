@@ -160,6 +160,22 @@ class Portion:
         return len(self.ts)
 
 
+@dataclass(slots=True)
+class StoredRuns:
+    """Some messages of a snapshot as a store keeps them: serialized `Run`s, with no body apart.
+
+    `rows` holds a mask of the rows that count, little-endian; empty bytes where all do.
+    """
+
+    runs: list[bytes] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """Ask for what is due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max` bytes.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
 from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
@@ -188,6 +188,14 @@ def portion_to_proto(portion: Portion) -> carrier_pb2.ScanColumns:
             added.span.prefix = span.prefix
             added.span.first = span.first
     return proto
+
+
+def add_stored(proto: carrier_pb2.ScanColumns, stored: StoredRuns) -> None:
+    """Add runs to a portion of a snapshot."""
+    proto.runs.extend(stored.runs)
+    proto.run_buckets.extend(stored.buckets)
+    proto.run_versions.extend(stored.versions)
+    proto.run_rows.extend(stored.rows)
 
 
 def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> list[Message]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange
+from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
@@ -107,6 +107,11 @@ class Snapshot(Protocol):
 
     def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """The messages of the buckets that match, in no order, in portions of a bounded size; may be called again."""
+
+    def scan_stored(
+        self, buckets: Sequence[int], where: Filter, *, bodies: bool
+    ) -> AsyncIterator[Portion | StoredRuns]:
+        """The same, with runs as they are stored where the store has such."""
 
     def close(self) -> None:
         """Let go of the view; a scan that is under way ends with an error."""

@@ -22,6 +22,10 @@ class MemorySnapshot:
         """Forget them."""
         self._messages = []
 
+    def scan_stored(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
+        """The same as `scan`: there are no runs here."""
+        return self.scan(buckets, where, bodies=bodies)
+
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """All that match, in one portion."""
         found = [

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.broker.carrier.queries import filter_from_proto
-from dejaq.domain.batch import Portion
+from dejaq.domain.batch import Portion, StoredRuns
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
-from dejaq.protocol.columns import portion_to_proto
+from dejaq.protocol.columns import add_stored, portion_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Snapshot, Storage
 from dejaq.timekeeper.clock import Clock
 
 # How much longer than a portion took the scans rest before the next: they take a tenth of the time.
 _PAUSE_SHARE = 9.0
+# Runs go together until a message has about so many bytes, while nobody waits for deliveries.
+_MESSAGE_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class Snapshots:
         where = filter_from_proto(request.filter)
         held.readers += 1
         try:
-            portions = held.snapshot.scan(buckets, where, bodies=not request.without_bodies)
+            scan = held.snapshot.scan_stored if request.runs else held.snapshot.scan
+            portions = scan(buckets, where, bodies=not request.without_bodies)
             while (columns := await self._next(portions)) is not None:
                 yield columns
                 held.used = self._clock.monotonic()
@@ -102,15 +105,28 @@ class Snapshots:
         finally:
             held.readers -= 1
 
-    async def _next(self, portions: AsyncIterator[Portion]) -> carrier.ScanColumns | None:
-        """The next portion; while somebody waits for deliveries, all scans together pause longer than they work."""
+    async def _next(self, portions: AsyncIterator[Portion | StoredRuns]) -> carrier.ScanColumns | None:
+        """The next portions; while somebody waits for deliveries, all scans together pause longer than they work."""
         async with self._turn:
             begun = self._clock.monotonic()
-            portion = await anext(portions, None)
-            columns = None if portion is None else portion_to_proto(portion)
+            columns = await self._gathered(portions)
             if self._delivers():
                 await self._clock.sleep(_PAUSE_SHARE * (self._clock.monotonic() - begun))
             return columns
+
+    async def _gathered(self, portions: AsyncIterator[Portion | StoredRuns]) -> carrier.ScanColumns | None:
+        """One portion of columns, or as many of runs as go together; None at the end."""
+        gathered, size = carrier.ScanColumns(), 0
+        async for portion in portions:
+            if isinstance(portion, Portion):
+                columns = portion_to_proto(portion)
+                columns.MergeFrom(gathered)
+                return columns
+            add_stored(gathered, portion)
+            size += sum(map(len, portion.runs))
+            if size >= _MESSAGE_BYTES or self._delivers():
+                break
+        return gathered if size else None
 
     def close_all(self) -> None:
         """Let every snapshot go, before the storage is closed."""

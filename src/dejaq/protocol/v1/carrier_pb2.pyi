@@ -488,18 +488,20 @@ class CloseSnapshotResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanRequest(_message.Message):
-    __slots__ = ("snapshot", "first_bucket", "end_bucket", "filter", "without_bodies")
+    __slots__ = ("snapshot", "first_bucket", "end_bucket", "filter", "without_bodies", "runs")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     FIRST_BUCKET_FIELD_NUMBER: _ClassVar[int]
     END_BUCKET_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_BODIES_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     first_bucket: int
     end_bucket: int
     filter: Filter
     without_bodies: bool
-    def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ...) -> None: ...
+    runs: bool
+    def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ..., runs: _Optional[bool] = ...) -> None: ...
 
 class Stretch(_message.Message):
     __slots__ = ("span", "bucket", "group", "version", "consumer")
@@ -516,7 +518,7 @@ class Stretch(_message.Message):
     def __init__(self, span: _Optional[_Union[IdSpan, _Mapping]] = ..., bucket: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class ScanColumns(_message.Message):
-    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers")
+    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers", "runs", "run_buckets", "run_versions", "run_rows")
     STRETCHES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +526,10 @@ class ScanColumns(_message.Message):
     PRIORITIES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    RUN_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    RUN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    RUN_ROWS_FIELD_NUMBER: _ClassVar[int]
     stretches: _containers.RepeatedCompositeFieldContainer[Stretch]
     ids: _containers.RepeatedScalarFieldContainer[str]
     ts: _containers.RepeatedScalarFieldContainer[int]
@@ -531,7 +537,11 @@ class ScanColumns(_message.Message):
     priorities: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     headers: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    runs: _containers.RepeatedScalarFieldContainer[bytes]
+    run_buckets: _containers.RepeatedScalarFieldContainer[int]
+    run_versions: _containers.RepeatedScalarFieldContainer[int]
+    run_rows: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ..., run_buckets: _Optional[_Iterable[int]] = ..., run_versions: _Optional[_Iterable[int]] = ..., run_rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RedriveRequest(_message.Message):
     __slots__ = ("topic", "target", "ids")

@@ -37,6 +37,10 @@ class PostgresSnapshot:
         """End the transaction by leaving."""
         self._connection.terminate()
 
+    def scan_stored(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
+        """The same as `scan`: there are no runs here."""
+        return self.scan(buckets, where, bodies=bodies)
+
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """The messages that match, a thousand at a time."""
         start, end, held = bounds(where, self.at)

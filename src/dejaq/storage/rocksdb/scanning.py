@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.domain.batch import Portion, Stretch
+from dejaq.domain.batch import Portion, StoredRuns, Stretch
 from dejaq.domain.message import Status, status_of
 from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb import keys, masks
@@ -20,6 +20,8 @@ from dejaq.storage.rocksdb.run import Run
 # A portion takes about half a millisecond, so that what is due meanwhile is not late.
 _PORTION_RUNS = 250
 _PORTION_BYTES = 128 * 1024
+# Bodies that are stored apart are read one by one, until a portion has about so much.
+_APART_BYTES = 1024 * 1024
 
 Value = TypeVar("Value", int, bytes)
 
@@ -62,18 +64,32 @@ class RocksSnapshot:
 
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """Leased rows first, then bucket by bucket what is in no lease."""
-        wanted = set(buckets)
-        for portion in self._scan_leased(wanted, where, bodies=bodies):
+        async for portion in self._scan(buckets, where, bodies=bodies, stored=False):
+            assert isinstance(portion, Portion)
             yield portion
+
+    def scan_stored(
+        self, buckets: Sequence[int], where: Filter, *, bodies: bool
+    ) -> AsyncIterator[Portion | StoredRuns]:
+        """The same; what is in no lease comes as it is stored."""
+        return self._scan(buckets, where, bodies=bodies, stored=True)
+
+    async def _scan(
+        self, buckets: Sequence[int], where: Filter, *, bodies: bool, stored: bool
+    ) -> AsyncIterator[Portion | StoredRuns]:
+        wanted = set(buckets)
+        for held in self._scan_leased(wanted, where, bodies=bodies):
+            yield held
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
         for bucket in sorted(wanted):
             for start, end in self._stretches(bucket, where):
                 while start < end:
-                    portion, start = self._portion(start, end, where, bodies=bodies)
-                    if len(portion):
+                    runs, start = self._runs(start, end)
+                    for portion in self._portions(runs, where, bodies=bodies, stored=stored):
                         yield portion
+                        await asyncio.sleep(0)
                     await asyncio.sleep(0)
 
     def _stretches(self, bucket: int, where: Filter) -> list[tuple[bytes, bytes]]:
@@ -95,8 +111,8 @@ class RocksSnapshot:
                 counts[start] = counts.get(start, 0) + 1
         return sorted(counts.items())
 
-    def _portion(self, start: bytes, end: bytes, where: Filter, *, bodies: bool) -> tuple[Portion, bytes]:
-        """Some runs from `start` on, as columns, and where to go on."""
+    def _runs(self, start: bytes, end: bytes) -> tuple[list[tuple[Run, bytes]], bytes]:
+        """Some runs from `start` on, each with what is stored of it, and where to go on."""
         items: list[tuple[bytes, bytes]] = []
         size = 0
         for item in self._view.items(start, end):
@@ -104,17 +120,48 @@ class RocksSnapshot:
             size += len(item[1])
             if size >= _PORTION_BYTES or len(items) >= _PORTION_RUNS:
                 break
-        builder = _Builder(self, bodies=bodies)
         if not items:
-            return builder.portion, end
+            return [], end
         first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
         gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
-        for key, value in items:
-            run = Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0))
-            if where.owner is None or run.record.owner == where.owner:
-                for begin, stop in masks.ranges(fitting(run, run.free & self._matching(run, where), where)):
+        runs = [
+            (Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0)), value) for key, value in items
+        ]
+        return runs, items[-1][0] + b"\0"
+
+    def _portions(
+        self, runs: Sequence[tuple[Run, bytes]], where: Filter, *, bodies: bool, stored: bool
+    ) -> Iterator[Portion | StoredRuns]:
+        """The rows of the runs that match, together; those of a run with bodies apart by themselves."""
+        whole, builder = StoredRuns(), _Builder(self, bodies=bodies)
+        for run, value in runs:
+            if where.owner is not None and run.record.owner != where.owner:
+                continue
+            rows = fitting(run, run.free & self._matching(run, where), where)
+            if not rows:
+                continue
+            if bodies and run.record.apart:
+                yield from self._with_apart(run, rows)
+            elif stored:
+                _add_stored(whole, run, rows, value if bodies else _without_bodies(run))
+            else:
+                for begin, stop in masks.ranges(rows):
                     builder.add(run, begin, stop)
-        return builder.portion, items[-1][0] + b"\0"
+        for portion in (whole, builder.portion):
+            if len(portion):
+                yield portion
+
+    def _with_apart(self, run: Run, rows: int) -> Iterator[Portion]:
+        builder, size = _Builder(self, bodies=True), 0
+        for row in masks.rows(rows):
+            builder.add(run, row, row + 1)
+            assert builder.portion.bodies is not None
+            size += len(builder.portion.bodies[-1])
+            if size >= _APART_BYTES:
+                yield builder.portion
+                builder, size = _Builder(self, bodies=True), 0
+        if len(builder.portion):
+            yield builder.portion
 
     def _matching(self, run: Run, where: Filter) -> int:
         start, end = where.start, where.end
@@ -122,7 +169,8 @@ class RocksSnapshot:
             end = min(end, self.at + 1)
         elif where.status is Status.WAITING:
             start = max(start, self.at + 1)
-        return run.rows_between(start, end)
+        ts = run.record.ts
+        return masks.full(run.count) if start <= ts[0] and ts[-1] < end else run.rows_between(start, end)
 
     def _scan_leased(self, buckets: set[int], where: Filter, *, bodies: bool) -> Iterator[Portion]:
         for held in self._leased:
@@ -160,6 +208,20 @@ def fitting(run: Run, rows: int, where: Filter) -> int:
         if where.fits(run.sort_key(row)[1], record.headers[row] if record.headers else b""):
             mask |= 1 << row
     return mask
+
+
+def _add_stored(whole: StoredRuns, run: Run, rows: int, value: bytes) -> None:
+    whole.runs.append(value)
+    whole.buckets.append(run.bucket)
+    whole.versions.append(run.number)
+    whole.rows.append(b"" if rows == masks.full(run.count) else masks.pack(rows))
+
+
+def _without_bodies(run: Run) -> bytes:
+    run.record.ClearField("bodies")
+    run.record.ClearField("apart")
+    packed: bytes = run.record.SerializeToString()
+    return packed
 
 
 class _Builder:
