@@ -27,6 +27,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.runs import run_batch
+from pyspark_dejaq.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -85,6 +86,7 @@ class PendingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range of buckets."""
         assert isinstance(partition, BucketRange)
+        settle_in()
         if _NOBODY in (partition.statuses, partition.ids):
             return
         transport = BlockingTransport(partition.address)

@@ -29,6 +29,7 @@ from dejaq.protocol.version import PROTOCOL, package_version
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
 from pyspark_dejaq.rows import BadRow, Rows, rows_of
+from pyspark_dejaq.worker import settle_in
 
 # Batches under way at once: the broker writes one while the next are on their way.
 _WINDOW = 4
@@ -208,6 +209,7 @@ def _name(scope: str, rows: Rows) -> ProducerSession:
 
 def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch], *, replayed: bool = False) -> Written:
     """Send every row of a task; refused rows are an error, or a file, never silence."""
+    settle_in()
     context = TaskContext.get()
     place, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
     with OutcomeFiles(options, f"{hashlib.sha256(scope.encode()).hexdigest()[:12]}-{place:05d}") as outcomes:
