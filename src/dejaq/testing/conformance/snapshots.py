@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dejaq import limits
+from dejaq.domain.batch import StoredRuns
+from dejaq.domain.ids import ProducerSession, generated_ids
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Code
+from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter, Snapshot
 from dejaq.testing.conformance.scene import BUCKETS, Scene
 
@@ -66,6 +69,20 @@ async def bodies_may_be_left_out(scene: Scene) -> None:
     assert sum(map(len, found)) == snapshot.count
 
 
+async def stored_runs_hold_the_same_rows(scene: Scene) -> None:
+    """A scan that may give runs as they are stored gives every row that one of columns gives."""
+    await _fill(scene)
+    snapshot = await scene.storage.snapshot(scene.topic, scene.now)
+    for where in (Filter(), Filter(status=Status.WAITING), Filter(owner="other"), Filter(end=scene.now + 60_001)):
+        assert await _rows(scene, snapshot, where=where, stored=True) == await _rows(scene, snapshot, where=where)
+    buckets = range(scene.topic.settings.buckets)
+    async for portion in snapshot.scan_stored(buckets, Filter(), bodies=False):
+        if isinstance(portion, StoredRuns):
+            assert not any(records.Run.FromString(run).bodies for run in portion.runs)
+        else:
+            assert portion.bodies is None
+
+
 async def a_closed_snapshot_gives_nothing(scene: Scene) -> None:
     """After `close` a scan ends with an error or has nothing."""
     await _fill(scene)
@@ -94,11 +111,15 @@ async def _fill(scene: Scene) -> list[str]:
 
 
 async def _rows(
-    scene: Scene, snapshot: Snapshot, *, buckets: range | None = None, where: Filter | None = None
+    scene: Scene, snapshot: Snapshot, *, buckets: range | None = None, where: Filter | None = None, stored: bool = False
 ) -> list[tuple[object, ...]]:
     chosen = buckets if buckets is not None else range(scene.topic.settings.buckets)
+    scan = snapshot.scan_stored if stored else snapshot.scan
     rows: list[tuple[object, ...]] = []
-    async for portion in snapshot.scan(chosen, where or Filter(), bodies=True):
+    async for portion in scan(chosen, where or Filter(), bodies=True):
+        if isinstance(portion, StoredRuns):
+            rows += _stored_rows(portion)
+            continue
         count = len(portion)
         shared = [
             (message_id, stretch.bucket, stretch.owner, stretch.consumer, stretch.version)
@@ -114,6 +135,28 @@ async def _rows(
         )
         rows += [(*one, *rest) for one, *rest in zip(shared, *columns, strict=True)]
     return sorted(rows)
+
+
+def _stored_rows(portion: StoredRuns) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for packed, bucket, version, mask in zip(
+        portion.runs, portion.buckets, portion.versions, portion.rows, strict=True
+    ):
+        run = records.Run.FromString(packed)
+        count = len(run.ts)
+        prefix = ProducerSession.unpack(run.session).prefix(bucket) if run.session else ""
+        ids = generated_ids(prefix, run.first, count) if prefix else run.ids
+        columns = (
+            run.ts,
+            run.priorities or [0] * count,
+            run.bodies,
+            run.attempts or [0] * count,
+            map(bool, run.headers or [b""] * count),
+        )
+        for row, (message_id, *rest) in enumerate(zip(ids, *columns, strict=True)):
+            if not mask or int.from_bytes(mask, "little") >> row & 1:
+                rows.append((message_id, bucket, run.owner, "", version, *rest))
+    return rows
 
 
 def _row(message: Message) -> tuple[object, ...]:
