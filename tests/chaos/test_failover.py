@@ -22,30 +22,16 @@ from dejaq.testing.patroni import PatroniCluster, PatroniServer
 from dejaq.testing.waiting import eventually
 from dejaq.testing.workload import Workload
 from tests.chaos.loading import progressed, under_load
+from tests.chaos.machines import etcd, needs_namespaces, network
 from tests.chaos.sizes import FULL, size
 
+__all__ = ["etcd", "network"]
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("failover"), pytest.mark.timeout(1_800 if FULL else 180)]
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "patroni.yml"
 ROUNDS = size("FAILOVERS", ci=1, full=5)
 # After the new primary takes writes: brokers look for it at least once a second.
 RESUMED_SECONDS = 4.0
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Network]:
-    with Network.open() as machines:
-        yield machines
-
-
-@pytest.fixture(scope="module")
-def etcd(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"), size=3, network=network)
-    try:
-        asyncio.run(cluster.start())
-        yield cluster
-    finally:
-        cluster.kill()
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +111,7 @@ async def test_r5_r13_the_primary_is_isolated(
     record_property: Callable[[str, object], None],
 ):
     """G1, G3, G6: what the old primary takes meanwhile has no quorum and is not acknowledged; it comes back."""
-    if network.reason is not None:
-        pytest.skip(f"no network namespaces: {network.reason}")
+    needs_namespaces(network)
     waits: list[float] = []
 
     async def faults(workload: Workload) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from random import SystemRandom
 
 from dejaq.broker import metrics as told
@@ -175,6 +176,7 @@ class Central:
         self.cluster.steward.evacuate = self._evacuate_here
         self.doctor.serving_until = self.cluster.synchronization.serving_until
         self.doctor.why_cut_off = lambda: self.cluster.synchronization.failure
+        self.doctor.stray_ms_max = lambda: inf if self.cluster.alone else self.config.offset_ms_max
         self.doctor.on_cut_off = self.greeter.end_all
         self.doctor.on_jump = self.cluster.compare_soon
         self.doctor.on_storage_failed = self._storage_failed

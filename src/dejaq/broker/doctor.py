@@ -4,7 +4,7 @@
 |---|---|---|
 | storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
 | synchronization | everything; sessions are ended so that clients go to another broker | the membership is renewed |
-| drift | the same | the clock is near those of the other brokers again |
+| drift | the same, and a clock that has jumped until it is compared | the clock is near those of the other brokers again |
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |
@@ -67,11 +67,14 @@ class Doctor:
         self._degradations: dict[str, str] = {}
         self._jump_shown_until = 0.0
         self._was_blocked = False
+        self._trusted_gap_ms = self._drift.gap_ms()
         self._look = asyncio.Event()
         self.memory_bytes = 0
         # Set by central: until when the cluster lets this broker serve, by the monotonic clock, and why not longer.
         self.serving_until: Callable[[], float] = lambda: inf
         self.why_cut_off: Callable[[], str | None] = lambda: None
+        # Set by central: how far the clock may move before it must be compared with those of the others.
+        self.stray_ms_max: Callable[[], float] = lambda: inf
         # Set by central: what to do when nothing can be served but the storage works.
         self.on_cut_off: Callable[[DejaqError], None] = lambda error: None
         # Set by central: what to do when the storage fails, when it is back, and when readiness changes.
@@ -101,10 +104,27 @@ class Doctor:
         """How far the wall clock has moved against the monotonic one since the start."""
         return self._drift.drift_ms()
 
+    @property
+    def clock_gap_ms(self) -> float:
+        """Wall time less monotonic time, for `trust_clock`."""
+        return self._drift.gap_ms()
+
+    def trust_clock(self, gap_ms: float) -> None:
+        """The clock was right when its gap to the monotonic one was this."""
+        self._trusted_gap_ms = gap_ms
+
+    def check_clock(self) -> None:
+        """Raise CUT_OFF when nobody should go by this clock."""
+        if self._strayed or "drift" in self._degradations:
+            self.look()
+            raise self._cut_off_error()
+
     def admit(self, command: str) -> None:
         """Raise the error that `command` must be refused with in the present state."""
         if not self._member:
             raise self._cut_off_error()
+        if self._strayed:
+            self.check_clock()
         if not self._degradations:
             return
         if "storage" in self._degradations:
@@ -120,6 +140,13 @@ class Doctor:
         """Raise INDEFINITE when what was just done may no longer be answered for: the membership ran out meanwhile."""
         if not self._member:
             raise Indefinite("the broker was cut off from its cluster before the answer")
+        if self._strayed:
+            self.look()
+            raise Indefinite("the broker's clock jumped before the answer")
+
+    @property
+    def _strayed(self) -> bool:
+        return abs(self._drift.gap_ms() - self._trusted_gap_ms) > self.stray_ms_max()
 
     @property
     def _member(self) -> bool:
@@ -127,6 +154,8 @@ class Doctor:
 
     def _cut_off_error(self) -> DejaqError:
         why = self._degradations.get("synchronization") or self._degradations.get("drift") or self.why_cut_off()
+        if why is None and self._strayed:
+            why = "the clock has jumped and is being compared with those of the other brokers"
         return error_of(Code.CUT_OFF, details=why or "", throttled_ms=THROTTLED_MS)
 
     def _storage_error(self) -> Unavailable:
@@ -180,6 +209,8 @@ class Doctor:
         if abs(jump) > self._drift_ms_max:
             self._set("clock", f"the clock jumped by {jump:+.0f} ms")
             self._jump_shown_until = self._clock.monotonic() + JUMP_SHOWN_SECONDS
+            self.on_jump()
+        elif self._strayed:
             self.on_jump()
         elif "clock" in self._degradations and self._clock.monotonic() >= self._jump_shown_until:
             self._clear("clock")

@@ -22,10 +22,10 @@ from typing import Any, Self
 
 from dejaq.storage.postgres import schema
 from dejaq.storage.postgres.store import PostgresStorage
+from dejaq.testing.network import Machine
 from dejaq.testing.process import HOST, free_port
 
 _SETTINGS = {
-    "listen_addresses": HOST,
     "unix_socket_directories": "",
     "shared_buffers": "64MB",
     "max_connections": "100",
@@ -53,11 +53,16 @@ def programs() -> Path:
 class PostgresServer:
     """One server. `settings` are lines of postgresql.conf; a directory that is given is kept at the end."""
 
-    def __init__(self, path: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, *, settings: Mapping[str, str] | None = None, machine: Machine | None = None
+    ) -> None:
+        """On a `machine` it listens there, to everybody."""
         self._programs = programs()
+        self.host = machine.host if machine is not None else HOST
+        self._wrapper = machine.wrapper if machine is not None else []
         self._kept = path is not None
         self._path = path
-        self._settings = _SETTINGS | dict(settings or {})
+        self._settings = _SETTINGS | {"listen_addresses": self.host} | dict(settings or {})
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +86,7 @@ class PostgresServer:
     def dsn_of(self, user: str, *, password: str = "", database: str = "postgres") -> str:
         """Where it is, for a user."""
         secret = f":{password}" if password else ""
-        return f"postgres://{user}{secret}@{HOST}:{self.port}/{database}"
+        return f"postgres://{user}{secret}@{self.host}:{self.port}/{database}"
 
     def start(self) -> None:
         """Make the directory where it is not there, and run the server until it takes connections."""
@@ -92,7 +97,16 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self.path / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*as_user(), self._programs / "postgres", "-D", self.path, "-p", str(self.port), *options],
+                [
+                    *self._wrapper,
+                    *as_user(),
+                    self._programs / "postgres",
+                    "-D",
+                    self.path,
+                    "-p",
+                    str(self.port),
+                    *options,
+                ],
                 stdout=log,
                 stderr=log,
             )
@@ -104,7 +118,18 @@ class PostgresServer:
         if as_user():
             shutil.chown(path, "postgres", "postgres")
         self._run(
-            "pg_basebackup", "-h", HOST, "-p", str(self.port), "-U", "postgres", "-D", str(path), "-R", "-X", "stream"
+            "pg_basebackup",
+            "-h",
+            self.host,
+            "-p",
+            str(self.port),
+            "-U",
+            "postgres",
+            "-D",
+            str(path),
+            "-R",
+            "-X",
+            "stream",
         )
         follower = PostgresServer(path, settings=self._settings)
         follower._kept = False
@@ -115,7 +140,7 @@ class PostgresServer:
         for _ in range(600):
             if self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"the server ended: {self.log()[-2_000:]}")
-            ready = self._run("pg_isready", "-q", "-h", HOST, "-p", str(self.port), "-t", "1", check=False)
+            ready = self._run("pg_isready", "-q", "-h", self.host, "-p", str(self.port), "-t", "1", check=False)
             if ready == 0:
                 return
         raise RuntimeError("the server takes no connections")
@@ -161,6 +186,9 @@ class PostgresServer:
             shutil.chown(self.path, "postgres", "postgres")
         self.path.chmod(0o700)
         self._run("initdb", "-D", str(self.path), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C")
+        if self.host != HOST:
+            with (self.path / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all 0.0.0.0/0 trust\n")
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         command: Sequence[str | Path] = [*as_user(), self._programs / program, *arguments]

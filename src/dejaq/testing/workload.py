@@ -53,7 +53,7 @@ class Workload:
     def __init__(self, client: Client, topic: str, load: Load, *, seed: int) -> None:
         self._client = client
         self._topic = topic
-        self._load = load
+        self.load = load
         self._seed = seed
         self._background: set[asyncio.Task[None]] = set()
         self.ledger = Ledger()
@@ -64,11 +64,11 @@ class Workload:
 
     async def run(self) -> Verdict:
         """Produce and consume until everything is sent and nothing is left, then judge."""
-        await self._client.create_topic(self._topic, buckets=self._load.buckets)
-        consumers = [asyncio.create_task(self._consume(number)) for number in range(self._load.consumers)]
+        await self._client.create_topic(self._topic, buckets=self.load.buckets)
+        consumers = [asyncio.create_task(self._consume(number)) for number in range(self.load.consumers)]
         try:
             async with asyncio.TaskGroup() as producers:
-                for number in range(self._load.producers):
+                for number in range(self.load.producers):
                     producers.create_task(self._produce(number))
             await self._drain(consumers)
         finally:
@@ -91,7 +91,7 @@ class Workload:
                 return False
 
         try:
-            await eventually(empty, within=self._load.drain_seconds, poll=0.05)
+            await eventually(empty, within=self.load.drain_seconds, poll=0.05)
         except TimeoutError:
             return
 
@@ -99,16 +99,16 @@ class Workload:
 
     async def _produce(self, number: int) -> None:
         chance = random.Random(f"{self._seed} producer {number}")
-        share = range(number, self._load.messages, self._load.producers)
+        share = range(number, self.load.messages, self.load.producers)
         async with self._client.producer(self._topic, group=f"group-{number}") as producer:
             for names in _cut([f"message-{index}" for index in share], chance):
                 await self._send(producer, names, chance)
-                if self._load.pace_seconds:
-                    await asyncio.sleep(self._load.pace_seconds * len(names))
+                if self.load.pace_seconds:
+                    await asyncio.sleep(self.load.pace_seconds * len(names))
 
     async def _send(self, producer: Producer, names: list[str], chance: random.Random) -> None:
         now = _now_us() // 1_000
-        times = [now + round(chance.random() * self._load.ahead_seconds * 1_000) for _ in names]
+        times = [now + round(chance.random() * self.load.ahead_seconds * 1_000) for _ in names]
         sends = [self.ledger.sent(name, ts) for name, ts in zip(names, times, strict=True)]
         bodies = [name.encode() for name in names]
         ids = names if chance.random() < 0.5 else None
@@ -131,7 +131,7 @@ class Workload:
         chance = random.Random(f"{self._seed} consumer {number}")
         name = f"consumer-{number}"
         consumer = self._client.consumer(
-            self._topic, name=name, lease=self._load.lease_seconds, max_in_flight=200, auto_extend=False
+            self._topic, name=name, lease=self.load.lease_seconds, max_in_flight=200, auto_extend=False
         )
         async with consumer:
             async for lease in consumer:
@@ -151,7 +151,7 @@ class Workload:
         task.add_done_callback(self._background.discard)
 
     async def _handle(self, lease: Lease, delivery: Delivery, chance: float) -> None:
-        load = self._load
+        load = self.load
         if len(self.ledger.deliveries[delivery.name]) > MISBEHAVIOURS_MAX:
             chance = 1.0
         if chance < load.abandon_share:

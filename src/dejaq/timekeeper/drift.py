@@ -10,18 +10,19 @@ class DriftMeter:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._origin_ms = self._gap_ms()
+        self._origin_ms = self.gap_ms()
         self._last_ms = self._origin_ms
 
-    def _gap_ms(self) -> float:
+    def gap_ms(self) -> float:
+        """Wall time less monotonic time: it moves only when the wall clock is set."""
         return self._clock.now_us() / 1_000 - self._clock.monotonic() * 1_000
 
     def drift_ms(self) -> float:
         """How far the wall clock has moved against the monotonic one since the start; forward is positive."""
-        return self._gap_ms() - self._origin_ms
+        return self.gap_ms() - self._origin_ms
 
     def jump_ms(self) -> float:
         """How far it has moved since the last call."""
-        gap = self._gap_ms()
+        gap = self.gap_ms()
         jump, self._last_ms = gap - self._last_ms, gap
         return jump

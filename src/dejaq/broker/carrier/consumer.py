@@ -187,6 +187,7 @@ class Consumer:
                 dead_letter=self._dead_letter if self.topic.settings.max_attempts else None,
                 buried=self._buried,
                 ahead=self._ahead,
+                confirm=self._confirm,
             )
             self._pump = self._background.spawn(
                 self._run(self._leaser, self._before), name=f"pump {self.topic.name}/{self.name}"

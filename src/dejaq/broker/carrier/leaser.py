@@ -84,7 +84,10 @@ class Leaser:
         dead_letter: Callable[[], Awaitable[Topic]] | None = None,
         buried: Callable[[int, Topic], None] | None = None,
         ahead: Ahead | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
+        """`confirm` raises when nothing may be leased by the time that was just read."""
+        self._confirm = confirm
         self._storage = storage
         self._clock = clock
         self._metrics = metrics
@@ -275,6 +278,7 @@ class Leaser:
         return min(rows, limits.LEASE_ROWS_MAX), min(size, limits.BATCH_BYTES_MAX)
 
     async def _call(self, *, rows: int, size: int, now: int) -> None:
+        self._confirm()
         until = now + self._window_ms
         request = LeaseRequest(
             buckets=self._buckets,

@@ -292,6 +292,7 @@ class Session:
 
     def _on_hello(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         hello = frame.hello
+        self._parts.doctor.check_clock()
         if hello.protocol < PROTOCOL_MINIMUM:
             raise VersionUnsupported(
                 f"the client speaks protocol {hello.protocol}; this broker needs {PROTOCOL_MINIMUM} or later: "
@@ -315,6 +316,8 @@ class Session:
 
     def _on_ping(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         ping = frame.ping
+        # A client that learns the time from a clock that strays hands messages over too early.
+        self._parts.doctor.check_clock()
         self._parts.pinger.report(self.number, ping.latency_ms, ping.clock_offset_ms)
         answer.pong.client_us = ping.client_us
         answer.pong.broker_us = self._parts.clock.now_us()

@@ -276,7 +276,8 @@ class Cluster:
 
     async def _compare_clocks(self) -> None:
         others = {broker: member for broker, member in self.members.items() if broker != self.own}
-        await asyncio.gather(*(self._ping(broker) for broker in others))
+        gap_ms = self._doctor.clock_gap_ms
+        answered = await asyncio.gather(*(self._ping(broker) for broker in others))
         own_token = self._record.token if self._record is not None else 0
         tokens = {broker: member.token for broker, member in others.items()}
         deviation = self.offsets.deviation_ms(tokens, own_token=own_token)
@@ -287,7 +288,9 @@ class Cluster:
                 f"the clock is {abs(deviation):.0f} ms {way} those of the other brokers, more than "
                 f"{self._config.offset_ms_max} ms; set it right",
             )
-        else:
+        elif any(answered) or not others:
+            # What was measured before may be of another time than the clock shows now.
+            self._doctor.trust_clock(gap_ms)
             self._doctor.report("drift", None)
         self._doctor.look()
 
@@ -296,17 +299,19 @@ class Cluster:
         best = {broker: self.offsets.best(broker) for broker in self.members if broker != self.own}
         return {broker: sample.offset_ms for broker, sample in best.items() if sample is not None}
 
-    async def _ping(self, broker: str) -> None:
+    async def _ping(self, broker: str) -> bool:
+        """Measure how far another clock is; whether it answered."""
         sent_us, sent = self._clock.now_us(), self._clock.monotonic()
         try:
             request = overseer.PingRequest(client_us=sent_us)
             answer = await self.peers.call(broker, "Overseer.Ping", request, overseer.PingResponse, ASK_SECONDS)
         except DejaqError as error:
             log.debug("broker %s does not answer: %s", broker, error)
-            return
+            return False
         took_ms = (self._clock.monotonic() - sent) * 1_000
         offset_ms = (answer.broker_us - sent_us) / 1_000 - took_ms / 2
         self.offsets.add(broker, Sample(offset_ms=offset_ms, round_trip_ms=took_ms))
+        return True
 
     # Clients
 

@@ -1,0 +1,33 @@
+"""Fixtures: a network of machines with three etcd on it, for tests that cut the ways between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dejaq.testing.etcd import EtcdCluster
+from dejaq.testing.network import Network
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    with Network.open() as machines:
+        yield machines
+
+
+@pytest.fixture(scope="module")
+def etcd(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"), size=3, network=network)
+    try:
+        asyncio.run(cluster.start())
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def needs_namespaces(network: Network) -> None:
+    """Skip, saying why, where no way can be cut."""
+    if network.reason is not None:
+        pytest.skip(f"no network namespaces: {network.reason}")

@@ -1,0 +1,129 @@
+"""R5: one of three brokers is cut off from the clients, the storage or etcd, wholly, one way or by half.
+
+Every broker, etcd and the storage is a machine of its own, a network namespace in which packets are dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from dejaq.testing.brokers import BrokerCluster
+from dejaq.testing.etcd import EtcdCluster
+from dejaq.testing.network import Network
+from dejaq.testing.postgres import PostgresServer
+from dejaq.testing.waiting import eventually
+from dejaq.testing.workload import Workload
+from tests.chaos.loading import PACE_SECONDS, progressed, under_load
+from tests.chaos.machines import etcd, needs_namespaces, network
+from tests.chaos.sizes import FULL
+
+__all__ = ["etcd", "network"]
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("partitions"), pytest.mark.timeout(900 if FULL else 120)]
+
+SECONDS = (10, 30) if FULL else (3,)
+MEMBER_TTL_SECONDS = 5.0
+BACK_SECONDS = 60.0
+# What the two producers send at their pace, and for how long beyond the cut.
+MESSAGES_SECOND = 2 / PACE_SECONDS
+LOAD_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """To whom the way is cut, which packets are dropped, and whether the broker must say that it is cut off."""
+
+    to: str
+    inward: bool
+    outward: bool
+    cut_off: bool = False
+
+    def __str__(self) -> str:
+        which = {(True, True): "cut", (True, False): "deaf", (False, True): "dumb"}[self.inward, self.outward]
+        return f"{which} to {self.to}"
+
+
+WAYS = [
+    Way("clients", inward=False, outward=True),
+    Way("storage", inward=True, outward=False),
+    Way("etcd", inward=True, outward=False, cut_off=True),
+    Way("one etcd", inward=True, outward=True),
+]
+MORE = [
+    Way("clients", inward=True, outward=False),
+    Way("clients", inward=True, outward=True),
+    Way("storage", inward=False, outward=True),
+    Way("storage", inward=True, outward=True),
+    Way("etcd", inward=False, outward=True, cut_off=True),
+    Way("etcd", inward=True, outward=True, cut_off=True),
+    Way("brokers", inward=True, outward=True),
+    Way("brokers", inward=True, outward=False),
+]
+
+
+@pytest.fixture(scope="module")
+def postgres(network: Network) -> Iterator[PostgresServer]:
+    with PostgresServer(machine=network.machine("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+async def brokers(network: Network, postgres: PostgresServer, etcd: EtcdCluster) -> AsyncIterator[BrokerCluster]:
+    async with BrokerCluster(postgres.dsn, etcd.url, network=network) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("way", [*WAYS, *MORE] if FULL else WAYS, ids=str)
+async def test_r5_a_way_of_a_broker_is_cut(
+    way: Way,
+    seconds: float,
+    network: Network,
+    brokers: BrokerCluster,
+    postgres: PostgresServer,
+    etcd: EtcdCluster,
+    record_property: Callable[[str, object], None],
+):
+    """G3, G7: nothing is lost, early or held twice; it stops by its own clock where it must, and comes back."""
+    needs_namespaces(network)
+    machine = brokers.machines[0]
+    hosts = {
+        "clients": [network.host],
+        "storage": [postgres.host],
+        "etcd": [one.host for one in etcd.machines],
+        "one etcd": [etcd.machines[0].host],
+        "brokers": [one.host for one in brokers.machines[1:]],
+    }[way.to]
+
+    async def faults(workload: Workload) -> None:
+        await progressed(workload, 0.1)
+        began = time.monotonic()
+        machine.cut(hosts, inward=way.inward, outward=way.outward)
+        try:
+            if way.cut_off:
+                await eventually(lambda: says_cut_off(brokers), within=15, what="it says that it is cut off", poll=0.05)
+                took = time.monotonic() - began
+                record_property("figure", f"{way}: the broker stopped by its own clock after {took:.1f} s")
+                assert took < MEMBER_TTL_SECONDS + 1.0
+            await eventually(lambda: time.monotonic() > began + seconds, within=seconds + 1, poll=0.05)
+            # The others go on meanwhile.
+            deleted = workload.deleted
+            await eventually(lambda: workload.deleted > deleted, within=30, what="deliveries go on", poll=0.01)
+            if way.to == "one etcd":
+                info = await brokers.info(0)
+                assert info is not None
+                assert not info.brokers[0].degradations, "two of three are enough"
+        finally:
+            machine.mend()
+        await brokers.whole(within=BACK_SECONDS)
+
+    # A load that lasts longer than the cut, whose beginning it does not wait for.
+    await under_load(brokers, faults, messages=round(MESSAGES_SECOND * (seconds + LOAD_SECONDS)))
+
+
+async def says_cut_off(brokers: BrokerCluster) -> bool:
+    info = await brokers.info(0)
+    return info is not None and any("cut off" in why for why in info.brokers[0].degradations)
