@@ -4,7 +4,7 @@
 |---|---|---|
 | storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
 | synchronization | everything; sessions are ended so that clients go to another broker | the membership is renewed |
-| drift | the same, and a clock that has jumped until it is compared | the clock is near those of the other brokers again |
+| drift | the same; also while a clock that jumped is not yet compared | the clock is near the others' again |
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from dejaq.broker import Broker
@@ -196,3 +198,36 @@ async def test_a_draining_broker_lets_consumers_settle_and_refuses_the_rest() ->
             doctor.admit(command)
         assert caught.value.code is Code.DRAINING
     assert not doctor.ready
+
+
+async def test_a_clock_that_jumped_is_gone_by_only_when_it_was_compared(storage: FailingStorage) -> None:
+    """G2: nothing may be leased, answered or told of the time between the jump and the comparison."""
+    clock = JumpingClock()
+    doctor = Doctor(storage=storage, clock=clock, memory_bytes_max=0, drift_ms_max=1_000)
+    doctor.stray_ms_max = lambda: 100.0
+    clock.jump_us = 90_000
+    doctor.admit("create")
+    doctor.check_clock()
+    clock.jump_us = 110_000
+    for refused in (doctor.check_clock, lambda: doctor.admit("create")):
+        with pytest.raises(DejaqError) as caught:
+            refused()
+        assert caught.value.code is Code.CUT_OFF
+    with pytest.raises(Indefinite):
+        doctor.confirm()
+    doctor.trust_clock(doctor.clock_gap_ms)
+    doctor.admit("create")
+    doctor.confirm()
+    # Alone, there is nothing to compare it with.
+    doctor.stray_ms_max = lambda: inf
+    clock.jump_us = 3_600_000_000
+    doctor.admit("create")
+
+
+class JumpingClock(VirtualClock):
+    """A clock that is set by hand."""
+
+    jump_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.jump_us
