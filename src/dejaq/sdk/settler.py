@@ -44,6 +44,7 @@ class Settlement:
 DELETE = Settlement(carrier.DELETE)
 # What user code does when it is done with a message.
 _FINAL = (carrier.DELETE, carrier.RELEASE, carrier.REJECT)
+_LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 0.02, 0.5
 GIVE_BACK = Settlement(carrier.GIVE_BACK)
 
 
@@ -231,7 +232,7 @@ class Settler:
             answer = await self._connection.request(frame, self._connection.until())
         codes = answer.codes
         if answer.unsure and codes:
-            codes = await self._resolve(settlement, codes, ids_of)
+            codes = await self._resolve(grant, settlement, codes, ids_of)
         lost = [row for row, code in codes.items() if code is Code.LEASE_LOST]
         grant.lose(lost)
         if settlement.kind == carrier.EXTEND:
@@ -241,18 +242,37 @@ class Settler:
         self._settled(grant)
         return codes
 
-    async def _resolve(self, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf) -> dict[int, Code]:
+    async def _resolve(
+        self, grant: Grant, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf
+    ) -> dict[int, Code]:
         doubtful = [row for row, code in codes.items() if code is Code.LEASE_LOST]
         if settlement.kind not in _FINAL or not doubtful:
             return codes
-        try:
-            found = await self._lookup(ids_of(doubtful))
-        except DejaqError as error:
-            raise Indefinite("the session broke and the message could not be read", details=str(error)) from error
+        found = await self._look(grant, settlement, ids_of(doubtful))
         for row, message in zip(doubtful, found, strict=True):
             if settlement.done(message):
                 del codes[row]
         return codes
+
+    async def _look(self, grant: Grant, settlement: Settlement, ids: list[str]) -> Sequence[Message | None]:
+        """Read messages until it is settled what became of them.
+
+        While one stands as its lease left it, a first try that is still on its way to the store may yet be done there:
+        only the next lease of it rules that out.
+        """
+        until, pause = self._connection.until(), _LOOK_SECONDS_MIN
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                found = await self._lookup(ids)
+            except DejaqError as error:
+                raise Indefinite("the session broke and the message could not be read", details=str(error)) from error
+            if all(one is None or one.version != grant.id or settlement.done(one) for one in found):
+                return found
+            if loop.time() + pause > until:
+                raise Indefinite("the lease ended, and an earlier try may yet be done")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LOOK_SECONDS_MAX)
 
     def settled(self, grant: Grant, rows: Sequence[int]) -> None:
         """Rows were settled by a transaction."""

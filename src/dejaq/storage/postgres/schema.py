@@ -59,15 +59,21 @@ async def migrate(connection: asyncpg.Connection, address: Address) -> tuple[int
     if before > len(steps):
         raise newer(address, before, len(steps))
     await _begin(connection, schema)
-    for version, step in enumerate(steps, start=1):
+    numbered = list(enumerate(steps, start=1))
+    # A new schema is made at once, so that nobody who starts meanwhile takes it for that of an older release.
+    for portion in [numbered] if before == 0 else [[one] for one in numbered]:
         try:
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL search_path TO {schema}")
-                # Whoever takes the step first has the row; another waits here and then finds the step taken.
-                await connection.execute("INSERT INTO migration (version) VALUES ($1)", version)
-                await connection.execute(step)
+                for version, step in portion:
+                    # Whoever takes the step first has the row; another waits here and then finds the step taken.
+                    await connection.execute("INSERT INTO migration (version) VALUES ($1)", version)
+                    await connection.execute(step)
         except asyncpg.UniqueViolationError:
             continue
+    if before == 0 and await version_of(connection, address) < len(steps):
+        # Somebody of an older release was quicker.
+        await migrate(connection, address)
     return before, len(steps)
 
 
