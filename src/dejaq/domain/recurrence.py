@@ -97,6 +97,10 @@ class Calendar:
     repeated: RepeatedHour = RepeatedHour.ONCE
 
     def next_after(self, after_ms: int) -> int | None:
+        """The first match."""
+        return _next_match(self, after_ms)
+
+    def search(self, after_ms: int) -> int | None:
         """The first match; between two shifts local time runs evenly, so each stretch is searched by itself."""
         low, offset = after_ms, self.zone.offset_ms(after_ms)
         local = low + offset
@@ -175,6 +179,11 @@ def _parsed(expression: str) -> CronSim:
 
 
 # Many schedules share few expressions, and are looked at together.
+@lru_cache(maxsize=20_000)
+def _next_match(calendar: Calendar, after_ms: int) -> int | None:
+    return calendar.search(after_ms)
+
+
 @lru_cache(maxsize=20_000)
 def _next_local(expression: str, after: int) -> int | None:
     """The first local time behind another that matches, both in ms of a calendar without shifts."""

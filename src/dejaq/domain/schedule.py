@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC
 from enum import StrEnum
 from functools import lru_cache
@@ -23,7 +23,8 @@ from dejaq.domain.zone import zone_of
 from dejaq.errors import Code, DejaqError, error_of
 
 # How far ahead occurrences are prepared. Where the last one decides about the next, so late that it can be seen.
-LEAD_MS = 15_000
+# Half a second more than whole ones, so that the work does not fall together with deliveries, mostly on the second.
+LEAD_MS = 15_500
 LEAD_OVERLAP_MS = 500
 # An occurrence that is prepared so late counts as missed: nothing was up when it was due.
 MISSED_AFTER_MS = 10_000
@@ -124,8 +125,7 @@ class Schedule:
 
     def occurrence_id(self, at_ms: int) -> str:
         """The one id of an occurrence."""
-        text = zone_of("UTC").local(at_ms).strftime("%Y%m%dT%H%M%S")
-        return f"{self.name}:{text}" + (f".{at_ms % 1_000:03d}" if at_ms % 1_000 else "") + "Z"
+        return f"{self.name}:{_instant(at_ms)}"
 
     def due_ms(self, at_ms: int, message_id: str) -> int:
         """When the message of an occurrence is due: its time and the jitter that its id draws."""
@@ -137,17 +137,15 @@ class Schedule:
         """The template with its places filled in."""
         if "{" not in self.template:
             return self.template.encode()
+        values = {"name": self.name, "topic": topic, "count": str(count), "ms": str(at_ms)}
+        return _PLACE.sub(lambda match: values.get(match[1]) or self._time(match[1], at_ms), self.template).encode()
+
+    def _time(self, place: str, at_ms: int) -> str:
+        """The occurrence's time as one of the places of a template."""
         local = zone_of(self.zone).local(at_ms)
-        values = {
-            "name": self.name,
-            "topic": topic,
-            "count": str(count),
-            "time": local.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "local": local.isoformat(timespec="seconds"),
-            "date": local.date().isoformat(),
-            "ms": str(at_ms),
-        }
-        return _PLACE.sub(lambda match: values[match[1]], self.template).encode()
+        if place == "time":
+            return local.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return local.isoformat(timespec="seconds") if place == "local" else local.date().isoformat()
 
 
 _FIELDS = ("name", "topic", "count", "time", "local", "date", "ms")
@@ -231,15 +229,23 @@ def advance(
         prepared=tuple(
             [at for at in (*progress.prepared, *kept) if at + schedule.jitter_ms > now][-2 * PREPARED_MAX :]
         ),
-        history=progress.history,
+        history=(*progress.history, *entries)[-HISTORY_MAX:],
     )
-    return made, after.noted(*entries)
+    return made, after
 
 
 def prepared_ids(schedule: Schedule, progress: Progress, now: int) -> list[str]:
     """The ids of the occurrences that are prepared and not yet due."""
     ids = {at: schedule.occurrence_id(at) for at in progress.prepared}
     return [message_id for at, message_id in ids.items() if schedule.due_ms(at, message_id) > now]
+
+
+# Many schedules run at the same time.
+@lru_cache(maxsize=1_000)
+def _instant(at_ms: int) -> str:
+    """A time in UTC as ids say it."""
+    text = zone_of("UTC").local(at_ms).strftime("%Y%m%dT%H%M%S")
+    return text + (f".{at_ms % 1_000:03d}" if at_ms % 1_000 else "") + "Z"
 
 
 def _occurrence(schedule: Schedule, at_ms: int, count: int, topic: str) -> Occurrence:
@@ -278,13 +284,14 @@ def _recurrence(expression: str, zone: str, start_ms: int, skipped: SkippedHour,
 # Records
 
 _ENUMS = {"skipped_hour": SkippedHour, "repeated_hour": RepeatedHour, "missed": Missed, "overlap": Overlap}
-_DEFAULTS = asdict(Schedule(name="", expression=""))
+_DEFAULTS = [(one.name, getattr(Schedule(name="", expression=""), one.name)) for one in fields(Schedule)]
+_STEPS = [one.name for one in fields(Progress)]
 
 
 def encode(schedule: Schedule, progress: Progress) -> bytes:
     """A schedule and its progress as the body of its message; what has its default is left out."""
-    said = {key: value for key, value in asdict(schedule).items() if value != _DEFAULTS[key]}
-    done = {key: value for key, value in asdict(progress).items() if value or (key == "next_ms" and value is not None)}
+    said = {key: value for key, default in _DEFAULTS if (value := getattr(schedule, key)) != default}
+    done = {key: value for key in _STEPS if (value := getattr(progress, key)) or (key == "next_ms" and value == 0)}
     return json.dumps({"schedule": said, "progress": done}, separators=(",", ":")).encode()
 
 
@@ -297,7 +304,7 @@ def decode(body: bytes) -> tuple[Schedule, Progress]:
             if key in said:
                 said[key] = kind(said[key])
         done["prepared"] = tuple(done.get("prepared", ()))
-        done["history"] = tuple((int(at), str(outcome)) for at, outcome in done.get("history", ()))
+        done["history"] = tuple([(int(at), str(outcome)) for at, outcome in done.get("history", ())])
         return Schedule(**said), Progress(**done)
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise _invalid("the record of a schedule cannot be read") from cause

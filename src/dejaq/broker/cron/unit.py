@@ -41,11 +41,13 @@ log = logging.getLogger(__name__)
 
 # Owns the messages that schedules are.
 OWNER = "cron"
-PAGE = 2_000
+PAGE = 500
 # A transaction holds the loop up, and with it deliveries; one of this size takes some milliseconds.
-CHUNK = 50
+CHUNK = 100
 ROWS_MAX = 1_000
 LOOK_SECONDS = 1.0
+# How far ahead schedules are read into memory, so that a look does not read each of them from disk.
+READ_AHEAD_MS = 5_000
 # Refusals of single rows after which a look is given up and begun anew.
 REFUSALS_MAX = 50
 
@@ -113,14 +115,20 @@ class CronUnit:
         """Prepare what is due to be prepared; when the next look is needed."""
         parts = self._parts
         book = await parts.catalog.schedules_of(topic)
+        buckets = range(book.settings.buckets)
+        now = parts.clock.now_ms()
+        await parts.storage.load(book, buckets, now + READ_AHEAD_MS)
+        cursor: bytes | None = None
         while True:
-            now = parts.clock.now_ms()
-            page = await parts.storage.browse(book, Filter(end=now + 1), None, PAGE, now)
-            if not page.messages:
-                return await parts.storage.next_ts(book, range(book.settings.buckets), now) or NEVER_MS
+            page = await parts.storage.browse(book, Filter(end=now + 1), cursor, PAGE, now)
             for start in range(0, len(page.messages), CHUNK):
                 plans = await self._plans(topic, page.messages[start : start + CHUNK], now)
                 await self._commit(topic, book, plans)
+                # Deliveries that are due meanwhile go first.
+                await asyncio.sleep(0)
+            cursor = page.cursor
+            if cursor is None:
+                return await parts.storage.next_ts(book, buckets, now) or NEVER_MS
 
     async def _plans(self, topic: Topic, messages: list[Message], now: int) -> list[Plan]:
         read = [(message, *_decoded(message)) for message in messages]

@@ -20,7 +20,8 @@ KINDS = frozenset({TopicKind.TIMELINE, TopicKind.PRIORITY, TopicKind.CRON})
 
 # Names the hidden topic beside a cron topic; no client can make or reach such a name.
 SCHEDULES = "/schedules"
-_BOOK_BUCKETS = 4
+# Nobody leases from it, so there is nothing to share out; in one bucket what is changed together lies together.
+_BOOK_BUCKETS = 1
 
 
 class Catalog:

@@ -46,19 +46,28 @@ class Leaving:
             image.drop_from_lease(batch, lease, 1 << row, gone=True)
 
 
+Located = list[tuple[Run, int] | None]
+
+
 def decide(
-    image: Image, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    image: Image,
+    owner: str,
+    ids: Sequence[str],
+    now: int,
+    versions: Sequence[int | None] | None = None,
+    *,
+    located: Located | None = None,
 ) -> Outcomes:
-    """Whether each message may be changed or cancelled; nothing is done yet."""
+    """Whether each message may be changed or cancelled; nothing is done yet. `located` is where they are, if known."""
     outcomes = Outcomes(len(ids))
-    for item, at in enumerate(image.locate(ids)):
+    for item, at in enumerate(image.locate(ids) if located is None else located):
         code, _ = _decide(image, at, owner, now, versions[item] if versions is not None else None)
         if code is not Code.OK:
             outcomes.codes[item] = code
     return outcomes
 
 
-def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outcomes:
+def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch, *, located: Located | None = None) -> Outcomes:
     """Move each message that may be changed into a new run, with its new values."""
     if image.outbox is not None:
         image.lapse(now, batch)
@@ -66,7 +75,7 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch) -> Outc
     apart: dict[int, bytes] = {}
     moving: dict[tuple[bytes, int], tuple[Run, Row]] = {}
     leaving = Leaving()
-    for item, at in enumerate(image.locate(edits.ids)):
+    for item, at in enumerate(image.locate(edits.ids) if located is None else located):
         version = edits.versions[item] if edits.versions is not None else None
         if at is not None and (at[0].key, at[1]) in moving:
             # Changed earlier in this batch: its new version is known to nobody yet.
@@ -135,13 +144,15 @@ def _apply(image: Image, edits: Edits, item: int, row: Row, apart: dict[int, byt
             apart[row.apart] = body
 
 
-def cancel(image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch) -> Outcomes:
+def cancel(
+    image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch, *, located: Located | None = None
+) -> Outcomes:
     """Remove each message that may be cancelled."""
     if image.outbox is not None:
         image.lapse(now, batch)
     outcomes = Outcomes(len(ids))
     leaving = Leaving()
-    for item, at in enumerate(image.locate(ids)):
+    for item, at in enumerate(image.locate(ids) if located is None else located):
         # An id that stands twice in the batch is gone the second time.
         standing = at if at is not None and not leaving.has(*at) else None
         code, holding = _decide(image, standing, owner, now, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 
@@ -244,17 +245,34 @@ def _unpack_priority(cursor: bytes | None) -> tuple[int, int, str]:
 def _free_rows(
     image: Image, low: int, high: int, owner: int | None, after: tuple[int, str]
 ) -> Iterator[tuple[int, str, bytes, int, Run]]:
-    """Rows in no lease, slice by slice, each slice in order."""
+    """Rows in no lease, slice by slice, each slice in order; of a run no more rows are looked at than are taken."""
     for first, behind, _ in image.cells.between(low, high):
         for begin in range(max(first, low // keys.SLICE_MS * keys.SLICE_MS), min(behind, high), keys.SLICE_MS):
             bottom, top = max(begin, low), min(begin + keys.SLICE_MS, high)
-            rows = [
-                (run.record.ts[row], run.id_at(row), run.key, row, run)
+            runs = (
+                _in_order(run, rows, after)
                 for run in image.runs_between(bottom, top, owner)
-                for row in masks.rows(run.free & run.rows_between(bottom, top))
-            ]
-            rows.sort(key=lambda entry: entry[:2])
-            yield from (entry for entry in rows if (entry[0], entry[1]) > after)
+                if (rows := run.free & run.rows_between(bottom, top))
+            )
+            yield from heapq.merge(*runs)
+
+
+def _in_order(run: Run, rows: int, after: tuple[int, str]) -> Iterator[tuple[int, str, bytes, int, Run]]:
+    """Rows of one run behind a place in the order of (ts, id)."""
+    ts, key = run.record.ts, run.key
+    if run.generated:
+        # Their order is that of their counters.
+        for start, end in masks.ranges(rows):
+            first = start
+            if ts[start] <= after[0]:
+                first += bisect_right(range(start, end), after, key=lambda row: (ts[row], run.id_at(row)))
+            yield from ((ts[row], run.id_at(row), key, row, run) for row in range(first, end))
+        return
+    ids = run.record.ids
+    for at, alike in groupby(masks.rows(rows), key=ts.__getitem__):
+        named = [(ids[row], row) for row in alike if (at, ids[row]) > after]
+        named.sort()
+        yield from ((at, message_id, key, row, run) for message_id, row in named)
 
 
 def cursor_behind(last: Message, *, by_priority: bool) -> bytes:
