@@ -2,14 +2,15 @@
 
 What is due when it is written goes to the *ready* part of its bucket, whose keys are in the order of priority. What is
 ahead of its time lies by time, as on a timeline, and is offered beside the ready part when its time comes; its record
-stays where it is. Every run has one priority, so the head of a run tells where all of it belongs.
+stays where it is. A run has one priority; or, in the ready part, a few rows of several priorities that are near each
+other, in their order and all due at one time, so that a batch over thousands of priorities makes dozens of runs.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
@@ -30,6 +31,9 @@ _STEP_RUNS_MIN = 32
 _KEPT_RUNS = 16_384
 _KEPT_RUNS_MIN = 128
 _LOAD_STEPS = 8
+# A run of several priorities takes no further one when it has so many rows, or would span so many priorities.
+_MIXED_ROWS = 64
+_MIXED_SPAN = 1_024
 # How many runs of a priority are looked at for its oldest message.
 _OLDEST_RUNS = 8
 
@@ -122,8 +126,10 @@ class PriorityImage(Image):
                 self._let_go(ready.retreat(excess))
 
     def head(self, bucket: int, now: int) -> Key | None:
-        """(priority, ts) of the next row that is due in a bucket, brought into memory with all of its priority."""
-        self._ripen(bucket, now)
+        """(priority, ts) of the next row that is due in a bucket, brought into memory with all of its priority.
+
+        What comes due in the part that is kept by time is found by `ripen`.
+        """
         ready = self.ready(bucket)
         steps = 0
         while True:
@@ -138,7 +144,7 @@ class PriorityImage(Image):
                 return head
             steps += 1
 
-    def _ripen(self, bucket: int, now: int) -> None:
+    def ripen(self, bucket: int, now: int) -> None:
         """Offer what has come due of the part that is kept by time."""
         window = self.window(bucket)
         while load_step(window, self._read_runs, now):
@@ -166,7 +172,8 @@ class PriorityImage(Image):
         return min(times, default=None)
 
     def ready_runs(self, buckets: Sequence[int], first: int = limits.PRIORITY_MIN) -> Iterator[Run]:
-        """Every ready run of the buckets, of this priority and above, bucket by bucket in order."""
+        """Every ready run of the buckets that may have this priority or above, bucket by bucket in order."""
+        first = max(first - _MIXED_SPAN + 1, limits.PRIORITY_MIN)
         for bucket in buckets:
             start = keys.slice_start(self.topic.number, bucket, keys.ready_slice(first))
             for key in self.database.scan_keys(start, keys.ready_end(self.topic.number, bucket)):
@@ -180,54 +187,112 @@ def _is_ready(run: Run) -> bool:
 def take(image: PriorityImage, request: LeaseRequest, now: int, batch: Batch) -> tuple[list[Part], list[Lease]]:
     """Take due rows, lowest priority first across the buckets; and the lost leases that gave some."""
     image.lapse(now, batch)
-    heads = [(head, bucket) for bucket in request.buckets if (head := image.head(bucket, now)) is not None]
+    heads: list[tuple[Key, int]] = []
+    for bucket in request.buckets:
+        image.ripen(bucket, now)
+        head = image.head(bucket, now)
+        if head is not None:
+            heads.append((head, bucket))
     heapq.heapify(heads)
     parts: list[Part] = []
     lost: dict[int, Lease] = {}
+    # Rows that leave one by one, by run, so that those of one run make one part.
+    picked: dict[Run, int] = {}
     allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
     while heads and not allowance.spent:
-        _, bucket = heapq.heappop(heads)
-        source, taken = image.ready(bucket).take(heads[0][0] if heads else None, now, allowance)
-        if not taken:
-            break
-        parts += taken
-        if isinstance(source, Lost):
-            lost[source.lease.id] = source.lease
+        bucket = heads[0][1]
+        ready = image.ready(bucket)
+        run = ready.first_mixed()
+        if run is not None:
+            rows = _pick(run, allowance)
+            if not rows:
+                break
+            picked[run] = picked.get(run, 0) | rows
+            ready.advance()
+        else:
+            source, taken = ready.take(min(heads[1:3])[0] if len(heads) > 1 else None, now, allowance)
+            if not taken:
+                break
+            parts += taken
+            if isinstance(source, Lost):
+                lost[source.lease.id] = source.lease
         head = image.head(bucket, now)
-        if head is not None:
-            heapq.heappush(heads, (head, bucket))
+        if head is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (head, bucket))
+    parts += (_part(run, start, end) for run, rows in picked.items() for start, end in masks.ranges(rows))
     return parts, list(lost.values())
+
+
+def _pick(run: Run, allowance: Allowance) -> int:
+    """Take the first free row of a run, and those behind it of the same priority; 0 when it does not fit."""
+    priorities, free = run.record.priorities, run.free
+    start = masks.lowest(free)
+    stop = start + 1
+    while free >> stop & 1 and priorities[stop] == priorities[start]:
+        stop += 1
+    end = allowance.take(run, start, stop)
+    rows = masks.span(start, end) if end > start else 0
+    run.free &= ~rows
+    return rows
+
+
+def _part(run: Run, start: int, end: int) -> Part:
+    attempts = [n + 1 for n in run.record.attempts[start:end]] or None
+    return Part(run, start, end - start, 0, attempts=attempts, firsts=list(run.record.firsts[start:end]) or None)
 
 
 def cuts(
     image: PriorityImage, incoming: CreateBatch, entries: Sequence[bytes], stretches: list[RowRange]
 ) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
-    """(bucket, slice) and the rows of each run: generated ids as they follow each other, listed ones by age."""
+    """(bucket, slice) and the rows of each run: generated ids as they follow each other, listed ones in their order."""
     ts = incoming.ts
     priorities = incoming.priorities or [0] * len(ts)
-    rows = (row for start, end in stretches for row in range(start, end))
     if incoming.ids is None:
-        # A gap in the counters ends a run as another place does.
-        places = groupby(rows, key=lambda row: (image.slice_for(ts[row], priorities[row]), priorities[row]))
-        for (time_slice, _), alike in places:
-            for stretch in _consecutive(list(alike)):
-                yield (incoming.bucket, time_slice), stretch
+        for start, end in stretches:
+            # Where the counters go on.
+            for time_slice, rows in _cut(image, ts, priorities, range(start, end)):
+                yield (incoming.bucket, time_slice), range(rows[0], rows[-1] + 1)
         return
-    by_place: dict[tuple[bytes, int, int], list[int]] = {}
+    by_bucket: dict[bytes, list[int]] = {}
+    for start, end in stretches:
+        for row in range(start, end):
+            by_bucket.setdefault(entries[row][keys.BUCKET_BYTES], []).append(row)
+    for bucket, chosen in by_bucket.items():
+        chosen.sort(key=lambda row: (ts[row] > image.now, priorities[row], ts[row]))
+        for time_slice, rows in _cut(image, ts, priorities, chosen):
+            yield (int.from_bytes(bucket, "big"), time_slice), rows
+
+
+def _cut(
+    image: PriorityImage, ts: Sequence[int], priorities: Sequence[int], rows: Sequence[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Rows that follow each other as runs, each with its slice: of one priority, or of several that are due at once."""
+    run: list[int] = []
+    place = priority = at = first = 0
+    mixed = alike = False
     for row in rows:
-        place = (entries[row][keys.BUCKET_BYTES], image.slice_for(ts[row], priorities[row]), priorities[row])
-        by_place.setdefault(place, []).append(row)
-    for (bucket, time_slice, _), chosen in by_place.items():
-        chosen.sort(key=ts.__getitem__)
-        yield (int.from_bytes(bucket, "big"), time_slice), chosen
-
-
-def _consecutive(rows: list[int]) -> Iterator[range]:
-    start = 0
-    for place in range(1, len(rows) + 1):
-        if place == len(rows) or rows[place] != rows[place - 1] + 1:
-            yield range(rows[start], rows[place - 1] + 1)
-            start = place
+        following = image.slice_for(ts[row], priorities[row])
+        if run and following == place and priorities[row] == priority and (not mixed or ts[row] == at):
+            alike = alike and ts[row] == at
+        elif (
+            run
+            and alike
+            and ts[row] == at
+            and following >= keys.READY_SLICE
+            and priority < priorities[row] < first + _MIXED_SPAN
+            and len(run) < _MIXED_ROWS
+        ):
+            mixed, place, priority = True, following, priorities[row]
+        else:
+            if run:
+                yield image.slice_for(ts[run[0]], first), run
+            run, mixed, alike = [], False, True
+            place, priority, at, first = following, priorities[row], ts[row], priorities[row]
+        run.append(row)
+    if run:
+        yield image.slice_for(ts[run[0]], first), run
 
 
 def oldest(image: Image, bucket: int, now: int, count: int) -> Iterator[tuple[int, int]]:
@@ -236,9 +301,7 @@ def oldest(image: Image, bucket: int, now: int, count: int) -> Iterator[tuple[in
         return
     yield from (key for key in image.ready(bucket).kept_by_time() if key[1] <= now)
     for time_slice in {*_slices(image, bucket, count), *_slices_from_the_end(image, bucket, count)}:
-        ts = _oldest_in(image, bucket, time_slice)
-        if ts is not None:
-            yield time_slice - keys.READY_SLICE + limits.PRIORITY_MIN, ts
+        yield from _oldest_in(image, bucket, time_slice)
 
 
 def _slices(image: PriorityImage, bucket: int, count: int) -> Iterator[int]:
@@ -261,12 +324,14 @@ def _slices_from_the_end(image: PriorityImage, bucket: int, count: int) -> Itera
         count -= 1
 
 
-def _oldest_in(image: PriorityImage, bucket: int, time_slice: int) -> int | None:
-    """When the first free row of a priority was due; runs are in the order in which they were written."""
+def _oldest_in(image: PriorityImage, bucket: int, time_slice: int) -> Iterator[tuple[int, int]]:
+    """When the first free row of each priority was due; runs are in the order in which they were written."""
     topic = image.topic.number
     start, end = (keys.slice_start(topic, bucket, one) for one in (time_slice, time_slice + 1))
     for key in islice(image.database.scan_keys(start, end), _OLDEST_RUNS):
         run = image.run_at(keys.place(key))
-        if run.free:
-            return int(run.record.ts[masks.lowest(run.free)])
-    return None
+        if run.mixed:
+            yield from ((run.sort_key(row)[1], run.record.ts[row]) for row in masks.rows(run.free))
+        elif run.free:
+            yield run.sort_key(0)[1], run.record.ts[masks.lowest(run.free)]
+            return

@@ -216,16 +216,20 @@ def _ready_rows(
     image: PriorityImage, bucket: int, low: int, high: int, owner: int | None, after: tuple[int, int, str]
 ) -> Iterator[tuple[int, int, str, bytes, int, Run]]:
     """The rows of a bucket that are in the order of priority, each priority sorted by (ts, id)."""
-    runs = image.ready_runs((bucket,), max(after[0], limits.PRIORITY_MIN))
-    for _, alike in groupby(runs, key=lambda run: run.slice):
-        rows = [
-            (run.sort_key(row)[1], run.record.ts[row], run.id_at(row), run.key, row, run)
-            for run in alike
-            if owner is None or run.owner == owner
-            for row in masks.rows(run.free & run.rows_between(low, high))
-        ]
-        rows.sort(key=lambda entry: entry[:5])
-        yield from (entry for entry in rows if entry[:3] > after)
+    waiting: list[tuple[int, int, str, bytes, int, Run]] = []
+    for run in image.ready_runs((bucket,), max(after[0], limits.PRIORITY_MIN)):
+        if owner is not None and run.owner != owner:
+            continue
+        # No run that follows has a priority below this one's first.
+        first = run.sort_key(0)[1]
+        while waiting and waiting[0][0] < first:
+            yield heapq.heappop(waiting)
+        for row in masks.rows(run.free & run.rows_between(low, high)):
+            entry = (run.sort_key(row)[1], run.record.ts[row], run.id_at(row), run.key, row, run)
+            if entry[:3] > after:
+                heapq.heappush(waiting, entry)
+    while waiting:
+        yield heapq.heappop(waiting)
 
 
 def _pack_priority(last: Message) -> bytes:

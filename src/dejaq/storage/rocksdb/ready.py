@@ -1,7 +1,8 @@
 """What is due in one bucket of a topic by priority: the most urgent part of it in memory, the rest on disk in order.
 
-Runs of such a topic have one priority each, and what was due when it was written lies on disk in the order of priority.
-Everything before `cursor`, in the order of run keys, is in memory; nothing behind it is.
+What was due when it was written lies on disk in the order of priority: a run by the first of its priorities. Everything
+before `cursor`, in the order of run keys, is in memory; nothing behind it is. So what is in memory up to a priority is
+all of it, since a run has no priority below its key's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import count
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.run import Key, Run
-from dejaq.storage.rocksdb.window import Allowance, Free, Source
+from dejaq.storage.rocksdb.window import Allowance, Free, Lost, Source
 
 
 class ReadyWindow:
@@ -29,8 +30,8 @@ class ReadyWindow:
         self._heap: list[tuple[Key, int, Source]] = []
         self._order = count()
         self._unread: bool | None = None
-        self.cursor = keys.ready_start(topic, bucket)
         self._end = keys.ready_end(topic, bucket)
+        self._move_cursor(keys.ready_start(topic, bucket))
 
     def offer(self, source: Source) -> None:
         """Have the source's next row considered."""
@@ -54,9 +55,26 @@ class ReadyWindow:
         """Take the first source out; there must be one."""
         return heapq.heappop(self._heap)[2]
 
+    def first_mixed(self) -> Run | None:
+        """The run of the first source if it is of several priorities; `head` must have been asked before."""
+        source = self._heap[0][2]
+        return source.run if isinstance(source, Free) and source.run.mixed else None
+
+    def advance(self) -> None:
+        """Have the next row of the first source considered, after its head was taken."""
+        source = self._heap[0][2]
+        head = source.head()
+        if head is None:
+            heapq.heappop(self._heap)
+        else:
+            heapq.heapreplace(self._heap, (head[::-1], next(self._order), source))
+
     def take(self, other: Key | None, until: int, allowance: Allowance) -> tuple[Source, list[Part]]:
         """Due rows of the first source, as far as no other bucket (`other`) and no other source is before them."""
-        (priority, _), _, source = heapq.heappop(self._heap)
+        (priority, at), _, source = heapq.heappop(self._heap)
+        if isinstance(source, Lost):
+            # They have one time and, it may be, several priorities.
+            until = at
         own = self.head()
         following = min((key for key in (other, own) if key is not None), default=None)
         if following is not None and following[0] == priority:
@@ -67,7 +85,7 @@ class ReadyWindow:
 
     def reaches(self, priority: int) -> bool:
         """Whether everything up to this priority is in memory."""
-        return self.cursor >= keys.slice_start(self._topic, self._bucket, keys.ready_slice(priority) + 1)
+        return keys.ready_slice(priority) < self._reach
 
     def load_step(self, read: Callable[[bytes, bytes], tuple[list[Run], bool]]) -> bool:
         """Bring the next runs into memory; False when there was nothing left to bring."""
@@ -121,6 +139,7 @@ class ReadyWindow:
 
     def _move_cursor(self, key: bytes) -> None:
         self.cursor = key
+        self._reach = keys.slice_of(key)
         self._unread = None
 
 

@@ -68,6 +68,12 @@ class Run:
         priorities = self.record.priorities
         return self.record.ts[row], priorities[row] if priorities else 0
 
+    @property
+    def mixed(self) -> bool:
+        """Whether its rows are of several priorities."""
+        priorities = self.record.priorities
+        return len(priorities) > 1 and priorities[0] != priorities[-1]
+
     def attempts_at(self, row: int) -> int:
         """How many leases the row had before it came into this run."""
         return self.record.attempts[row] if self.record.attempts else 0
