@@ -77,6 +77,9 @@ class PriorityImage(Image):
             super()._count(run, rows, sign)
             return
         ts = run.record.ts
+        if ts[0] == ts[-1]:
+            self.ready_cells.add(ts[0] // keys.SLICE_MS, sign * rows.bit_count())
+            return
         for start, end in masks.ranges(rows):
             for at in ts[start:end]:
                 self.ready_cells.add(at // keys.SLICE_MS, sign)
@@ -200,42 +203,26 @@ def take(image: PriorityImage, request: LeaseRequest, now: int, batch: Batch) ->
     picked: dict[Run, int] = {}
     allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
     while heads and not allowance.spent:
-        bucket = heads[0][1]
-        ready = image.ready(bucket)
-        run = ready.first_mixed()
-        if run is not None:
-            rows = _pick(run, allowance)
-            if not rows:
-                break
-            picked[run] = picked.get(run, 0) | rows
-            ready.advance()
-        else:
-            source, taken = ready.take(min(heads[1:3])[0] if len(heads) > 1 else None, now, allowance)
+        before, bucket = heads[0]
+        ready, rows = image.ready(bucket), allowance.rows
+        other = min(heads[1:3])[0] if len(heads) > 1 else None
+        if not ready.sweep(other, allowance, picked):
+            source, taken = ready.take(other, now, allowance)
             if not taken:
                 break
             parts += taken
             if isinstance(source, Lost):
                 lost[source.lease.id] = source.lease
         head = image.head(bucket, now)
+        if head == before and allowance.rows == rows:
+            # It does not fit.
+            break
         if head is None:
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (head, bucket))
     parts += (_part(run, start, end) for run, rows in picked.items() for start, end in masks.ranges(rows))
     return parts, list(lost.values())
-
-
-def _pick(run: Run, allowance: Allowance) -> int:
-    """Take the first free row of a run, and those behind it of the same priority; 0 when it does not fit."""
-    priorities, free = run.record.priorities, run.free
-    start = masks.lowest(free)
-    stop = start + 1
-    while free >> stop & 1 and priorities[stop] == priorities[start]:
-        stop += 1
-    end = allowance.take(run, start, stop)
-    rows = masks.span(start, end) if end > start else 0
-    run.free &= ~rows
-    return rows
 
 
 def _part(run: Run, start: int, end: int) -> Part:

@@ -55,19 +55,43 @@ class ReadyWindow:
         """Take the first source out; there must be one."""
         return heapq.heappop(self._heap)[2]
 
-    def first_mixed(self) -> Run | None:
-        """The run of the first source if it is of several priorities; `head` must have been asked before."""
-        source = self._heap[0][2]
-        return source.run if isinstance(source, Free) and source.run.mixed else None
+    def sweep(self, other: Key | None, allowance: Allowance, picked: dict[Run, int]) -> bool:
+        """Take rows of runs of several priorities, one by one, while nothing else comes before them.
 
-    def advance(self) -> None:
-        """Have the next row of the first source considered, after its head was taken."""
-        source = self._heap[0][2]
-        head = source.head()
-        if head is None:
-            heapq.heappop(self._heap)
-        else:
-            heapq.heapreplace(self._heap, (head[::-1], next(self._order), source))
+        False when the first source, which `head` has found, is of another kind. Ends where another bucket (`other`) or
+        such a source is next, or where more has to be read. Rows of such a run are due at one time, which has come.
+        """
+        heap, kept, order = self._heap, self._kept, self._order
+        if not isinstance(heap[0][2], Free) or not heap[0][2].run.mixed:
+            return False
+        swept = False
+        while heap and not allowance.spent:
+            key, _, source = heap[0]
+            priority = key[0]
+            if (other is not None and key > other) or not isinstance(source, Free) or not source.run.mixed:
+                break
+            run = source.run
+            free = run.free
+            if not free or not kept(run):
+                heapq.heappop(heap)
+                continue
+            row = (free & -free).bit_length() - 1
+            priorities = run.record.priorities
+            if priorities[row] != priority:
+                heapq.heapreplace(heap, ((priorities[row], key[1]), next(order), source))
+                continue
+            if (swept and not self.reaches(priority)) or allowance.take(run, row, row + 1) == row:
+                break
+            free &= free - 1
+            run.free = free
+            picked[run] = picked.get(run, 0) | 1 << row
+            swept = True
+            if free:
+                following = priorities[(free & -free).bit_length() - 1]
+                heapq.heapreplace(heap, ((following, key[1]), next(order), source))
+            else:
+                heapq.heappop(heap)
+        return True
 
     def take(self, other: Key | None, until: int, allowance: Allowance) -> tuple[Source, list[Part]]:
         """Due rows of the first source, as far as no other bucket (`other`) and no other source is before them."""

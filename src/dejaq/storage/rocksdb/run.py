@@ -23,8 +23,10 @@ class Run:
         "in_window",
         "key",
         "live",
+        "mixed",
         "number",
         "owner",
+        "prefix",
         "record",
         "size",
         "slice",
@@ -41,6 +43,10 @@ class Run:
         self.in_window = False
         # Whether ids are counters and not listed.
         self.generated = bool(record.session)
+        # Whether its rows begin and end with different priorities.
+        priorities = record.priorities
+        self.mixed = bool(priorities) and priorities[0] != priorities[-1]
+        self.prefix = ""
 
     @classmethod
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0) -> Run:
@@ -67,12 +73,6 @@ class Run:
         """(ts, priority) of one row."""
         priorities = self.record.priorities
         return self.record.ts[row], priorities[row] if priorities else 0
-
-    @property
-    def mixed(self) -> bool:
-        """Whether its rows are of several priorities."""
-        priorities = self.record.priorities
-        return len(priorities) > 1 and priorities[0] != priorities[-1]
 
     def attempts_at(self, row: int) -> int:
         """How many leases the row had before it came into this run."""
@@ -103,4 +103,7 @@ class Run:
         return masks.span(low, high) if high > low else 0
 
     def _prefix(self) -> str:
-        return ProducerSession.unpack(self.record.session).prefix(self.bucket)
+        """How its generated ids begin; kept, since runs that leave row by row are asked again and again."""
+        if not self.prefix:
+            self.prefix = ProducerSession.unpack(self.record.session).prefix(self.bucket)
+        return self.prefix

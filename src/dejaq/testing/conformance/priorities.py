@@ -253,3 +253,27 @@ async def many_priorities_stay_in_order(scene: Scene) -> None:
             between = await scene.lease(rows_max=1)
             assert between.ids() == ["between"]
     assert seen == expected
+
+
+async def a_batch_of_many_priorities_stays_in_order(scene: Scene) -> None:
+    """Rows that came together leave, are lost, given back, released, deleted and browsed each by its own priority."""
+    await _prioritised(scene)
+    await scene.create(scene.batch(None, delays=[0] * 6, priorities=[1, 3, 5, 7, 9, 2_000], bucket=1))
+    await scene.create(scene.batch(None, delays=[0] * 5, priorities=[2, 4, 6, 8, 2_001], bucket=2))
+    await scene.create(scene.batch(["a", "b", "c"], delays=[0] * 3, priorities=[10, 11, 12]))
+    assert [message.priority for message in await scene.browse(limit=4)] == [*range(1, 13), 2_000, 2_001]
+    lost = await scene.lease(rows_max=4, lease_ms=1_000)
+    assert priorities_of(lost) == [1, 2, 3, 4]
+    given_back = await scene.lease(rows_max=3)
+    assert priorities_of(given_back) == [5, 6, 7]
+    assert await scene.recall(given_back) == [Code.OK] * 3
+    released = await scene.lease(rows_max=2)
+    assert priorities_of(released) == [5, 6]
+    await scene.release(released, delay=500)
+    scene.advance(1_000)
+    seen: list[int] = []
+    while (lease := await scene.try_lease(rows_max=1)) is not None:
+        seen += priorities_of(lease)
+        await scene.delete(lease)
+    assert seen == [*range(1, 13), 2_000, 2_001]
+    assert await scene.count() == 0
