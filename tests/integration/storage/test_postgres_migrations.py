@@ -65,6 +65,8 @@ async def test_what_an_older_release_left_is_served(older: Address) -> None:
     await storage.open(NOW)
     counts = {status: await storage.count(TOPIC, Filter(status=status), NOW) for status in Status}
     assert counts == {Status.AVAILABLE: 1, Status.WAITING: 1, Status.PROCESSING: 3}
+    owned = {owner: await storage.count(TOPIC, Filter(owner=owner), NOW) for owner in ("billing", "news", "none")}
+    assert owned == {"billing": 4, "news": 1, "none": 0}
     (held,) = await storage.leases_of(TOPIC, "w", NOW)
     assert (held.lease_id, held.rows, held.ids()) == (40, [0, 2, 3], ["held", *GENERATED])
     (holder,) = await storage.holders(TOPIC, [GENERATED[1]], NOW)

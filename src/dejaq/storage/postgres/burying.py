@@ -106,9 +106,9 @@ async def _move(change: Change, target: Topic, moves: Sequence[_Move]) -> None:
     if len(gone) != len(moves) or len(entered) != len(moves):
         raise Overtaken("another took an id in the dead-letter topic meanwhile")
     for one in found:
-        change.left([one["ts"]], held=bool(one["consumer"]))
+        change.left([one["ts"]], one["owner"], held=bool(one["consumer"]))
     there = change.on(target)
-    there.arrived([change.now] * len(moves), held=False)
+    there.arrived([change.now] * len(moves), [one["owner"] for one in found], held=False)
     if there.outbox is not None:
         for owner in dict.fromkeys(one["owner"] for one in found):
             own = [move for move in moves if move.found["owner"] == owner]

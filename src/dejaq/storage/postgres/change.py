@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import floordiv
@@ -34,12 +34,21 @@ def minutes_of(times: Iterable[int]) -> Counter[int]:
     return Counter(map(floordiv, times, repeat(MINUTE_MS)))
 
 
+def _counted(times: Sequence[int], owners: str | Sequence[str]) -> Iterable[tuple[tuple[int, str], int]]:
+    """How many of the times lie in which minute for which owner."""
+    if not isinstance(owners, str):
+        if not owners or owners.count(owners[0]) < len(owners):
+            return Counter(zip(map(floordiv, times, repeat(MINUTE_MS)), owners, strict=True)).items()
+        owners = owners[0]
+    return [((minute, owners), rows) for minute, rows in minutes_of(times).items()]
+
+
 @dataclass(slots=True)
 class Gathered:
     """What the parts of a change have to say, to be written at its end."""
 
     outbox: Outbox | None
-    counts: Counter[tuple[int, int, bool]] = field(default_factory=Counter)
+    counts: Counter[tuple[int, int, bool, str]] = field(default_factory=Counter)
     # A lease that was given: topic, id, end, consumer, keys.
     entered: tuple[int, int, int, str, LeaseKeys] | None = None
     # How many rows left which lease of which topic.
@@ -73,15 +82,15 @@ class Change:
         """Where this topic's events are told; None when they are not."""
         return self.gathered.outbox if self.topic.settings.journal else None
 
-    def arrived(self, times: Iterable[int], *, held: bool) -> None:
-        """Messages now stand at these times."""
-        for minute, rows in minutes_of(times).items():
-            self.gathered.counts[self.topic.number, minute, held] += rows
+    def arrived(self, times: Sequence[int], owners: str | Sequence[str], *, held: bool) -> None:
+        """Messages now stand at these times; `owners` is one for all, or one a message."""
+        for (minute, owner), rows in _counted(times, owners):
+            self.gathered.counts[self.topic.number, minute, held, owner] += rows
 
-    def left(self, times: Iterable[int], *, held: bool) -> None:
+    def left(self, times: Sequence[int], owners: str | Sequence[str], *, held: bool) -> None:
         """Messages no longer stand at these times."""
-        for minute, rows in minutes_of(times).items():
-            self.gathered.counts[self.topic.number, minute, held] -= rows
+        for (minute, owner), rows in _counted(times, owners):
+            self.gathered.counts[self.topic.number, minute, held, owner] -= rows
 
     def entered(self, lease_id: int, expires: int, consumer: str, keys: LeaseKeys) -> None:
         """A lease was given."""
@@ -99,7 +108,7 @@ class Change:
         if entry is None and not (counts or gathered.entered or gathered.settled or gathered.noted):
             return 0
         link.changes += 1
-        topics, minutes, held, rows = zip(*sorted(counts), strict=True) if counts else ((), (), (), ())
+        topics, minutes, held, owners, rows = zip(*sorted(counts), strict=True) if counts else ((),) * 5
         leases = list(gathered.settled.items())
         await link.execute(
             "finish",
@@ -118,5 +127,6 @@ class Change:
             link.writer,
             link.changes,
             len(gathered.entered[4]) if gathered.entered else None,
+            owners,
         )
         return len(entry[1]) if entry is not None else 0

@@ -130,7 +130,7 @@ async def create(change: Change, batch: CreateBatch) -> tuple[Outcomes, Ranges]:
     if after != packed:
         await link.execute("put_seen", topic.number, batch.session.pack(), after)
     if created:
-        change.arrived([batch.ts[row] for start, end in created for row in range(start, end)], held=False)
+        change.arrived([batch.ts[row] for start, end in created for row in range(start, end)], batch.owner, held=False)
         if change.outbox is not None:
             change.outbox.created(topic.name, batch, created)
     change.gathered.noted = True

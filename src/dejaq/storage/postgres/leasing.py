@@ -24,7 +24,7 @@ from dejaq.storage.postgres.queries import SQL
 
 # What a lease returns: first what its rows are ordered by, in a topic by priority and in another.
 _RETURNED = {False: ("due_ts", "priority"), True: ("priority", "due_ts")}
-_COLUMNS = ("id", "attempts", "headers", "body", "before", "version")
+_COLUMNS = ("id", "attempts", "headers", "body", "before", "version", "owner")
 
 
 def allowed(request: LeaseRequest, now: int) -> bool:
@@ -43,10 +43,11 @@ async def lapse(change: Change) -> None:
     for lease in await change.link.fetch("ended_leases", topic, now):
         keys = LeaseKeys.unpack(lease["keys"]).listed()
         rows = await change.link.fetch("rows_of_lease", topic, keys, lease["id"])
-        ended = sorted((ts, row, attempts) for row, ts, attempts in rows if ts <= now)
+        ended = sorted((ts, row, attempts) for row, ts, attempts, _ in rows if ts <= now)
+        owners = {keys[row]: owner for row, _, _, owner in rows}
         for expires, group in groupby(ended, key=itemgetter(0)):
-            await _end(change, lease, expires, {keys[row]: attempts for _, row, attempts in group})
-        live = {row: ts for row, ts, _ in rows if ts > now}
+            await _end(change, lease, expires, {keys[row]: attempts for _, row, attempts in group}, owners)
+        live = {row: ts for row, ts, _, _ in rows if ts > now}
         if live:
             left = LeaseKeys(spans_of([key if row in live else "" for row, key in enumerate(keys)]))
             await change.link.execute("put_lease", topic, lease["id"], left.pack(), len(live), min(live.values()))
@@ -55,7 +56,9 @@ async def lapse(change: Change) -> None:
         change.gathered.noted = True
 
 
-async def _end(change: Change, lease: asyncpg.Record, expires: int, attempts: dict[str, int]) -> None:
+async def _end(
+    change: Change, lease: asyncpg.Record, expires: int, attempts: dict[str, int], owners: Mapping[str, str]
+) -> None:
     """Rows of a lease ended together; each waits as its back-off says, unless it may have no other lease."""
     settings = change.topic.settings
     waits = {
@@ -76,8 +79,9 @@ async def _end(change: Change, lease: asyncpg.Record, expires: int, attempts: di
     if waiting:
         times = list(waiting.values())
         await change.link.execute("put_back", change.topic.number, list(waiting), times, lease["id"])
-        change.left([expires] * len(waiting), held=True)
-        change.arrived(times, held=False)
+        theirs = [owners[key] for key in waiting]
+        change.left([expires] * len(waiting), theirs, held=True)
+        change.arrived(times, theirs, held=False)
 
 
 async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseKeys] | None:
@@ -97,14 +101,14 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseK
     lease_id = columns["version"][0]
     granted = _lease_set(lease_id, request.consumer, request.expires, columns)
     granted.dead = dead
-    lost = columns["before"].count(0)
-    if lost:
-        change.left([ts for ts, before in zip(granted.ts, columns["before"], strict=True) if not before], held=True)
-    change.left(
-        [ts for ts, before in zip(granted.ts, columns["before"], strict=True) if before] if lost else granted.ts,
-        held=False,
-    )
-    change.arrived([request.expires] * len(records), held=True)
+    owners, before = columns["owner"], columns["before"]
+    if all(before):
+        change.left(granted.ts, owners, held=False)
+    else:
+        for lost in (True, False):
+            rows = [row for row, version in enumerate(before) if (version == 0) is lost]
+            change.left([granted.ts[row] for row in rows], [owners[row] for row in rows], held=lost)
+    change.arrived([request.expires] * len(records), owners, held=True)
     keys = LeaseKeys(granted.spans)
     change.entered(lease_id, request.expires, request.consumer, keys)
     if change.outbox is not None:

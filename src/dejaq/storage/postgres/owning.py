@@ -93,8 +93,9 @@ async def _write(change: Change, changed: Sequence[_Owned]) -> None:
         [message.body for message in changed],
     )
     for message in changed:
-        change.left([message.found["ts"]], held=bool(message.found["consumer"]))
-        change.arrived([message.ts], held=False)
+        owner = message.found["owner"]
+        change.left([message.found["ts"]], owner, held=bool(message.found["consumer"]))
+        change.arrived([message.ts], owner, held=False)
 
 
 def _tell(change: Change, owner: str, edits: Edits, changed: Sequence[_Owned]) -> None:
@@ -143,7 +144,7 @@ async def cancel(change: Change, owner: str, ids: Sequence[str]) -> Outcomes:
         keys = [message.found["id"] for message in gone]
         await change.link.execute("remove", change.topic.number, keys, [message.found["version"] for message in gone])
         for message in gone:
-            change.left([message.ts], held=bool(message.consumer))
+            change.left([message.ts], message.found["owner"], held=bool(message.consumer))
         if change.outbox is not None:
             change.outbox.changed(CANCELLED, change.topic.name, owner=owner, ids=list(map(id_of, keys)))
     return outcomes

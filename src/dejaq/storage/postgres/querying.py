@@ -78,22 +78,41 @@ async def histogram(link: Link, topic: Topic, where: Filter, step: int, now: int
         found = await link.fetch("rows_with_headers", places, start, end, *matching(where, held))
         times = [ts for ts, priority, headers in found if where.fits(priority, headers)]
         return _summed((origin + (ts - origin) // step * step, 1) for ts in times)
-    if where.narrow or where.owner is not None or where.consumer is not None:
+    if where.narrow or where.consumer == "":
         records = await link.fetch("rows_by_step", places, origin, step, start, end, *matching(where, held))
         return _summed((record["start"], record["rows"]) for record in records)
     counts: list[tuple[int, int]] = []
     cut: set[int] = set()
-    minutes = await link.fetch("minutes", topic.number, start // MINUTE_MS, (end - 1) // MINUTE_MS)
+    minutes = await link.fetch("minutes", topic.number, start // MINUTE_MS, (end - 1) // MINUTE_MS, where.owner)
     for minute, with_consumer, rows in minutes:
         first, last = minute * MINUTE_MS, minute * MINUTE_MS + MINUTE_MS - 1
-        if first < start or last >= end or (first - origin) // step != (last - origin) // step:
+        if where.consumer is not None:
+            # Whose they are only the rows tell, but where there are any the counters do.
+            if with_consumer and held is not False:
+                cut.add(minute)
+        elif first < start or last >= end or (first - origin) // step != (last - origin) // step:
             cut.add(minute)
         elif held in (None, with_consumer):
             counts.append((origin + (first - origin) // step * step, rows))
     if cut:
-        records = await link.fetch("rows_of_minutes", places, origin, step, start, end, sorted(cut), held)
-        counts += [(record["start"], record["rows"]) for record in records]
+        starts, ends = _stretches(cut, start, end)
+        asked = (places, origin, step, starts, ends, held, where.owner, where.consumer)
+        counts += [(record["start"], record["rows"]) for record in await link.fetch("rows_between", *asked)]
     return _summed(counts)
+
+
+def _stretches(minutes: Iterable[int], start: int, end: int) -> tuple[list[int], list[int]]:
+    """Where minutes begin and end within [start, end), those that follow each other as one."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for minute in sorted(minutes):
+        first, upto = max(minute * MINUTE_MS, start), min((minute + 1) * MINUTE_MS, end)
+        if ends and ends[-1] == first:
+            ends[-1] = upto
+        else:
+            starts.append(first)
+            ends.append(upto)
+    return starts, ends
 
 
 def _summed(counts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -85,38 +86,63 @@ class Settlement:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Rows of one lease that are to be deleted."""
+
+    lease_id: int
+    spans: Sequence[IdSpan]
+    handed_us: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return sum(span.count for span in self.spans)
+
+
 class NotHeld(DejaqError):
     """Not every row is held: they must be looked at one by one."""
 
 
-async def delete_all(
-    change: Change, lease_id: int, consumer: str, spans: Sequence[IdSpan], handed_us: Sequence[int]
-) -> int:
+async def delete_all(change: Change, consumer: str, removals: Sequence[Removal]) -> int:
     """Remove rows that are all held, in one statement that commits by itself; the size of its record.
 
     Raises `NotHeld`, and removes nothing, where one of them is not.
     """
-    link, count, entry = change.link, sum(span.count for span in spans), None
-    if change.outbox is not None:
-        change.outbox.settled(
-            DELETED, change.topic.name, consumer=consumer, lease_id=lease_id, spans=spans, handed_us=handed_us
-        )
-        entry = change.outbox.take(change.now)
+    link, outbox, entry = change.link, change.outbox, None
+    firsts: list[str] = []
+    lasts: list[str] = []
+    leases: list[int] = []
+    counts: Counter[int] = Counter()
+    for one in removals:
+        first, last = bounds_of(one.spans)
+        firsts, lasts, leases = firsts + first, lasts + last, leases + [one.lease_id] * len(first)
+        counts[one.lease_id] += one.count
+        if outbox is not None:
+            name, handed_us = change.topic.name, one.handed_us
+            outbox.settled(
+                DELETED, name, consumer=consumer, lease_id=one.lease_id, spans=one.spans, handed_us=handed_us
+            )
+    if outbox is not None:
+        entry = outbox.take(change.now)
     link.changes += 1
     try:
         await link.value(
             "delete_all",
             change.topic.number,
-            *bounds_of(spans),
-            lease_id,
+            firsts,
+            lasts,
+            leases,
             consumer,
             change.now,
             change.origin,
             [entry[1]] if entry is not None else [],
             link.shard,
-            count,
+            list(counts),
+            list(counts.values()),
             link.writer,
             link.changes,
+            counts.total(),
         )
     except asyncpg.InvalidTextRepresentationError:
         raise NotHeld from None
@@ -126,7 +152,7 @@ async def delete_all(
 async def delete(change: Change, settlement: Settlement, handed_us: Sequence[int]) -> None:
     """Remove the rows that are held."""
     gone = settlement.found(await change.link.fetch("delete", *asked_of(change, settlement)))
-    change.left([record["ts"] for record in gone], held=True)
+    change.left([record["ts"] for record in gone], _owners(gone), held=True)
     settlement.tell(change, DELETED, handed_us=handed_us)
     settlement.end(change)
 
@@ -135,8 +161,8 @@ async def extend(change: Change, settlement: Settlement, expires: int) -> None:
     """Move the end of the rows that are held, never to an earlier time."""
     held = settlement.found(await change.link.fetch("extend", *asked_of(change, settlement), expires))
     moved = [record for record in held if record["ts"] < expires]
-    change.left([record["ts"] for record in moved], held=True)
-    change.arrived([expires] * len(moved), held=True)
+    change.left([record["ts"] for record in moved], _owners(moved), held=True)
+    change.arrived([expires] * len(moved), _owners(moved), held=True)
     settlement.tell(change, EXTENDED, places=[record["place"] for record in moved], expires=expires)
 
 
@@ -177,5 +203,9 @@ def asked_of(change: Change, settlement: Settlement) -> tuple[object, ...]:
 
 
 def _moved(change: Change, records: Sequence[asyncpg.Record]) -> None:
-    change.left([record["ts"] for record in records], held=True)
-    change.arrived([record["new_ts"] for record in records], held=False)
+    change.left([record["ts"] for record in records], _owners(records), held=True)
+    change.arrived([record["new_ts"] for record in records], _owners(records), held=False)
+
+
+def _owners(records: Sequence[asyncpg.Record]) -> list[str]:
+    return [record["owner"] for record in records]

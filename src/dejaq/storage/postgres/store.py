@@ -13,7 +13,7 @@ from weakref import WeakSet
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
+from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
 from dejaq.errors import Code, error_of
@@ -294,40 +294,51 @@ class PostgresStorage:
         handed_us: Sequence[int] = (),
     ) -> Outcomes:
         """Remove leased rows."""
-        outcomes = await self._delete_all(topic, lease_id, consumer, rows, now, handed_us)
-        if outcomes is None:
-            outcomes = await self._settle(
-                topic, lease_id, consumer, rows, now, lambda change, one: settling.delete(change, one, handed_us)
-            )
-        if rows is None and not outcomes.codes:
-            self._leases.pop(lease_id, None)
-        return outcomes
+        return (await self.delete_many(topic, consumer, [Deletion(lease_id, rows, handed_us)], now))[0]
+
+    async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
+        """Remove rows of several leases: in one statement where all are held, else looked at one by one."""
+        answers = await self._delete_all(topic, consumer, deletions, now)
+        if answers is None:
+
+            async def remove(change: Change) -> list[Outcomes]:
+                outcomes: list[Outcomes] = []
+                for one in deletions:
+                    keys = await self._keys_of(change, topic, one.lease_id)
+                    settlement = settling.Settlement.of(one.lease_id, consumer, one.rows, keys)
+                    await settling.delete(change, settlement, one.handed_us)
+                    outcomes.append(settlement.outcomes)
+                return outcomes
+
+            answers = await self._change(topic, now, remove, rows=sum(map(_asked, deletions)))
+        for one, outcomes in zip(deletions, answers, strict=True):
+            if one.rows is None and not outcomes.codes:
+                self._leases.pop(one.lease_id, None)
+        return answers
 
     async def _delete_all(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        now: int,
-        handed_us: Sequence[int],
-    ) -> Outcomes | None:
-        """Remove rows of a lease that we gave, if each of them is held; None when the rows must be looked at."""
-        number, keys = self._leases.get(lease_id, (0, None))
-        relaxed = topic.settings.durability is Durability.RELAXED
-        if keys is None or number != topic.number or relaxed:
+        self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int
+    ) -> list[Outcomes] | None:
+        """Remove rows of leases that we gave, if each of them is held; None when the rows must be looked at."""
+        if topic.settings.durability is Durability.RELAXED:
             return None
-        spans = keys.cut(whole(rows, len(keys)))
-        count = sum(span.count for span in spans)
-        if len(handed_us) not in (0, 1, count):
-            return None
+        removals: list[settling.Removal] = []
+        answers: list[Outcomes] = []
+        for one in deletions:
+            number, keys = self._leases.get(one.lease_id, (0, None))
+            if keys is None or number != topic.number:
+                return None
+            removal = settling.Removal(one.lease_id, keys.cut(whole(one.rows, len(keys))), one.handed_us)
+            if len(one.handed_us) not in (0, 1, removal.count):
+                return None
+            removals.append(removal)
+            answers.append(Outcomes(len(keys)))
         origin = self._journal.origin if self._journal is not None else None
         size = 0
 
         async def remove(link: Link) -> None:
             nonlocal size
-            change = Change.begin(link, topic, now, origin)
-            size = await settling.delete_all(change, lease_id, consumer, spans, handed_us)
+            size = await settling.delete_all(Change.begin(link, topic, now, origin), consumer, removals)
 
         try:
             await self._database.once(remove)
@@ -335,8 +346,8 @@ class PostgresStorage:
             return None
         if size and self._journal is not None:
             self._journal.written(size)
-        self._upkeep.changed(count, now)
-        return Outcomes(len(keys))
+        self._upkeep.changed(sum(removal.count for removal in removals), now)
+        return answers
 
     async def extend(
         self,
@@ -477,6 +488,11 @@ class PostgresStorage:
         snapshot = PostgresSnapshot(connection, topic, now, sum(rows for _, rows in counts))
         self._snapshots.add(snapshot)
         return snapshot
+
+
+def _asked(deletion: Deletion) -> int:
+    """How many rows a deletion names; all of a lease count as none."""
+    return sum(end - start for start, end in deletion.rows or ())
 
 
 async def _identify(link: Link) -> str:

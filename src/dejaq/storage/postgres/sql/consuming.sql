@@ -5,7 +5,7 @@
 SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
 
 -- name: rows_of_lease
-SELECT asked.place - 1 AS row, m.ts, m.attempts
+SELECT asked.place - 1 AS row, m.ts, m.attempts, m.owner
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
 WHERE m.version = $3
@@ -49,7 +49,7 @@ UPDATE message AS m SET
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
 FROM first
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
-RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version;
+RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner;
 
 -- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
 -- name: take_exhausted
@@ -87,41 +87,45 @@ SELECT keys FROM lease WHERE topic = $1 AND id = $2;
 -- name: delete
 DELETE FROM message AS m USING unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id]) AND m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
-RETURNING asked.place - 1 AS place, m.ts;
+RETURNING asked.place - 1 AS place, m.ts, m.owner;
 
 -- The usual delete, in one statement that commits by itself: every row is held. Otherwise it ends with an error and
 -- removes nothing. A run of generated ids is found by its ends; what else may lie between them has no mark.
 -- name: delete_all
 WITH gone AS (
-    DELETE FROM message AS m USING unnest($2::text [], $3::text []) AS asked (first, last)
+    DELETE FROM message AS m USING unnest($2::text [], $3::text [], $4::bigint []) AS asked (first, last, lease)
     WHERE
         m.topic + 0 = $1 AND m.id >= asked.first AND m.id <= asked.last AND (m.id = asked.first OR right(m.id, 1) = '!')
-        AND m.version = $4 AND m.consumer = $5 AND m.ts + 0 > $6
-    RETURNING m.ts
+        AND m.version = asked.lease AND m.consumer = $5 AND m.ts + 0 > $6
+    RETURNING m.ts, m.owner
 ),
 told AS (
     INSERT INTO journal (origin, ticket, record)
     SELECT $7, nextval('ticket'), record FROM unnest($8::bytea []) AS record
 ),
 shrunk AS (
-    UPDATE lease SET open = open - $10 WHERE topic = $1 AND id = $4 AND open > $10
+    UPDATE lease SET open = lease.open - settled.rows
+    FROM unnest($10::bigint [], $11::integer []) AS settled (id, rows)
+    WHERE lease.topic = $1 AND lease.id = any(ARRAY[settled.id]) AND lease.open > settled.rows
 ),
 closed AS (
-    DELETE FROM lease WHERE topic = $1 AND id = $4 AND open <= $10
+    DELETE FROM lease
+    USING unnest($10::bigint [], $11::integer []) AS settled (id, rows)
+    WHERE lease.topic = $1 AND lease.id = any(ARRAY[settled.id]) AND lease.open <= settled.rows
 ),
 noted AS (
-    UPDATE writer SET change = $12 WHERE number = $11
+    UPDATE writer SET change = $13 WHERE number = $12
 ),
 counted AS (
-    INSERT INTO counter (topic, minute, held, shard, count)
-    SELECT $1, gone.ts / 60000, true, $9, -count(*) FROM gone GROUP BY 2 ORDER BY 2
-    ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count
+    INSERT INTO counter (topic, minute, held, shard, owner, count)
+    SELECT $1, gone.ts / 60000, true, $9, gone.owner, -count(*) FROM gone GROUP BY 2, 5 ORDER BY 2, 5
+    ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count
 )
-SELECT CASE WHEN count(*) = $10 THEN 0 ELSE cast(count(*) || ' of the rows are held' AS integer) END FROM gone;
+SELECT CASE WHEN count(*) = $14 THEN 0 ELSE cast(count(*) || ' of the rows are held' AS integer) END FROM gone;
 
 -- name: extend
 WITH held AS MATERIALIZED (
-    SELECT m.id, m.ts, asked.place
+    SELECT m.id, m.ts, m.owner, asked.place
     FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
     JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
     WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
@@ -131,7 +135,7 @@ moved AS (
     UPDATE message AS m SET ts = $6 FROM held
     WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3 AND held.ts < $6
 )
-SELECT place - 1 AS place, ts FROM held;
+SELECT place - 1 AS place, ts, owner FROM held;
 
 -- name: release
 WITH number AS MATERIALIZED (
@@ -148,14 +152,14 @@ UPDATE message AS m SET
     ts = held.new_ts, asked_ts = held.new_ts, due_ts = 0, before = 0, version = number.version, consumer = ''
 FROM held, number
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
-RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
+RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version, m.owner;
 
 -- name: recall
 WITH number AS MATERIALIZED (
     SELECT nextval('version') AS version
 ),
 held AS MATERIALIZED (
-    SELECT m.id, m.ts, asked.place
+    SELECT m.id, m.ts, m.owner, asked.place
     FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
     JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
     WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
@@ -168,7 +172,7 @@ UPDATE message AS m SET
     version = CASE WHEN m.before = 0 THEN number.version ELSE m.before END
 FROM held, number
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
-RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version;
+RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version, m.owner;
 
 -- name: next_ts
 SELECT min(first.ts)
@@ -210,7 +214,8 @@ closed AS (
 noted AS (
     UPDATE writer SET change = $17 WHERE number = $16
 )
-INSERT INTO counter (topic, minute, held, shard, count)
-SELECT change.topic, change.minute, change.held, $3, change.rows
-FROM unnest($4::integer [], $5::bigint [], $6::boolean [], $7::bigint []) AS change (topic, minute, held, rows)
-ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count;
+INSERT INTO counter (topic, minute, held, shard, owner, count)
+SELECT change.topic, change.minute, change.held, $3, change.owner, change.rows
+FROM unnest($4::integer [], $5::bigint [], $6::boolean [], $7::bigint [], $19::text [])
+AS change (topic, minute, held, rows, owner)
+ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count;

@@ -89,11 +89,11 @@ DELETE FROM writer WHERE number = any($1::bigint []);
 -- Bring the shards of minutes that are not near together; nobody waits for these rows.
 -- name: fold_counters
 WITH old AS (
-    DELETE FROM counter WHERE shard >= 0 AND (minute < $1 OR minute > $2) RETURNING topic, minute, held, count
+    DELETE FROM counter WHERE shard >= 0 AND (minute < $1 OR minute > $2) RETURNING topic, minute, held, owner, count
 )
-INSERT INTO counter (topic, minute, held, shard, count)
-SELECT topic, minute, held, -1, sum(count) FROM old GROUP BY topic, minute, held HAVING sum(count) <> 0
-ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count;
+INSERT INTO counter (topic, minute, held, shard, owner, count)
+SELECT topic, minute, held, -1, owner, sum(count) FROM old GROUP BY topic, minute, held, owner HAVING sum(count) <> 0
+ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count;
 
 -- name: drop_empty_counters
 DELETE FROM counter WHERE shard = -1 AND count = 0;

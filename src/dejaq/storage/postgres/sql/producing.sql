@@ -30,11 +30,11 @@ told AS (
     WHERE done.rows > 0
 ),
 counted AS (
-    INSERT INTO counter (topic, minute, held, shard, count)
-    SELECT $1, change.minute, false, $15, change.rows
+    INSERT INTO counter (topic, minute, held, shard, owner, count)
+    SELECT $1, change.minute, false, $15, $6, change.rows
     FROM named, unnest($16::bigint [], $17::bigint []) AS change (minute, rows)
     ORDER BY change.minute
-    ON CONFLICT (topic, minute, held, shard) DO UPDATE SET count = counter.count + excluded.count
+    ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count
 )
 SELECT count(*) FROM named;
 

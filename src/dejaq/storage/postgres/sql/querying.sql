@@ -13,20 +13,20 @@ SELECT id, keys FROM lease WHERE topic = $1 AND id = any($2::bigint []);
 
 -- name: minutes
 SELECT minute, held, sum(count)::bigint AS rows
-FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3
+FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
 GROUP BY minute, held HAVING sum(count) <> 0;
 
--- name: rows_of_minutes
+-- name: rows_between
 SELECT $2 + (found.ts - $2) / $3 * $3 AS start, count(*) AS rows
-FROM unnest($6::bigint []) AS asked (minute)
+FROM unnest($4::bigint [], $5::bigint []) AS asked (start, upto)
 CROSS JOIN unnest($1::integer []) AS part (place)
 CROSS JOIN LATERAL (
     SELECT m.ts
     FROM message AS m
     WHERE
-        m.place = part.place
-        AND m.ts >= greatest(asked.minute * 60000, $4) AND m.ts < least((asked.minute + 1) * 60000, $5)
-        AND ($7::boolean IS NULL OR (m.consumer <> '') = $7)
+        m.place = part.place AND m.ts >= asked.start AND m.ts < asked.upto
+        AND ($6::boolean IS NULL OR (m.consumer <> '') = $6)
+        AND ($7::text IS NULL OR m.owner = $7) AND ($8::text IS NULL OR m.consumer = $8)
     OFFSET 0
 ) AS found
 GROUP BY 1;
