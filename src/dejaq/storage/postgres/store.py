@@ -398,6 +398,9 @@ class PostgresStorage:
                 topic, now, lambda change: transacting.transact(change, transaction, self._keys_of)
             )
         except transacting.RefusedTransaction as refused:
+            # The leases that had ended were told with what is undone now.
+            for topic in transacting.lapsing(transaction):
+                await self._change(topic, now, leasing.lapse)
             return refused.verdict
         for step in steps:
             if isinstance(step, CreateStep):

@@ -37,6 +37,12 @@ class RefusedTransaction(DejaqError):
         self.verdict = verdict
 
 
+def lapsing(transaction: Transaction) -> list[Topic]:
+    """The topics whose messages wait behind the end of a lease."""
+    topics = {step.topic.number: step.topic for step in transaction.steps}
+    return [topic for topic in topics.values() if topic.settings.expiry_backoff]
+
+
 async def transact(change: Change, transaction: Transaction, keys_of: KeysOf) -> Verdict:
     """Do all steps; raises `RefusedTransaction` when one cannot be done."""
     name = transaction.session.pack()
@@ -45,10 +51,9 @@ async def transact(change: Change, transaction: Transaction, keys_of: KeysOf) ->
     if ranges.within(seen, transaction.sequence, 1):
         change.gathered.noted = True
         return Verdict(Code.ALREADY_EXISTS)
-    for topic in {step.topic.number: step.topic for step in transaction.steps}.values():
-        if topic.settings.expiry_backoff:
-            # Before anything is decided, since it changes versions.
-            await lapse(change.on(topic))
+    for topic in lapsing(transaction):
+        # Before anything is decided, since it changes versions.
+        await lapse(change.on(topic))
     names = Names()
     for number, step in enumerate(transaction.steps):
         outcomes, ids = await _decide(change.on(step.topic), step, keys_of)

@@ -268,3 +268,15 @@ async def a_transaction_is_one_record(scene: Scene) -> None:
     assert len(records) == before + 1, "a transaction is one record"
     events = [(event.kind, event.topic, event.id) for event in events_of(records[-1])]
     assert events == [("deleted", "mail", "job"), ("created", "out", "x"), ("moved", "mail", "later")]
+
+
+async def a_refused_transaction_puts_lost_messages_back(scene: Scene) -> None:
+    """A back-off begins with the first change that meets the lost lease, though that one be refused."""
+    scene.topic = await scene.new_topic("patient", expiry_backoff="fixed:5s")
+    await scene.put("n")
+    await scene.lease(lease_ms=1_000)
+    scene.advance(1_000)
+    verdict = await scene.transact(CancelStep(scene.topic, "stranger", ["n"]))
+    assert verdict.code is Code.NOT_OWNER
+    (found,) = await scene.browse()
+    assert (found.ts, found.lock_consumer) == (scene.now + 5_000, "")
