@@ -10,7 +10,7 @@ from enum import StrEnum
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.bodies import Compression
-from dejaq.errors import Code, error_of
+from dejaq.errors import Code, DejaqError, error_of
 
 _NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
 
@@ -151,7 +151,24 @@ class TopicSettings:
         settings.check()
         return settings
 
+    @classmethod
+    def from_record(cls, values: Mapping[str, int | str | bool]) -> tuple[TopicSettings, Newer]:
+        """The settings of a record, which a newer release may have written, and what of them is not known here.
 
+        A known setting with a value that is not known has its default, and is among what is not known.
+        """
+        defaults = cls().as_dict()
+        newer = {name: value for name, value in values.items() if name not in defaults}
+        known = {name: value for name, value in values.items() if name in defaults}
+        for name, value in known.items():
+            try:
+                cls.from_dict({name: value})
+            except DejaqError:
+                newer[name] = value
+        return cls.from_dict({n: v for n, v in known.items() if n not in newer}), tuple(sorted(newer.items()))
+
+
+Newer = tuple[tuple[str, int | str | bool], ...]
 _CHOICES: dict[str, type[Durability] | type[TopicKind] | type[Compression]] = {
     "durability": Durability,
     "kind": TopicKind,
@@ -168,6 +185,18 @@ class Topic:
     settings: TopicSettings
     state: TopicState = TopicState.LIVE
     created_ms: int = 0
+    # Settings that a newer release gave it and this one does not know; they stay with it.
+    newer: Newer = ()
+
+    @property
+    def strange(self) -> str | None:
+        """A setting with a value that this release does not know, so that it cannot serve the topic; or None."""
+        known = {f.name for f in fields(TopicSettings)}
+        return next((f"{name}={value}" for name, value in self.newer if name in known), None)
+
+    def settings_record(self) -> dict[str, int | str | bool]:
+        """The settings as they are kept: those that are known here, and the others as they came."""
+        return self.settings.as_dict() | dict(self.newer)
 
     @property
     def by_priority(self) -> bool:

@@ -14,7 +14,7 @@ def write_topic(topic: Topic) -> bytes:
         "number": topic.number,
         "state": str(topic.state),
         "created_ms": topic.created_ms,
-        "settings": topic.settings.as_dict(),
+        "settings": topic.settings_record(),
     }
     return json.dumps(record, sort_keys=True).encode()
 
@@ -22,10 +22,12 @@ def write_topic(topic: Topic) -> bytes:
 def read_topic(value: bytes) -> Topic:
     """The topic that `write_topic` wrote."""
     record = json.loads(value)
+    settings, newer = TopicSettings.from_record(record["settings"])
     return Topic(
         name=record["name"],
         number=record["number"],
-        settings=TopicSettings.from_dict(record["settings"]),
+        settings=settings,
         state=TopicState(record["state"]),
         created_ms=record["created_ms"],
+        newer=newer,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +14,10 @@ import dejaq
 from dejaq.broker.cluster.steward import unnumbered
 from dejaq.domain.topic import TopicSettings
 from dejaq.domain.topic_record import write_topic
-from dejaq.errors import ClusterRefused, Code
+from dejaq.errors import ClusterRefused, Code, DejaqError
 from dejaq.testing.shared import SharedMemoryStorage
 from dejaq.testing.waiting import eventually
-from tests.integration.cluster.crew import crew_of
+from tests.integration.cluster.crew import Crew, crew_of
 
 
 def pinned(url: str, **options: Any) -> dejaq.Client:
@@ -161,6 +163,49 @@ async def test_a_topic_that_a_dead_broker_left_half_made_is_finished_by_another(
         )
         assert [topic.state for topic in await storage.topics()] == ["live"]
         await eventually(lambda: crew.hub.under("work/") == [], within=5, what="the claim is given up")
+
+
+async def test_a_topic_of_a_newer_release_is_served_without_what_is_not_known_and_keeps_it():
+    """A rolling upgrade: the newer broker has given the topic a setting that this one has never heard of."""
+    async with crew_of("a") as crew, pinned(crew.url) as client:
+        await client.create_topic("mail", buckets=4)
+        await tell_newer(crew, colour="red")
+        async with client.producer("mail") as producer, client.consumer("mail") as consumer:
+            await producer.send(b"x")
+            assert (await anext(consumer)).body == b"x"
+        await eventually(
+            lambda: "mail (colour)" in crew.brokers["a"].central.doctor.degradations.get("newer", ""), within=5
+        )
+        assert crew.brokers["a"].central.doctor.ready
+        await crew.storage.put_topic(crew.brokers["a"].central.catalog.find("mail"))
+        (kept,) = await crew.storage.topics()
+        assert kept.settings_record()["colour"] == "red"
+
+
+async def test_a_topic_of_a_kind_that_is_not_known_is_refused_and_left_alone():
+    async with crew_of("a") as crew, pinned(crew.url, deadline=1) as client:
+        await client.create_topic("mail", buckets=4)
+        await client.create_topic("post", buckets=4)
+        await tell_newer(crew, kind="spiral")
+        with pytest.raises(DejaqError, match=r"mail.*kind=spiral.*newer release"):
+            async with client.producer("mail") as producer:
+                await producer.send(b"x")
+        async with client.producer("post") as producer:
+            await producer.send(b"x")
+        # Half made by a newer broker that died, it is left to another such broker.
+        half = replace(unnumbered("half", TopicSettings()), newer=(("colour", "red"),))
+        crew.hub.write("topics/half", write_topic(half))
+        await crew.brokers["a"].central.cluster.steward.finish()
+        assert crew.brokers["a"].central.catalog.named("half") is None
+
+
+async def tell_newer(crew: Crew, **settings: str) -> None:
+    """Have the record of topic mail say what a newer release would."""
+    record = json.loads(crew.hub.under("topics/")[0].value)
+    assert record["name"] == "mail"
+    record["settings"] |= settings
+    crew.hub.write("topics/mail", json.dumps(record).encode())
+    await eventually(lambda: crew.brokers["a"].central.catalog.find("mail").newer, within=5, what="the record is read")
 
 
 async def test_many_brokers_that_make_one_topic_make_it_once():

@@ -4,6 +4,7 @@ import pytest
 
 from dejaq import limits
 from dejaq.domain.topic import Durability, Topic, TopicKind, TopicSettings, TopicState, check_topic_name
+from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Code, InvalidArgument
 
 EDGES = {
@@ -77,3 +78,14 @@ def test_a_refused_name_is_not_repeated_at_length():
 def test_a_topic_changes_state_alone():
     topic = Topic("mail", 3, TopicSettings(), created_ms=5)
     assert topic.in_state(TopicState.DELETING) == Topic("mail", 3, TopicSettings(), TopicState.DELETING, 5)
+
+
+def test_a_record_of_a_newer_release_is_read_and_written_again_as_it_was() -> None:
+    record = json.loads(write_topic(Topic("mail", 1, TopicSettings(buckets=4))))
+    record["settings"] |= {"colour": "red", "kind": "spiral"}
+    topic = read_topic(json.dumps(record).encode())
+    assert topic.settings == TopicSettings(buckets=4)
+    assert topic.strange == "kind=spiral"
+    assert json.loads(write_topic(topic.in_state(TopicState.DELETING)))["settings"] == record["settings"]
+    del record["settings"]["kind"]
+    assert read_topic(json.dumps(record).encode()).strange is None

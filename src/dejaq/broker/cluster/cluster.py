@@ -231,6 +231,7 @@ class Cluster:
     async def _tell_of_self(self) -> None:
         while True:
             try:
+                self._doctor.report("newer", self._catalog.newer())
                 await self._compare_clocks()
                 await self._publish()
                 await self.steward.finish()

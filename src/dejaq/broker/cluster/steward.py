@@ -96,6 +96,9 @@ class Steward:
                 if topic is None or topic.state is TopicState.LIVE:
                     self._half.discard(name)
                     await self._let_go(name)
+                elif topic.newer and topic.state is TopicState.CREATING:
+                    # Made here it would lack what only a newer release knows; such a broker finishes it.
+                    await self._let_go(name)
                 elif topic.state is TopicState.CREATING:
                     log.info("topic %s was half made; it is finished here", name)
                     await self._make(name, topic.settings)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dejaq import limits
 from dejaq.broker.background import Background
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicState, check_topic_name
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, DejaqError, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
@@ -59,6 +59,18 @@ class Catalog:
                 if topic.state is TopicState.DELETING:
                     self._drop_later(topic)
 
+    def newer(self) -> str | None:
+        """What topics have that a newer release gave them and this broker lacks, in a sentence; None for nothing."""
+        found = sorted(
+            f"{topic.name} ({', '.join(name for name, _ in topic.newer)})"
+            for topic in self._topics.values()
+            if topic.newer
+        )
+        if not found:
+            return None
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return f"a newer release gave topics settings that this broker lacks: {', '.join(found[:3])}{more}; upgrade it"
+
     def all(self) -> list[Topic]:
         """Every topic, by name; without those that keep schedules."""
         return [self._topics[name] for name in sorted(self._topics) if not name.endswith(SCHEDULES)]
@@ -93,6 +105,10 @@ class Catalog:
         topic = self.find(name)
         if topic.state is TopicState.DELETING:
             raise error_of(Code.TOPIC_DELETING, f"topic {name!r} is being deleted")
+        if topic.strange is not None:
+            raise Unavailable(
+                f"topic {name!r} has {topic.strange}, which this broker does not know; use one of the newer release"
+            )
         return topic
 
     def check(self, topic: Topic) -> None:

@@ -143,7 +143,7 @@ class PostgresStorage:
 
     async def put_topic(self, topic: Topic) -> None:
         """Write a topic's record."""
-        settings = json.dumps(topic.settings.as_dict(), sort_keys=True)
+        settings = json.dumps(topic.settings_record(), sort_keys=True)
         row = (topic.number, topic.name, str(topic.state), topic.created_ms, settings)
 
         async def put(link: Link) -> None:
@@ -506,10 +506,12 @@ async def _identify(link: Link) -> str:
 
 
 def _topic(record: asyncpg.Record) -> Topic:
+    settings, newer = TopicSettings.from_record(json.loads(record["settings"]))
     return Topic(
         name=record["name"],
         number=record["number"],
-        settings=TopicSettings.from_dict(json.loads(record["settings"])),
+        settings=settings,
         state=TopicState(record["state"]),
         created_ms=record["created_ms"],
+        newer=newer,
     )
