@@ -87,6 +87,8 @@ PREFETCH_MS_DEFAULT = 500
 
 # What the loader may hold in memory for all buckets together.
 WINDOW_BYTES_DEFAULT = 256 * 1024 * 1024
+# Listed ids that the embedded store knows without an entry on disk: about 130 bytes of memory each.
+YOUNG_IDS_MAX = 500_000
 # How long a producer session's counters are remembered after its last batch.
 PRODUCER_SESSION_MS_MAX = 24 * 3600 * 1000
 PRODUCER_SESSION_GAPS_MAX = 1_000

@@ -28,10 +28,10 @@ def rocksdb(path: Path) -> StorageFactory:
 
 
 def rocksdb_on_disk(path: Path) -> StorageFactory:
-    """The embedded store without room in memory: every row is read when it is due."""
+    """The embedded store without room in memory: every row is read when it is due, and most ids are looked up."""
 
     def make() -> Storage:
-        return RocksStorage(path, journal=True, window_bytes=1)
+        return RocksStorage(path, journal=True, window_bytes=1, young_ids=3)
 
     return make
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import repeat
+from operator import add, itemgetter, mul
+from typing import TypeVar
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
-from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
+from dejaq.domain.ids import GENERATED_LENGTH
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
 from dejaq.protocol.v1 import records_pb2 as records
@@ -17,26 +21,25 @@ from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.prioritising import PriorityImage, cuts
 from dejaq.storage.rocksdb.run import Run
 
+T = TypeVar("T")
+# Above every number of a bucket.
+BUCKETS = 1 << 16
+
 
 def decide(image: Image, incoming: CreateBatch) -> Outcomes:
     """What becomes of each row; nothing is done yet."""
-    return _decide(image, incoming, image.index_keys(incoming.ids or ()))
-
-
-def _decide(image: Image, incoming: CreateBatch, entries: Sequence[bytes]) -> Outcomes:
     count = len(incoming)
     outcomes = Outcomes(count, dict(incoming.refused))
     for row in image.seen.rows(incoming.session, incoming.sequence, count):
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     if incoming.ids is not None:
-        _check_ids(image, incoming, entries, outcomes)
+        _check_ids(image, incoming, outcomes)
     return outcomes
 
 
 def create(image: Image, incoming: CreateBatch, now: int, batch: Batch, decided: Outcomes | None = None) -> Outcomes:
     """Put the admitted rows of `incoming` into `batch`, and say what becomes of each row, unless it is `decided`."""
-    entries = image.index_keys(incoming.ids or ())
-    outcomes = decided if decided is not None else _decide(image, incoming, entries)
+    outcomes = decided if decided is not None else decide(image, incoming)
     count = len(incoming)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
     used = ranges.without(count, outcomes.failed)
@@ -46,11 +49,11 @@ def create(image: Image, incoming: CreateBatch, now: int, batch: Batch, decided:
     if fresh:
         owner = image.owner_number(incoming.owner, batch)
         if isinstance(image, PriorityImage):
-            _add_by_priority(image, incoming, entries, fresh, owner, batch)
+            _add_by_priority(image, incoming, fresh, owner, batch)
         elif incoming.ids is None:
             _add_generated(image, incoming, fresh, owner, now, batch)
         else:
-            _add_listed(image, incoming, entries, fresh, owner, now, batch)
+            _add_listed(image, incoming, fresh, owner, now, batch)
         if image.outbox is not None:
             image.outbox.created(image.topic.name, incoming, fresh)
     return outcomes
@@ -78,9 +81,9 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequen
         priorities = incoming.priorities[chosen] if incoming.priorities is not None else ()
         headers = incoming.headers[chosen] if incoming.headers is not None else ()
     else:
-        ts, bodies = [incoming.ts[row] for row in rows], [incoming.bodies[row] for row in rows]
-        priorities = [incoming.priorities[row] for row in rows] if incoming.priorities is not None else ()
-        headers = [incoming.headers[row] for row in rows] if incoming.headers is not None else ()
+        ts, bodies = _pick(incoming.ts, rows), _pick(incoming.bodies, rows)
+        priorities = _pick(incoming.priorities, rows) if incoming.priorities is not None else ()
+        headers = _pick(incoming.headers, rows) if incoming.headers is not None else ()
     record.ts.extend(ts)
     if any(priorities):
         record.priorities.extend(priorities)
@@ -95,73 +98,62 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequen
 
 
 def _add_listed(
-    image: Image,
-    incoming: CreateBatch,
-    entries: Sequence[bytes],
-    stretches: list[RowRange],
-    owner: int,
-    now: int,
-    batch: Batch,
+    image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
 ) -> None:
-    """Cut the rows by bucket and slice; each cut is a run. `entries` are their keys in the index."""
+    """Cut the rows by bucket and slice; each cut is a run."""
     assert incoming.ids is not None
     ids, ts, priorities = incoming.ids, incoming.ts, incoming.priorities
-    cuts: dict[tuple[bytes, int], list[int]] = {}
+    buckets, slices = image.index.buckets_of(ids), [at // keys.SLICE_MS for at in ts]
+    # One number for both, since a tuple a row makes work for the garbage collector.
+    places = list(map(add, buckets, map(mul, slices, repeat(BUCKETS))))
+    cuts: defaultdict[int, list[int]] = defaultdict(list)
     for start, end in stretches:
-        for row, (entry, at) in enumerate(zip(entries[start:end], ts[start:end], strict=True), start):
-            cuts.setdefault((entry[keys.BUCKET_BYTES], at // keys.SLICE_MS), []).append(row)
-    for (bucket, time_slice), rows in cuts.items():
+        for row in range(start, end):
+            cuts[places[row]].append(row)
+    # Rows are taken in their order, so what comes in the order of time stays in it.
+    in_order = priorities is None and ts == sorted(ts)
+    for place, rows in cuts.items():
+        time_slice, bucket = divmod(place, BUCKETS)
         if priorities is not None:
             rows.sort(key=lambda row: (ts[row], priorities[row]))
-        else:
+        elif not in_order:
             rows.sort(key=ts.__getitem__)
-        record = records.Run(owner=incoming.owner, ids=[ids[row] for row in rows])
+        listed = _pick(ids, rows)
+        record = records.Run(owner=incoming.owner, ids=listed)
         _fill(image, record, incoming, rows, batch)
-        image.add_run(
-            batch,
-            int.from_bytes(bucket, "big"),
-            time_slice,
-            owner,
-            record,
-            entries=[entries[row] for row in rows],
-            due=record.ts[0] <= now,
-        )
+        image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=ts[rows[0]] <= now)
+
+
+def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
+    """Some rows of a column."""
+    return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
 
 
 def _add_by_priority(
-    image: PriorityImage,
-    incoming: CreateBatch,
-    entries: Sequence[bytes],
-    stretches: list[RowRange],
-    owner: int,
-    batch: Batch,
+    image: PriorityImage, incoming: CreateBatch, stretches: list[RowRange], owner: int, batch: Batch
 ) -> None:
     """Each priority is a run of its own."""
-    for (bucket, time_slice), rows in cuts(image, incoming, entries, stretches):
+    buckets = image.index.buckets_of(incoming.ids or ())
+    for (bucket, time_slice), rows in cuts(image, incoming, buckets, stretches):
         record = records.Run(owner=incoming.owner)
-        listed: list[bytes] | None = None
+        listed: Sequence[str] | None = None
         if incoming.ids is None:
             record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
         else:
-            record.ids.extend([incoming.ids[row] for row in rows])
-            listed = [entries[row] for row in rows]
+            listed = _pick(incoming.ids, rows)
+            record.ids.extend(listed)
         _fill(image, record, incoming, rows, batch)
-        image.add_run(batch, bucket, time_slice, owner, record, entries=listed)
+        image.add_run(batch, bucket, time_slice, owner, record, ids=listed)
 
 
-def _check_ids(image: Image, incoming: CreateBatch, entries: Sequence[bytes], outcomes: Outcomes) -> None:
+def _check_ids(image: Image, incoming: CreateBatch, outcomes: Outcomes) -> None:
     """Find the rows whose ids are taken: one look at the index for all, more only for what it finds."""
     assert incoming.ids is not None
     ids = incoming.ids
-    taken = image.database.get_many(entries)
-    suspects = [
-        row
-        for row, value in enumerate(taken)
-        if (value is not None or (len(ids[row]) == GENERATED_LENGTH and parse_generated(ids[row]) is not None))
-        and row not in outcomes.codes
-    ]
-    if not suspects:
+    alike = GENERATED_LENGTH in set(map(len, ids))
+    if not alike and not image.index.has_any(ids):
         return
+    suspects = [row for row in range(len(ids)) if row not in outcomes.codes]
     for row, at in zip(suspects, image.locate([ids[row] for row in suspects]), strict=True):
         if at is not None:
             outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(image, incoming, row, *at))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dejaq.domain.batch import IdSpan
-from dejaq.domain.ids import GENERATED_LENGTH, bucket_hash, parse_generated
+from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
 from dejaq.protocol.v1 import records_pb2 as records
@@ -22,6 +22,7 @@ from dejaq.storage.rocksdb.apart import Apart
 from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
 from dejaq.storage.rocksdb.directory import Directory
+from dejaq.storage.rocksdb.index import YOUNG_MS, Index
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
@@ -104,9 +105,7 @@ class Image:
         self._runs: dict[bytes, Run] = {}
         self._owners: dict[str, int] = {}
         self._owner_names: dict[int, str] = {}
-        self._index_prefixes = [
-            keys.of_bucket(keys.INDEX, topic.number, bucket) for bucket in range(topic.settings.buckets)
-        ]
+        self.index = Index(topic.number, topic.settings.buckets, database, budget)
         self._shared: dict[bytes, Run] | None = None
         self.apart = Apart(topic, database, number=number)
 
@@ -119,6 +118,7 @@ class Image:
         prefix = keys.of_topic(keys.LEASE, self.topic.number)
         for key, value in list(self.database.scan(prefix, keys.after(prefix))):
             self._load_lease(int.from_bytes(key[5:], "big"), records.Lease.FromString(value))
+        self.index.load(self.run_at)
 
     @property
     def outbox(self) -> Outbox | None:
@@ -137,6 +137,7 @@ class Image:
 
     def close(self) -> None:
         """Give back the memory this topic had."""
+        self.index.close()
         for run in list(self._runs.values()):
             self._unregister(run)
 
@@ -245,12 +246,12 @@ class Image:
         owner: int,
         record: records.Run,
         *,
-        entries: Sequence[bytes] | None = None,
+        ids: Sequence[str] | None = None,
         due: bool = False,
     ) -> Run:
-        """Write a new run with its directory or index entries and its count.
+        """Write a new run with its directory entry or its ids in the index, and its count.
 
-        `entries` are those of listed ids, where they are known. What is `due` is kept at hand.
+        `ids` are the listed ones, where they are at hand. What is `due` is kept at hand.
         """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
@@ -260,9 +261,8 @@ class Image:
             entry = keys.directory(topic, bucket, record.session, record.first)
             batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
         else:
-            place = key[7:]
-            for entry in entries if entries is not None else self._entries(bucket, record.ids):
-                batch.put(entry, place)
+            listed = ids if ids is not None else list(record.ids)
+            self.index.add(batch, key, listed, young=record.ts[0] <= self.now + YOUNG_MS)
         run = Run(key, record, len(value))
         self._count(run, run.live, 1)
         if due and not self._budget.spent:
@@ -306,9 +306,7 @@ class Image:
         record = run.record
         self._count(run, mask, -1)
         if not record.session:
-            for start, end in masks.ranges(mask):
-                for entry in self._entries(run.bucket, record.ids[start:end]):
-                    batch.delete(entry)
+            self.index.remove(batch, run, mask)
         if record.apart and not keep_bodies:
             for row in masks.rows(mask):
                 if record.apart[row]:
@@ -324,6 +322,8 @@ class Image:
             batch.delete(keys.gone(run.key))
         if record.session:
             batch.delete(keys.directory(topic, run.bucket, record.session, record.first))
+        if not self.total:
+            self.index.emptied()
         self._unregister(run)
         self.home_of(run).removed(run.key)
 
@@ -363,17 +363,6 @@ class Image:
 
     # Ids
 
-    def index_keys(self, ids: Sequence[str]) -> list[bytes]:
-        """The index entry of each natural id, its bucket in `keys.BUCKET_BYTES`."""
-        buckets, prefixes = self.topic.settings.buckets, self._index_prefixes
-        encoded = [message_id.encode() for message_id in ids]
-        return [prefixes[bucket_hash(name) % buckets] + name for name in encoded]
-
-    def _entries(self, bucket: int, ids: Sequence[str]) -> list[bytes]:
-        """The index entries of ids that stand in a bucket."""
-        prefix = self._index_prefixes[bucket]
-        return [prefix + message_id.encode() for message_id in ids]
-
     def locate(self, ids: Sequence[str]) -> list[tuple[Run, int] | None]:
         """The run and row of each id; ids of one run share one object."""
         runs: dict[bytes, Run] = {}
@@ -406,21 +395,16 @@ class Image:
             and (parsed := parse_generated(message_id)) is not None
             and parsed[1] < self.topic.settings.buckets
         }
-        entries = self.index_keys(ids)
         # A generated row that was released or changed is listed in the bucket it was born in.
-        entries += [self._index_prefixes[bucket] + ids[item].encode() for item, (_, bucket, _) in generated.items()]
-        values = self.database.get_many(entries)
-        places: list[tuple[bytes, int | None] | None] = [
-            None if value is None else (entry[keys.BUCKET_BYTES] + value, None)
-            for entry, value in zip(entries[: len(ids)], values, strict=False)
-        ]
-        born = zip(generated, entries[len(ids) :], values[len(ids) :], strict=True)
-        listed = {item: entry[keys.BUCKET_BYTES] + value for item, entry, value in born if value is not None}
+        listed = self.index.find(ids, {item: bucket for item, (_, bucket, _) in generated.items()})
+        places: list[tuple[bytes, int | None] | None] = [None if place is None else (place, None) for place in listed]
+        if not generated:
+            return places
         with self.database.seeking() as last_item:
             directory = Directory(self.topic.number, last_item)
             for item, parsed in generated.items():
                 if places[item] is None:
-                    places[item] = (listed[item], None) if item in listed else directory.find(*parsed)
+                    places[item] = directory.find(*parsed)
         return places
 
     def standing(self, run: Run, row: int) -> tuple[Standing, tuple[Lease, Part, int] | None]:

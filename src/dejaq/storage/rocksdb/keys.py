@@ -11,6 +11,7 @@
     g topic bucket slice number owner     rows of the run that are gone
     d topic bucket session first          directory: generated ids -> run
     i topic bucket id                     index: listed ids -> run
+    y topic bucket slice number owner     mark of a run whose listed ids have no entries in the index yet
     b topic number                        body that is stored apart
     n topic number                        how many messages have a shared body, and its digest
     h topic digest                        shared bodies by digest
@@ -37,7 +38,8 @@ META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
 JOURNAL = b"j"
 LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
 USES, DIGEST = b"n", b"h"
-OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY, USES, DIGEST)
+YOUNG = b"y"
+OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY, USES, DIGEST, YOUNG)
 
 # Where the bucket stands in a key.
 BUCKET_BYTES = slice(5, 7)
@@ -122,6 +124,11 @@ def at_place(table: bytes, topic: int, at: bytes) -> bytes:
 def gone(run_key: bytes) -> bytes:
     """The key of the gone rows of a run."""
     return GONE + run_key[1:]
+
+
+def young(run_key: bytes) -> bytes:
+    """The mark of a run whose ids are not in the index."""
+    return YOUNG + run_key[1:]
 
 
 def directory(topic: int, bucket: int, session: bytes, first: int) -> bytes:

@@ -231,7 +231,7 @@ def _part(run: Run, start: int, end: int) -> Part:
 
 
 def cuts(
-    image: PriorityImage, incoming: CreateBatch, entries: Sequence[bytes], stretches: list[RowRange]
+    image: PriorityImage, incoming: CreateBatch, buckets: Sequence[int], stretches: list[RowRange]
 ) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
     """(bucket, slice) and the rows of each run: generated ids as they follow each other, listed ones in their order."""
     ts = incoming.ts
@@ -242,14 +242,14 @@ def cuts(
             for time_slice, rows in _cut(image, ts, priorities, range(start, end)):
                 yield (incoming.bucket, time_slice), range(rows[0], rows[-1] + 1)
         return
-    by_bucket: dict[bytes, list[int]] = {}
+    by_bucket: dict[int, list[int]] = {}
     for start, end in stretches:
         for row in range(start, end):
-            by_bucket.setdefault(entries[row][keys.BUCKET_BYTES], []).append(row)
+            by_bucket.setdefault(buckets[row], []).append(row)
     for bucket, chosen in by_bucket.items():
         chosen.sort(key=lambda row: (ts[row] > image.now, priorities[row], ts[row]))
         for time_slice, rows in _cut(image, ts, priorities, chosen):
-            yield (int.from_bytes(bucket, "big"), time_slice), rows
+            yield (bucket, time_slice), rows
 
 
 def _cut(

@@ -25,13 +25,13 @@ from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.seen import Seen
-from dejaq.storage.rocksdb.watermark import Mark, Watermark, manifest_of
+from dejaq.storage.rocksdb.watermark import Mark, Watermark, check_manifest, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 from dejaq.storage.steps import Transaction, Verdict
 
 Result = TypeVar("Result")
 
-FORMAT = 2
+FORMAT = 3
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
 # The names of transactions are kept like those of batches, under the number that no topic has.
 _OF_NO_TOPIC = 0
@@ -48,10 +48,17 @@ _NARROW_STEP = 500
 class RocksStorage:
     """Topics and messages in one directory, which one process holds."""
 
-    def __init__(self, path: Path, *, window_bytes: int = limits.WINDOW_BYTES_DEFAULT, journal: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        window_bytes: int = limits.WINDOW_BYTES_DEFAULT,
+        young_ids: int = limits.YOUNG_IDS_MAX,
+        journal: bool = False,
+    ) -> None:
         self._path = path
         self._journal = journal
-        self._window_bytes = window_bytes
+        self._window_bytes, self._young_ids = window_bytes, young_ids
         self._failure: str | None = "the store is not open"
         self._images: dict[int, Image] = {}
         # A snapshot that nobody holds any more is gone, and its view with it.
@@ -79,7 +86,7 @@ class RocksStorage:
         except OSError as cause:
             raise error_of(Code.STORE_FAILED, f"cannot make {self._path}", details=str(cause)) from None
         if mark is not None:
-            self._check_manifest(database_path, mark)
+            check_manifest(database_path, mark)
         database = Database(database_path)
         try:
             self._start(database, watermark, mark)
@@ -94,15 +101,6 @@ class RocksStorage:
                 ) from None
             raise
         self._forgot_at = now - _FORGET_EVERY_MS
-
-    def _check_manifest(self, database_path: Path, mark: Mark) -> None:
-        name, size = manifest_of(database_path)
-        if not name or (name == mark.manifest and size < mark.manifest_bytes):
-            raise error_of(
-                Code.STORE_CORRUPT,
-                f"the manifest in {database_path} is cut off; restore {self._path} from a backup",
-                details=f"{size} of at least {mark.manifest_bytes} bytes",
-            )
 
     def _start(self, database: Database, watermark: Watermark, mark: Mark | None) -> None:
         if mark is not None and database.sequence < mark.sequence:
@@ -128,7 +126,7 @@ class RocksStorage:
             raise error_of(Code.STORE_FAILED, f"cannot write to {self._path}", details=str(cause)) from None
         self._database = database
         self._number = boot << _COUNTER_BITS
-        self._budget = Budget(self._window_bytes)
+        self._budget = Budget(self._window_bytes, ids_max=self._young_ids)
         self._outbox = Outbox(_journalled(database)[1]) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(read_topic(value))

@@ -70,3 +70,14 @@ def manifest_of(database_path: Path) -> tuple[str, int]:
 
 def _checksum(fields: str) -> str:
     return f"{zlib.crc32(fields.encode()):08x}"
+
+
+def check_manifest(database_path: Path, mark: Mark) -> None:
+    """Raise STORE_CORRUPT when less of the manifest is there than was known to be durable."""
+    name, size = manifest_of(database_path)
+    if not name or (name == mark.manifest and size < mark.manifest_bytes):
+        raise error_of(
+            Code.STORE_CORRUPT,
+            f"the manifest in {database_path} is cut off; restore {database_path.parent} from a backup",
+            details=f"{size} of at least {mark.manifest_bytes} bytes",
+        )

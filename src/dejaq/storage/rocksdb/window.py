@@ -23,10 +23,12 @@ _ORDER_SLACK_MS = 20
 
 @dataclass(slots=True)
 class Budget:
-    """What all windows together may hold."""
+    """What all windows together may hold, and how many ids the indexes of all topics."""
 
     bytes_max: int
     used: int = 0
+    ids_max: int = limits.YOUNG_IDS_MAX
+    ids: int = 0
 
     @property
     def spent(self) -> bool:
