@@ -3,7 +3,9 @@
     python -m bench.cluster [--json]
 
 Everything runs on this machine: more brokers share the same cores, so throughput shows what a cluster costs, not how it
-grows. Accuracy is measured with every message created through one broker and consumed through another.
+grows. Before each run two clients do the same with a bare SKIP LOCKED table on the same server (`bench.postgres_cost`);
+the shares are of what they reach. Accuracy is measured with every message created through one broker and consumed
+through another.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import asyncpg
+
 import dejaq
 from bench.harness.figures import lateness_figures
 from bench.harness.floor import Floor
 from bench.harness.window import Window
+from bench.postgres_cost import BARE, BARE_SETTINGS, SETTINGS, BareTable
 from dejaq.testing.brokers import BrokerCluster
 from dejaq.testing.etcd import EtcdCluster
 from dejaq.testing.postgres import PostgresServer
@@ -77,6 +82,38 @@ def consume(url: str, topic: str, name: str) -> tuple[int, int, int]:
                 first = first or time.time_ns()
                 count += len(batch)
                 await window.add(delete(batch))
+
+    return asyncio.run(work())
+
+
+def bare_produce(dsn: str, worker: int, count: int) -> tuple[int, int]:
+    """As `produce`, into a bare table."""
+
+    async def work() -> tuple[int, int]:
+        connection = await asyncpg.connect(dsn, server_settings=BARE_SETTINGS)
+        table = BareTable([connection] * (worker + 1))
+        began = time.time_ns()
+        for number in range(count // BATCH):
+            await table.create(worker, number)
+        ended = time.time_ns()
+        await connection.close()
+        return began, ended
+
+    return asyncio.run(work())
+
+
+def bare_consume(dsn: str, worker: int) -> tuple[int, int, int]:
+    """As `consume`, from a bare table."""
+
+    async def work() -> tuple[int, int, int]:
+        count, last = 0, 0
+        connection = await asyncpg.connect(dsn, server_settings=BARE_SETTINGS)
+        table = BareTable([connection] * (worker + 1))
+        first = time.time_ns()
+        while done := await table.consume(worker, 0):
+            count, last = count + done, time.time_ns()
+        await connection.close()
+        return count, first, last
 
     return asyncio.run(work())
 
@@ -151,27 +188,42 @@ class Clients:
         return [pipe.recv() for pipe in self._pipes]
 
 
-async def throughput(cluster: BrokerCluster, messages: int) -> dict[str, float]:
-    """Two producers, then two consumers, each at its own broker where there are two."""
-    urls = [cluster.brokers[number % len(cluster.brokers)].url for number in range(2)]
-    topic = f"bench-{time.time_ns()}"
-    async with dejaq.connect(cluster.url) as client:
-        await client.create_topic(topic, buckets=16)
+async def rates(
+    messages: int, make: tuple[Callable[..., Any], list[Any]], take: tuple[Callable[..., Any], list[Any]]
+) -> dict[str, float]:
+    """What two producers reach together, then what two consumers do."""
+    function, places = make
     producers = Clients()
-    for url in urls:
-        producers.start(produce, url, topic, messages // 2)
+    for arguments in places:
+        producers.start(function, *arguments, messages // 2)
     spans = await asyncio.to_thread(producers.results)
     created = messages * 1e9 / (max(end for _, end in spans) - min(began for began, _ in spans))
+    function, places = take
     consumers = Clients()
-    for number, url in enumerate(urls):
-        consumers.start(consume, url, topic, f"consumer-{number}")
+    for arguments in places:
+        consumers.start(function, *arguments)
     done = [one for one in await asyncio.to_thread(consumers.results) if one[0]]
     count = sum(one[0] for one in done)
     assert count == messages, f"{count} of {messages} were delivered"
     consumed = count * 1e9 / (max(one[2] for one in done) - min(one[1] for one in done))
+    return {"create": created, "lease_delete": consumed}
+
+
+async def throughput(cluster: BrokerCluster, dsn: str, messages: int) -> dict[str, float]:
+    """Two clients at a bare table, then two at the brokers, each at its own where there are two."""
+    bare = await rates(
+        messages, (bare_produce, [(dsn, worker) for worker in range(2)]), (bare_consume, [(dsn, 0), (dsn, 1)])
+    )
+    urls = [cluster.brokers[number % len(cluster.brokers)].url for number in range(2)]
+    topic = f"bench-{time.time_ns()}"
     async with dejaq.connect(cluster.url) as client:
+        await client.create_topic(topic, buckets=16)
+        consumers = [(url, topic, f"consumer-{number}") for number, url in enumerate(urls)]
+        ours = await rates(messages, (produce, [(url, topic) for url in urls]), (consume, consumers))
         await client.delete_topic(topic)
-    return {"create_per_s": round(created), "lease_delete_per_s": round(consumed)}
+    figures = {f"{name}_per_s": round(rate) for name, rate in ours.items()}
+    figures |= {f"bare_{name}_per_s": round(rate) for name, rate in bare.items()}
+    return figures | {f"{name}_share": round(rate / bare[name], 2) for name, rate in ours.items()}
 
 
 async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str, Any]:
@@ -205,11 +257,14 @@ def _on_disk(folder: Path) -> Path:
 async def run(messages: int, seconds: int, per_s: int, repeats: int) -> dict[str, Any]:
     """Every figure, as medians of the repeats."""
     found: dict[str, Any] = {"messages": messages, "throughput": {}, "accuracy": []}
-    with tempfile.TemporaryDirectory() as folder, PostgresServer(_on_disk(Path(folder))) as postgres:
+    with tempfile.TemporaryDirectory() as folder, PostgresServer(_on_disk(Path(folder)), settings=SETTINGS) as postgres:
+        connection = await asyncpg.connect(postgres.dsn)
+        await connection.execute(BARE)
+        await connection.close()
         async with EtcdCluster(Path(folder)) as etcd:
             for size in (1, 2, 3):
                 async with BrokerCluster(postgres.dsn, etcd.url, size=size) as cluster:
-                    runs = [await throughput(cluster, messages) for _ in range(repeats)]
+                    runs = [await throughput(cluster, postgres.dsn, messages) for _ in range(repeats)]
                     found["throughput"][size] = {name: median(one[name] for one in runs) for name in runs[0]}
                     print(f"{size} brokers: {found['throughput'][size]}", file=sys.stderr, flush=True)
                     if size == 2:

@@ -34,6 +34,8 @@ BODY = os.urandom(100)
 BUCKETS = 64
 # As a server of this size would be set up; both tables have it.
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "random_page_cost": "1.1", "jit": "off"}
+# The bare table at its best: without these the planner may choose to read it whole for every row.
+BARE_SETTINGS = {"jit": "off", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 BARE = """
 CREATE TABLE IF NOT EXISTS bare (
     id text PRIMARY KEY, ts bigint NOT NULL, body bytea NOT NULL, holder text NOT NULL DEFAULT '',
@@ -129,7 +131,7 @@ async def sizes(connection: asyncpg.Connection, schema: str) -> dict[str, int]:
 
 
 async def compare(dsn: str, *, workers: int, messages: int, rounds: int, journal: bool) -> dict[str, object]:
-    connections = [await asyncpg.connect(dsn, server_settings={"jit": "off"}) for _ in range(workers)]
+    connections = [await asyncpg.connect(dsn, server_settings=BARE_SETTINGS) for _ in range(workers)]
     await connections[0].execute(BARE)
     storage = PostgresStorage(dsn, cluster="bench", journal="bench" if journal else None, connections=workers + 2)
     await storage.open(NOW)

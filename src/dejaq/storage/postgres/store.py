@@ -473,7 +473,11 @@ class PostgresStorage:
 
     async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
         """The oldest available message of each priority."""
-        rows = await self._database.step(lambda link: link.fetch("oldest", places_of(topic), now))
+        if topic.by_priority:
+            asked = (places_of(topic), now, (count + 1) // 2)
+            rows = await self._database.read(lambda link: link.fetch("outermost", *asked))
+        else:
+            rows = await self._database.read(lambda link: link.fetch("oldest", places_of(topic), now))
         return outermost({row["priority"]: row["ts"] for row in rows}, count)
 
     async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:

@@ -22,3 +22,54 @@ LIMIT $12;
 SELECT priority, min(ts) AS ts FROM message
 WHERE place = any($1::integer []) AND ts <= $2
 GROUP BY priority;
+
+-- The priorities at either end of what is available, a bucket at a time: from each priority the index is asked for the next.
+-- name: outermost
+WITH RECURSIVE urgent AS (
+    SELECT asked.place, first.priority, first.ts, 1 AS number
+    FROM unnest($1::integer []) AS asked (place)
+    CROSS JOIN LATERAL (
+        SELECT m.priority, m.ts FROM message AS m
+        WHERE m.place = asked.place AND m.place < 0 AND m.ts <= $2
+        ORDER BY m.priority, m.ts LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT urgent.place, following.priority, following.ts, urgent.number + 1
+    FROM urgent
+    CROSS JOIN LATERAL (
+        SELECT m.priority, m.ts FROM message AS m
+        WHERE m.place = urgent.place AND m.place < 0 AND m.priority > urgent.priority AND m.ts <= $2
+        ORDER BY m.priority, m.ts LIMIT 1
+    ) AS following
+    WHERE urgent.number < $3
+),
+idle AS (
+    SELECT asked.place, last.priority, 1 AS number
+    FROM unnest($1::integer []) AS asked (place)
+    CROSS JOIN LATERAL (
+        SELECT m.priority FROM message AS m
+        WHERE m.place = asked.place AND m.place < 0 AND m.ts <= $2
+        ORDER BY m.priority DESC, m.ts DESC LIMIT 1
+    ) AS last
+    UNION ALL
+    SELECT idle.place, previous.priority, idle.number + 1
+    FROM idle
+    CROSS JOIN LATERAL (
+        SELECT m.priority FROM message AS m
+        WHERE m.place = idle.place AND m.place < 0 AND m.priority < idle.priority AND m.ts <= $2
+        ORDER BY m.priority DESC, m.ts DESC LIMIT 1
+    ) AS previous
+    WHERE idle.number < $3
+),
+either AS (
+    SELECT priority, ts FROM urgent
+    UNION ALL
+    SELECT idle.priority, first.ts
+    FROM idle
+    CROSS JOIN LATERAL (
+        SELECT m.ts FROM message AS m
+        WHERE m.place = idle.place AND m.place < 0 AND m.priority = idle.priority AND m.ts <= $2
+        ORDER BY m.priority, m.ts LIMIT 1
+    ) AS first
+)
+SELECT priority, min(ts) AS ts FROM either GROUP BY priority;
