@@ -19,7 +19,8 @@ from typing import Any
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, admit
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.storage.base import Edits
+from dejaq.storage.base import Edits, Storage
+from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.rocksdb.store import RocksStorage
 
 NOW = 1_800_000_000_000
@@ -40,10 +41,16 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
+def store_at(place: str) -> Storage:
+    """The store in a directory, or, behind the address of a server and a space, in a cluster there."""
+    dsn, _, cluster = place.partition(" ")
+    return PostgresStorage(dsn, cluster=cluster) if cluster else RocksStorage(Path(place))
+
+
 class Task:
     """One task: its topic, the state it believes in, and its chances."""
 
-    def __init__(self, storage: RocksStorage, number: int, seed: int) -> None:
+    def __init__(self, storage: Storage, number: int, seed: int) -> None:
         self.storage = storage
         self.number = number
         self.chance = random.Random(seed * 1_000 + number)
@@ -143,8 +150,8 @@ class Task:
         await self.change(after, self.storage.cancel(self.topic, "billing", [one], self.now))
 
 
-async def main(path: Path, seed: int, changes: int) -> None:
-    storage = RocksStorage(path)
+async def main(place: str, seed: int, changes: int) -> None:
+    storage = store_at(place)
     await storage.open(NOW)
     await asyncio.gather(*(Task(storage, number, seed).run(changes) for number in range(TASKS)))
     say({"finished": True})
@@ -152,4 +159,4 @@ async def main(path: Path, seed: int, changes: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

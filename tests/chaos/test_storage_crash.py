@@ -5,31 +5,38 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic
-from dejaq.storage.base import Filter
-from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.base import Filter, Storage
+from dejaq.testing.postgres import shared_server
+from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import new_seed, size
-from tests.chaos.storage_child import NOW, State, digest
+from tests.chaos.storage_child import NOW, State, digest, store_at
 
-POINTS = ("storage.before_write", "storage.after_write", "storage.before_sync", "storage.after_sync")
+POINTS = {
+    "rocksdb": ("storage.before_write", "storage.after_write", "storage.before_sync", "storage.after_sync"),
+    # What lies between a commit and its sync is the server's.
+    "postgres": ("storage.before_write", "storage.after_write", "storage.after_sync"),
+}
 ROUNDS = size("R4", ci=1, full=20)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _run_until_killed(path: Path, point: str, seed: int) -> list[dict[str, Any]]:
+def _run_until_killed(place: str, point: str, seed: int) -> list[dict[str, Any]]:
     """What a child said before the point killed it."""
     hit = random.Random(seed).randrange(20, 120)
     child = subprocess.run(
-        [sys.executable, "-m", "tests.chaos.storage_child", str(path), str(seed), "400"],
+        [sys.executable, "-m", "tests.chaos.storage_child", place, str(seed), "400"],
         cwd=ROOT,
         env={**os.environ, "DEJAQ_CRASH_AT": f"{point}:{hit}"},
         capture_output=True,
@@ -60,7 +67,7 @@ def _states(said: list[dict[str, Any]]) -> dict[str, list[State]]:
     }
 
 
-async def _state_of(storage: RocksStorage, topic: Topic) -> State:
+async def _state_of(storage: Storage, topic: Topic) -> State:
     found: State = {}
     cursor: bytes | None = None
     while True:
@@ -73,7 +80,7 @@ async def _state_of(storage: RocksStorage, topic: Topic) -> State:
             return found
 
 
-async def _check_counters(storage: RocksStorage, topic: Topic, state: State) -> None:
+async def _check_counters(storage: Storage, topic: Topic, state: State) -> None:
     """The counters, which are kept apart from the messages, agree with a full look."""
     assert await storage.count(topic, Filter(), NOW) == len(state)
     for status in Status:
@@ -92,14 +99,32 @@ def _status(row: list[Any]) -> Status:
     return Status.PROCESSING if row[3] else Status.WAITING
 
 
-@pytest.mark.parametrize("point", POINTS)
-async def test_r4_a_kill_at_a_storage_point_leaves_what_was_acknowledged(point: str, tmp_path: Path) -> None:
+async def _nobody_is_connected(dsn: str) -> None:
+    """Wait until the server has ended what the killed process had under way."""
+    connection = await asyncpg.connect(dsn)
+
+    async def alone() -> bool:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dejaq'"
+        return bool(await connection.fetchval(query) == 0)
+
+    await eventually(alone, within=10, what="the server lets go of the killed process")
+    await connection.close()
+
+
+@pytest.mark.parametrize(("store", "point"), [(store, point) for store, points in POINTS.items() for point in points])
+async def test_r4_a_kill_at_a_storage_point_leaves_what_was_acknowledged(
+    store: str, point: str, tmp_path: Path
+) -> None:
     """G1, G6: a topic is as its last acknowledged change left it, or as the one under way would; never between."""
     seed = new_seed()
     for number in range(ROUNDS):
-        path = tmp_path / str(number)
-        expected = _states(_run_until_killed(path, point, seed + number))
-        storage = RocksStorage(path)
+        place = str(tmp_path / str(number))
+        if store == "postgres":
+            place = f"{shared_server().dsn} crash_{secrets.token_hex(4)}"
+        expected = _states(_run_until_killed(place, point, seed + number))
+        if store == "postgres":
+            await _nobody_is_connected(shared_server().dsn)
+        storage = store_at(place)
         await storage.open(NOW)
         topics = {topic.name: topic for topic in await storage.topics()}
         for name, states in expected.items():

@@ -29,24 +29,25 @@ class Taken(DejaqError):
 
 
 class Columns:
-    """A batch as the columns of the table."""
+    """A batch as the columns of the table; one that says the same of every row is empty.
+
+    Without listed places all rows go to `place`, without priorities and headers they have 0 and none.
+    """
 
     def __init__(self, topic: Topic, batch: CreateBatch) -> None:
-        count = len(batch)
         self.keys = keys_of(batch)
-        if batch.ids is None:
-            self.places = places_of(topic, [batch.bucket]) * count
-        else:
-            self.places = places_of(topic, [bucket_of(one, topic.settings.buckets) for one in batch.ids])
+        (self.place,) = places_of(topic, [batch.bucket])
+        buckets = [bucket_of(one, topic.settings.buckets) for one in batch.ids or ()]
+        self.places = places_of(topic, buckets)
         self.ts = batch.ts
-        self.priorities = batch.priorities if batch.priorities is not None else [0] * count
-        self.headers = batch.headers if batch.headers is not None else [b""] * count
+        self.priorities = batch.priorities or ()
+        self.headers = batch.headers or ()
         self.bodies = batch.bodies
 
     def of(self, rows: Sequence[int] | None) -> tuple[Sequence[object], ...]:
         """The columns of some rows, or of all."""
         columns = (self.keys, self.places, self.ts, self.priorities, self.headers, self.bodies)
-        return columns if rows is None else tuple([column[row] for row in rows] for column in columns)
+        return columns if rows is None else tuple([column[row] for row in rows] if column else () for column in columns)
 
 
 def unpack(seen: bytes) -> Ranges:
@@ -103,6 +104,7 @@ async def create_all(
             link.shard,
             list(minutes.keys()),
             list(minutes.values()),
+            columns.place,
         )
     except asyncpg.UniqueViolationError:
         raise Taken from None
@@ -175,7 +177,8 @@ async def _insert(change: Change, batch: CreateBatch, columns: Columns, outcomes
     for _ in range(_TRIES):
         if not left:
             return
-        made = await change.link.fetch("create_free", change.topic.number, batch.owner, *columns.of(left))
+        rows = columns.of(left)
+        made = await change.link.fetch("create_free", change.topic.number, batch.owner, *rows, columns.place)
         keys = {record["id"] for record in made}
         taken = {columns.keys[row]: row for row in left if columns.keys[row] not in keys}
         if not taken:
@@ -194,8 +197,8 @@ async def _compare(
         same = (found["asked_ts"], found["owner"], found["priority"], found["headers"], found["body"]) == (
             batch.ts[row],
             batch.owner,
-            columns.priorities[row],
-            columns.headers[row],
+            columns.priorities[row] if columns.priorities else 0,
+            columns.headers[row] if columns.headers else b"",
             batch.bodies[row],
         )
         outcomes.codes[row] = decide_create(exists=True, same_content=same)

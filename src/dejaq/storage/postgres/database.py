@@ -110,6 +110,8 @@ class Database:
         connection = await connect(
             self.address.dsn,
             seconds=CONNECT_SECONDS,
+            # The query of a lease grows with its buckets, and to plan it takes longer than to run it.
+            max_cacheable_statement_size=0,
             server_settings=_SETTINGS | {"search_path": f'"{self.address.schema}"'} | settings,
         )
         endpoint = connection._transport.get_extra_info("socket")

@@ -1,7 +1,8 @@
 -- Create and the owner's changes.
 
 -- The usual create, in one statement: the session stands as we know it, every row is new. A taken id ends it with an
--- error; a session that stands otherwise, or a topic that is not there, makes nothing.
+-- error; a session that stands otherwise, or a topic that is not there, makes nothing. A column that says the same of every
+-- row is empty.
 -- name: create_all
 WITH named AS (
     INSERT INTO session (topic, session, used_ms, seen)
@@ -17,8 +18,8 @@ number AS MATERIALIZED (
 made AS (
     INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
     SELECT
-        $1, row.id, row.place, row.ts, row.ts, number.version, row.priority,
-        octet_length(row.headers) + octet_length(row.body), $6, row.headers, row.body
+        $1, row.id, coalesce(row.place, $18), row.ts, row.ts, number.version, coalesce(row.priority, 0),
+        coalesce(octet_length(row.headers), 0) + octet_length(row.body), $6, coalesce(row.headers, ''), row.body
     FROM number, unnest($7::text [], $8::integer [], $9::bigint [], $10::integer [], $11::bytea [], $12::bytea [])
     AS row (id, place, ts, priority, headers, body)
     RETURNING 1
@@ -57,8 +58,8 @@ WITH number AS MATERIALIZED (
 )
 INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
 SELECT
-    $1, row.id, row.place, row.ts, row.ts, number.version, row.priority,
-    octet_length(row.headers) + octet_length(row.body), $2, row.headers, row.body
+    $1, row.id, coalesce(row.place, $9), row.ts, row.ts, number.version, coalesce(row.priority, 0),
+    coalesce(octet_length(row.headers), 0) + octet_length(row.body), $2, coalesce(row.headers, ''), row.body
 FROM number, unnest($3::text [], $4::integer [], $5::bigint [], $6::integer [], $7::bytea [], $8::bytea [])
 AS row (id, place, ts, priority, headers, body)
 ON CONFLICT (id, topic) DO NOTHING
