@@ -35,10 +35,11 @@ class BrokerCluster:
         options: Sequence[str] = (),
         preludes: Sequence[str] = (),
         network: Network | None = None,
+        name: str | None = None,
     ) -> None:
         """On a network each broker has a machine of its own, named as itself."""
         self.machines = [network.machine(f"broker-{number}") for number in range(size)] if network is not None else []
-        self.name = f"test-{secrets.token_hex(4)}"
+        self.name = name or f"test-{secrets.token_hex(4)}"
         self.brokers = [
             BrokerProcess(
                 storage=storage if isinstance(storage, str) else storage(number),

@@ -8,7 +8,7 @@ from dejaq.errors import Code, error_of
 from dejaq.storage.postgres.address import Address
 from dejaq.storage.postgres.connecting import connect
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
-from dejaq.storage.postgres.queries import load_migrations
+from dejaq.storage.postgres.queries import SQL, load_migrations
 
 _TRIES = 5
 _CONNECT_SECONDS = 10.0
@@ -45,6 +45,20 @@ async def migrate_at(address: Address) -> tuple[int, int]:
         connection = await connect(address.dsn, seconds=_CONNECT_SECONDS)
         try:
             return await migrate(connection, address)
+        finally:
+            await connection.close()
+    except DRIVER_ERRORS as error:
+        raise failure_of(error, address) from None
+
+
+async def restored_at(address: Address) -> None:
+    """Go on under numbers that were not given before; for a schema that was restored from a backup."""
+    try:
+        connection = await connect(address.dsn, seconds=_CONNECT_SECONDS)
+        try:
+            await check(connection, address)
+            await connection.execute(f"SET search_path TO {_quoted(address)}")
+            await connection.execute(SQL["skip_numbers"])
         finally:
             await connection.close()
     except DRIVER_ERRORS as error:

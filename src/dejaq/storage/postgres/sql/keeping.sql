@@ -83,6 +83,13 @@ INSERT INTO writer (number, change) VALUES (nextval('writer_number'), 0) RETURNI
 -- name: change_of_writer
 UPDATE writer SET change = change WHERE number = $1 RETURNING change;
 
+-- name: skip_numbers
+SELECT
+    setval('version', nextval('version') + 4294967296),
+    setval('ticket', nextval('ticket') + 4294967296),
+    setval('writer_number', nextval('writer_number') + 4294967296),
+    setval('topic_number', nextval('topic_number') + 1024);
+
 -- name: drop_writers
 DELETE FROM writer WHERE number = any($1::bigint []);
 
