@@ -18,7 +18,7 @@ from typing import Any
 
 from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
-from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.address import Address, shard_dsns
 
 _CLUSTER = re.compile(r"[0-9A-Za-z._\-]{1,64}")
 _SYNCHRONIZATION = re.compile(r"(etcd|embedded)://.+")
@@ -46,7 +46,9 @@ class BrokerConfig:
 
     data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
     storage: str | None = _key(
-        None, "postgres://user@host/database of a shared store; `data` then keeps the journal.", secret=True
+        None,
+        "postgres://user@host/database of a shared store, or several for its shards; `data` then keeps the journal.",
+        secret=True,
     )
     storage_connections: int = _key(8, "Connections to the shared store.")
     journal: str | None = _key(None, "Directory of the journal, or `off`; without it `journal` in the data directory.")
@@ -107,7 +109,8 @@ class BrokerConfig:
                 )
         if self.storage is not None:
             # Refuses what is no address of a store, without showing the password in it.
-            Address(self.storage, self.cluster)
+            for dsn in shard_dsns(self.storage).values():
+                Address(dsn, self.cluster)
         if self.journal not in (None, JOURNAL_OFF) and self.data is None:
             raise _refusal("journal", self.journal, "possible without a data directory: messages live in memory only")
         for name in ("listen", "metrics"):
@@ -208,6 +211,12 @@ def _coerce(name: str, value: Any, *, source: str) -> Any:
         if isinstance(value, bool) or not str(value).lstrip("-").isdecimal():
             raise _refusal(name, value, "an integer", source)
         return int(value)
+    if name == "storage" and isinstance(value, dict | list | tuple):
+        # Several shards are one text: addresses with spaces between them, each behind its name where it has one.
+        entries = [f"{shard}={dsn}" for shard, dsn in value.items()] if isinstance(value, dict) else value
+        if not all(isinstance(entry, str) and entry and " " not in entry for entry in entries):
+            raise error_of(Code.INVALID_ARGUMENT, f"{source}: each shard of storage is one address")
+        return " ".join(entries) or None
     if not isinstance(value, str | Path):
         raise _refusal(name, value, "a string", source)
     if str(value) == "" and "None" in kind:

@@ -10,6 +10,7 @@ from dejaq.storage.memory import MemoryStorage
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
 from dejaq.testing.postgres import FreshStorage, shared_server
+from dejaq.testing.shards import two_shards
 
 
 def memory(path: Path) -> StorageFactory:
@@ -46,9 +47,15 @@ def postgres(path: Path) -> StorageFactory:
     return make
 
 
+def sharded(path: Path) -> StorageFactory:
+    """Two shared stores as one, in schemas that are empty at first."""
+    return two_shards(cluster="conformance", journal="conformance", connections=4)
+
+
 BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "memory": memory,
     "rocksdb": rocksdb,
     "rocksdb_on_disk": rocksdb_on_disk,
     "postgres": postgres,
+    "sharded": sharded,
 }

@@ -27,7 +27,7 @@ SIZE = settings(
 
 
 # The same store twice: the second time, with less room, fewer histories do; so they must where each step asks a server.
-SHARES = {"rocksdb_on_disk": 3, "postgres": 6}
+SHARES = {"rocksdb_on_disk": 3, "postgres": 6, "sharded": 12}
 # The longest are cut into parts, each with histories of its own, so that several workers share them.
 PARTS = {"rocksdb": 4, "rocksdb_on_disk": 2, "postgres": 2}
 CASES = [(name, part) for name in BACKENDS for part in range(PARTS.get(name, 1))]

@@ -10,7 +10,7 @@ from dejaq.testing.model import run_model
 from tests.conformance.backends import BACKENDS
 from tests.conformance.planted import BUGS, Around, planted
 
-STORES = ("memory", "rocksdb", "postgres")
+STORES = ("memory", "rocksdb", "postgres", "sharded")
 BY_NAME = {check.name: check for check in CHECKS}
 SIZE = settings(
     max_examples=400,

@@ -16,6 +16,8 @@ from dejaq.config import BrokerConfig, load_config
 from dejaq.errors import Code, error_of
 from dejaq.journal.origin import origin_of
 from dejaq.storage.base import Storage
+from dejaq.storage.postgres.address import shard_dsns
+from dejaq.storage.sharded.placement import ShardInfo, first_map
 from dejaq.synchronization.base import Synchronization
 from dejaq.synchronization.local import LocalSynchronization
 from dejaq.timekeeper.clock import Clock, SystemClock
@@ -143,11 +145,13 @@ def storage_of(config: BrokerConfig) -> Storage:
     return RocksStorage(Path(config.data), window_bytes=config.window_bytes, journal=journal)
 
 
-def _shared_storage(config: BrokerConfig, dsn: str) -> Storage:
+def _shared_storage(config: BrokerConfig, storage: str) -> Storage:
     """A store that several brokers use; this one's journal has a name of its own there, kept beside its data."""
     if find_spec("asyncpg") is None:
         raise error_of(Code.INVALID_ARGUMENT, "a PostgreSQL store needs asyncpg, which dejaq-mq[postgres] installs")
+    from dejaq.storage.postgres.shard import PostgresShard
     from dejaq.storage.postgres.store import PostgresStorage
+    from dejaq.storage.sharded.store import ShardedStorage
 
     name = None
     if config.data is not None and journal_place(config).directory is not None:
@@ -157,4 +161,20 @@ def _shared_storage(config: BrokerConfig, dsn: str) -> Storage:
         except OSError as cause:
             raise error_of(Code.STORE_FAILED, f"cannot make {home}", details=str(cause)) from None
         name = origin_of(home / "outbox")
-    return PostgresStorage(dsn, cluster=config.cluster, journal=name, connections=config.storage_connections)
+    connections, dsns = config.storage_connections, shard_dsns(storage)
+    if len(dsns) == 1 and config.synchronization == "local":
+        return PostgresStorage(dsns.popitem()[1], cluster=config.cluster, journal=name, connections=connections)
+
+    def make(info: ShardInfo) -> PostgresShard:
+        # What this broker was told itself comes before what the others say.
+        dsn = dsns.get(info.name, info.dsn)
+        return PostgresShard(
+            dsn,
+            name=info.name,
+            ordinal=info.ordinal,
+            cluster=config.cluster,
+            journal=name,
+            connections=connections,
+        )
+
+    return ShardedStorage(first_map(dsns), make)

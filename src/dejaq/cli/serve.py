@@ -14,14 +14,13 @@ from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.logs import LEVELS, log_to_stderr
 from dejaq.config import BrokerConfig, load_config
 from dejaq.errors import Code, DejaqError
-from dejaq.storage.postgres.address import without_password
+from dejaq.storage.postgres.address import shown
 
 if TYPE_CHECKING:
     from dejaq.broker.central import Central
 
 METAVARS = {
     "data": "DIR",
-    "storage": "DSN",
     "journal": "DIR|off",
     "listen": "HOST:PORT",
     "metrics": "HOST:PORT",
@@ -39,9 +38,11 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
         text = str(known.metadata["doc"])
         if known.type == "bool":
             option = click.option(name, is_flag=True, default=None, help=text)
+        elif known.name == "storage":
+            option = click.option(name, metavar="[NAME=]DSN", multiple=True, default=None, help=text)
         else:
-            shown = "" if known.default in (None, "") else f" Default: {known.default}"
-            option = click.option(name, metavar=METAVARS.get(known.name, "N"), help=text + shown)
+            usual = "" if known.default in (None, "") else f" Default: {known.default}"
+            option = click.option(name, metavar=METAVARS.get(known.name, "N"), help=text + usual)
         function = option(function)
     return function
 
@@ -54,6 +55,7 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @pass_invocation
 def serve(invocation: Invocation, /, memory: bool, file: str | None, log_level: str, **keys: Any) -> None:
     """Run a broker until SIGTERM or Ctrl-C, then let clients finish and stop."""
+    keys["storage"] = " ".join(keys["storage"] or ()) or None
     if memory and (keys["data"] or keys["storage"]) is not None:
         raise click.UsageError("Give one of --data, --storage and --memory.")
     if memory:
@@ -83,15 +85,15 @@ def _config(file: str | None, keys: dict[str, Any]) -> BrokerConfig:
 
 def _announce(invocation: Invocation, central: Central) -> None:
     config = central.config
-    shown = without_password(config.storage) if config.storage is not None else None
+    storage = shown(config.storage) if config.storage is not None else None
     values = {
         "url": f"dejaq://{central.address}",
         "broker": config.name,
         "cluster": config.cluster,
         "data": config.data,
-        "storage": shown,
+        "storage": storage,
         "metrics": config.metrics,
         "pid": os.getpid(),
     }
-    place = f"data in {shown or config.data}" if shown or config.data else "in memory only"
+    place = f"data in {storage or config.data}" if storage or config.data else "in memory only"
     invocation.output.record(values, f"serving {values['url']}, {place}; Ctrl-C stops")

@@ -29,6 +29,9 @@ class Capabilities:
     shared: bool
     # Whether it can store a body once for all the messages of a topic that have it.
     shares_bodies: bool = False
+    # Of how many stores it is made. Over more than one, a call for several buckets is a commit in each of theirs, and a
+    # transaction must stay in one.
+    parts: int = 1
 
 
 @runtime_checkable

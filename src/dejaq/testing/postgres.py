@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from dejaq.storage.postgres import schema
+from dejaq.storage.postgres.address import Address
+from dejaq.storage.postgres.database import Database
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.network import Machine
 from dejaq.testing.process import HOST, free_port
@@ -32,7 +34,7 @@ _SETTINGS = {
     "autovacuum_naptime": "10s",
 }
 _STOP_SECONDS = 20.0
-_TABLES = ["message", "lease", "counter", "session", "journal", "origin", "topic", "writer"]
+_TABLES = ["message", "lease", "counter", "session", "journal", "origin", "topic", "writer", "parcel", "merge"]
 
 
 class ServerMissing(RuntimeError):
@@ -135,6 +137,11 @@ class PostgresServer:
         follower._kept = False
         return follower
 
+    def new_database(self, name: str) -> str:
+        """Make a database; where it is."""
+        self._run("createdb", "-h", HOST, "-p", str(self.port), "-U", "postgres", name)
+        return self.dsn_of("postgres", database=name)
+
     def wait(self) -> None:
         """Wait until it takes connections."""
         for _ in range(600):
@@ -232,8 +239,15 @@ class FreshStorage(PostgresStorage):
         """Open it, and at the first time of its place remove what others left."""
         if not self._place.get("emptied"):
             self._place["emptied"] = True
-            connection = await self._database.connect()
-            await schema.check(connection, self._address)
-            await connection.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
-            await connection.close()
+            await empty(self._database, self._address)
         await super().open(now)
+
+
+async def empty(database: Database, address: Address) -> None:
+    """Remove what a store holds, and make it where it is not there."""
+    connection = await database.connect()
+    await schema.check(connection, address)
+    await connection.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
+    # Which shard has a bucket depends on the topic's number; what is tried again must come out the same.
+    await connection.execute("ALTER SEQUENCE topic_number RESTART")
+    await connection.close()

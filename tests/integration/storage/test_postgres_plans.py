@@ -3,7 +3,7 @@
 import re
 import secrets
 
-from dejaq.storage.postgres.leasing import _over
+from dejaq.storage.postgres.leasing import over
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.postgres import shared_server
@@ -36,7 +36,7 @@ async def test_plans_made_for_an_empty_table_look_rows_up():
     for name, text in SQL.items():
         if name == "due":
             continue
-        query = _over(name, 3, False) if "{due}" in text else text
+        query = over(name, 3, False) if "{due}" in text else text
         parameters = len((await connection.prepare(query)).get_parameters())
         await connection.execute(f"PREPARE {name}_ AS {query}")
         given = f"({', '.join(['NULL'] * parameters)})" if parameters else ""

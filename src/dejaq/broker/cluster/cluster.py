@@ -25,6 +25,7 @@ from dejaq.broker.cluster.offsets import Offsets, Sample
 from dejaq.broker.cluster.peers import Connect, Peers
 from dejaq.broker.cluster.seats import Seats
 from dejaq.broker.cluster.selector import Advice, recommend
+from dejaq.broker.cluster.shards import MAP, ShardWatch
 from dejaq.broker.cluster.steward import Steward
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.overseer.catalog import Catalog
@@ -36,6 +37,7 @@ from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
 from dejaq.protocol.version import package_version
 from dejaq.storage.base import Storage
+from dejaq.storage.sharded.placement import Spread
 from dejaq.synchronization.base import Change, Record, Synchronization
 from dejaq.timekeeper.clock import Clock
 
@@ -90,6 +92,11 @@ class Cluster:
         self._sessions = sessions
         self._producers = producers
         self._seats = Seats()
+        self._shards = (
+            ShardWatch(broker=self.own, storage=storage, synchronization=synchronization)
+            if isinstance(storage, Spread)
+            else None
+        )
         self._stamps: dict[tuple[int, str], int] = {}
         self._address = ""
         self._started_ms = clock.now_ms()
@@ -115,6 +122,8 @@ class Cluster:
         await self.synchronization.open()
         await self._check_storage()
         await self._join()
+        if self._shards is not None:
+            await self._shards.begin()
         self.steward.teach = self._teach
         await self.steward.begin()
         seen = [asyncio.Event() for _ in range(3)]
@@ -126,6 +135,8 @@ class Cluster:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(watch, name="watch of the cluster") for watch in watches]
         self._tasks.append(loop.create_task(self._tell_of_clients(), name="clients of the cluster"))
+        if self._shards is not None:
+            self._tasks.append(loop.create_task(self._follow_shards(self._shards), name="shards of the cluster"))
         self._tasks.append(loop.create_task(self._tell_of_self(), name="member of the cluster"))
         for event in seen:
             await event.wait()
@@ -192,6 +203,15 @@ class Cluster:
             except Exception:
                 log.exception("the watch of %s failed and begins anew", prefix)
                 await self._clock.sleep(1.0)
+
+    async def _follow_shards(self, shards: ShardWatch) -> None:
+        while True:
+            try:
+                async for changes in self.synchronization.watch(MAP):
+                    await shards.told(changes)
+            except Exception:
+                log.exception("the map of the shards is followed anew")
+                await self._clock.sleep(RETRY_SECONDS)
 
     # Members
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -11,11 +12,34 @@ SCHEMES = ("postgres", "postgresql")
 _SECRETS = frozenset({"password", "sslpassword", "passfile"})
 _RESERVED = frozenset({"public", "information_schema"})
 _SCHEMA_BYTES_MAX = 63
+_SHARD = re.compile(r"[0-9A-Za-z._\-]{1,64}")
 
 
 def is_postgres(storage: str) -> bool:
     """Whether a setting names a PostgreSQL server."""
     return storage.partition("://")[0] in SCHEMES
+
+
+def shard_dsns(storage: str) -> dict[str, str]:
+    """The shards that a setting names, in order: addresses with spaces between them, each with or without a `name=`.
+
+    The first without a name is `shard-1`.
+    """
+    found: dict[str, str] = {}
+    for number, entry in enumerate(storage.split(), start=1):
+        name, equals, dsn = entry.partition("=")
+        if not equals or "://" in name:
+            name, dsn = f"shard-{number}", entry
+        if _SHARD.fullmatch(name) is None:
+            raise error_of(
+                Code.INVALID_ARGUMENT, f"a shard is named by 1 to 64 of 0-9 A-Z a-z . _ -, not {name[:80]!r}"
+            )
+        if name in found:
+            raise error_of(Code.INVALID_ARGUMENT, f"two shards of the storage are named {name!r}")
+        found[name] = dsn
+    if len(set(found.values())) < len(found):
+        raise error_of(Code.INVALID_ARGUMENT, "two shards of the storage have one address")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,14 @@ class Address:
 
     def __repr__(self) -> str:
         return f"Address({str(self)!r}, {self.schema!r})"
+
+
+def shown(storage: str) -> str:
+    """The setting of a storage as it may be shown."""
+    dsns = shard_dsns(storage)
+    if len(dsns) == 1:
+        return without_password(next(iter(dsns.values())))
+    return " ".join(f"{name}={without_password(dsn)}" for name, dsn in dsns.items())
 
 
 def without_password(dsn: str) -> str:

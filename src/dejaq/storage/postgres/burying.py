@@ -14,6 +14,7 @@ from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing, decide_redrive
 from dejaq.errors import Code, error_of
 from dejaq.storage.outbox import CANCELLED, CREATED, DEAD_LETTERED
+from dejaq.storage.postgres import parcels
 from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.failures import Overtaken
 from dejaq.storage.postgres.keys import MARK, candidates, id_of
@@ -41,6 +42,20 @@ class _Move:
     found: asyncpg.Record
     new_id: str
     headers: bytes
+
+
+def _parcel(target: Topic, move: _Move, now: int) -> parcels.Parcel:
+    found = move.found
+    return parcels.Parcel(
+        topic=target.number,
+        bucket=bucket_of(move.new_id, target.settings.buckets),
+        priority=found["priority"],
+        id=move.new_id,
+        owner=found["owner"],
+        headers=move.headers,
+        body=found["body"],
+        sent_ms=now,
+    )
 
 
 async def bury(change: Change, target: Topic, dead: Sequence[asyncpg.Record], reason: str) -> None:
@@ -88,10 +103,19 @@ async def _there(change: Change, ids: Sequence[str]) -> set[str]:
 
 
 async def _move(change: Change, target: Topic, moves: Sequence[_Move]) -> None:
+    """Take messages out of this topic and put them into the other, or on their way to it."""
     found = [move.found for move in moves]
     gone = await change.link.fetch(
         "remove", change.topic.number, [one["id"] for one in found], [one["version"] for one in found]
     )
+    for one in found:
+        change.left([one["ts"]], one["owner"], held=bool(one["consumer"]))
+    away, count = change.gathered.away, target.settings.buckets
+    sent = [] if away is None else [move for move in moves if away(target, bucket_of(move.new_id, count))]
+    if sent:
+        await parcels.send(change, target, [_parcel(target, move, change.now) for move in sent])
+        moves = [move for move in moves if move not in sent]
+        found = [move.found for move in moves]
     entered = await change.link.fetch(
         "enter",
         target.number,
@@ -103,10 +127,8 @@ async def _move(change: Change, target: Topic, moves: Sequence[_Move]) -> None:
         [move.headers for move in moves],
         [one["body"] for one in found],
     )
-    if len(gone) != len(moves) or len(entered) != len(moves):
+    if len(gone) != len(moves) + len(sent) or len(entered) != len(moves):
         raise Overtaken("another took an id in the dead-letter topic meanwhile")
-    for one in found:
-        change.left([one["ts"]], one["owner"], held=bool(one["consumer"]))
     there = change.on(target)
     there.arrived([change.now] * len(moves), [one["owner"] for one in found], held=False)
     if there.outbox is not None:

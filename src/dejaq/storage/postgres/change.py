@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import floordiv
@@ -13,6 +13,7 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import LeaseKeys
 
+Away = Callable[[Topic, int], bool]
 MINUTE_MS = 60_000
 BUCKET_BITS = 10
 _BUCKET_MASK = (1 << BUCKET_BITS) - 1
@@ -55,6 +56,10 @@ class Gathered:
     settled: Counter[tuple[int, int]] = field(default_factory=Counter)
     # The name of the change was noted, or something else that nothing here tells of.
     noted: bool = False
+    # Whether a bucket of a topic is on another shard; None where there is no other.
+    away: Away | None = None
+    # Whether messages were sent to another shard.
+    sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +74,9 @@ class Change:
     gathered: Gathered
 
     @classmethod
-    def begin(cls, link: Link, topic: Topic, now: int, origin: int | None) -> Change:
+    def begin(cls, link: Link, topic: Topic, now: int, origin: int | None, away: Away | None = None) -> Change:
         """A change that has said nothing yet."""
-        return cls(link, topic, now, origin, Gathered(Outbox(0) if origin is not None else None))
+        return cls(link, topic, now, origin, Gathered(Outbox(0) if origin is not None else None, away=away))
 
     def on(self, topic: Topic) -> Change:
         """The same change, as it concerns another topic."""
@@ -126,7 +131,7 @@ class Change:
             [count for _, count in leases],
             link.writer,
             link.changes,
-            len(gathered.entered[4]) if gathered.entered else None,
+            gathered.entered[4].open if gathered.entered else None,
             owners,
         )
         return len(entry[1]) if entry is not None else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, Outcomes
+from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.ids import bucket_of
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import decide_create
@@ -56,24 +57,62 @@ def unpack(seen: bytes) -> Ranges:
     return [list(pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def pack(seen: Ranges) -> bytes:
-    """The bytes that `unpack` reads; raises LIMIT_EXCEEDED where there are too many gaps."""
-    if len(seen) > limits.PRODUCER_SESSION_GAPS_MAX:
+def pack(seen: Ranges, more: int = 0) -> bytes:
+    """The bytes that `unpack` reads; raises LIMIT_EXCEEDED where there are too many gaps, `more` than usual allowed."""
+    if len(seen) > limits.PRODUCER_SESSION_GAPS_MAX + more:
         raise error_of(
             Code.LIMIT_EXCEEDED, "the producer session has too many gaps in its sequence; open a new producer"
         )
     return struct.pack(f">{2 * len(seen)}Q", *(edge for pair in seen for edge in pair))
 
 
-def is_plain(batch: CreateBatch, seen: Ranges) -> bool:
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters of a batch's rows: those from its sequence on, or, of a part of a batch, those that are listed.
+
+    `closed` are counters of the session that need not be known one by one: they are done, here or on another shard.
+    """
+
+    numbers: Sequence[int]
+    closed: Sequence[RowRange] = ()
+
+    @classmethod
+    def of(cls, batch: CreateBatch) -> Counters:
+        """Those of a whole batch."""
+        return cls(range(batch.sequence, batch.sequence + len(batch)))
+
+    @property
+    def gaps(self) -> int:
+        """How many gaps it may leave until the rest of the batch is known to be done."""
+        return 0 if isinstance(self.numbers, range) else 2 * limits.BATCH_COUNT_MAX
+
+    def seen(self, seen: Ranges) -> set[int]:
+        """The rows whose counters were used."""
+        if isinstance(self.numbers, range):
+            return ranges.within(seen, self.numbers.start, len(self.numbers))
+        return {row for row, number in enumerate(self.numbers) if ranges.within(seen, number, 1)}
+
+    def use(self, seen: Ranges, rows: Iterable[RowRange]) -> None:
+        """Take note of rows that are done."""
+        for start, end in self.closed:
+            ranges.insert(seen, start, end)
+        for start, end in rows:
+            if isinstance(self.numbers, range):
+                ranges.insert(seen, self.numbers[start], self.numbers[end - 1] + 1)
+            else:
+                for number in self.numbers[start:end]:
+                    ranges.insert(seen, number, number + 1)
+
+
+def is_plain(batch: CreateBatch, counters: Counters, seen: Ranges) -> bool:
     """Whether every row is expected to be created: none refused, none seen, none of a text that may be another's."""
-    if batch.refused or ranges.within(seen, batch.sequence, len(batch)):
+    if batch.refused or counters.seen(seen):
         return False
     return batch.ids is None or not any(map(looks_generated, batch.ids))
 
 
 async def create_all(
-    link: Link, topic: Topic, batch: CreateBatch, now: int, *, seen: Ranges, origin: int | None
+    link: Link, topic: Topic, batch: CreateBatch, now: int, *, counters: Counters, seen: Ranges, origin: int | None
 ) -> Ranges | None:
     """Create a whole batch in one statement; the session's ranges then, or None when it stands otherwise.
 
@@ -81,7 +120,7 @@ async def create_all(
     """
     columns = Columns(topic, batch)
     after = [list(pair) for pair in seen]
-    ranges.insert(after, batch.sequence, batch.sequence + len(batch))
+    counters.use(after, [(0, len(batch))])
     record: list[bytes] = []
     if origin is not None and topic.settings.journal:
         outbox = Outbox(0)
@@ -95,8 +134,8 @@ async def create_all(
             topic.number,
             batch.session.pack(),
             now,
-            pack(after),
-            pack(seen),
+            pack(after, counters.gaps),
+            pack(seen, len(seen)),
             batch.owner,
             *columns.of(None),
             origin,
@@ -111,24 +150,24 @@ async def create_all(
     return after if done else None
 
 
-async def create(change: Change, batch: CreateBatch) -> tuple[Outcomes, Ranges]:
+async def create(change: Change, batch: CreateBatch, counters: Counters | None = None) -> tuple[Outcomes, Ranges]:
     """Create what can be created, row by row; the outcomes, and the session's ranges then."""
     link, topic = change.link, change.topic
+    counters = counters or Counters.of(batch)
     packed = await link.value("take_session", topic.number, batch.session.pack(), change.now)
     if packed is None:
         raise await _missing(link, topic)
     seen = unpack(packed)
     outcomes = Outcomes(len(batch), dict(batch.refused))
-    for row in ranges.within(seen, batch.sequence, len(batch)):
+    for row in counters.seen(seen):
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     columns = Columns(topic, batch)
     await _check_twins(change, batch, columns, outcomes)
     await _insert(change, batch, columns, outcomes)
     created = ranges.without(len(batch), outcomes.codes)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
-    for start, end in ranges.without(len(batch), outcomes.failed):
-        ranges.insert(seen, batch.sequence + start, batch.sequence + end)
-    after = pack(seen)
+    counters.use(seen, ranges.without(len(batch), outcomes.failed))
+    after = pack(seen, counters.gaps)
     if after != packed:
         await link.execute("put_seen", topic.number, batch.session.pack(), after)
     if created:

@@ -70,6 +70,12 @@ class PostgresJournal:
             bytes_max -= len(found[-1])
         return found
 
+    async def last(self) -> int:
+        """The number of the last record."""
+        await self._stamp()
+        sequence: int | None = await self._database.read(lambda link: link.value("origin", self.origin))
+        return sequence or 0
+
     async def trim(self, up_to: int) -> None:
         """Remove the records up to a sequence."""
         await self._stamp()

@@ -124,6 +124,11 @@ class LeaseKeys:
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def open(self) -> int:
+        """How many rows are the lease's, and here."""
+        return sum(span.count if span.ids is None else sum(map(bool, span.ids)) for span in self._spans)
+
     @classmethod
     def unpack(cls, text: str) -> LeaseKeys:
         """The keys that `pack` wrote."""

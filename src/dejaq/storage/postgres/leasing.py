@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from dejaq.domain.batch import LeaseRequest, LeaseSet
+from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.dead_letter import EXHAUSTED, exhausted, expiry_delay_ms
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing, decide_lease
@@ -84,12 +85,29 @@ async def _end(
         change.arrived(times, theirs, held=False)
 
 
-async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseKeys] | None:
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A lease over several shards: its id, once one has given it, the first row's number here, and how many in all."""
+
+    lease_id: int | None
+    first: int
+    total: int
+
+    def spread(self, spans: Sequence[IdSpan], count: int) -> LeaseKeys:
+        """The keys by row number; rows of other shards have none here."""
+        before, behind = self.first, self.total - self.first - count
+        around = [[IdSpan(rows, ids=[""] * rows)] if rows else [] for rows in (before, behind)]
+        return LeaseKeys([*around[0], *spans, *around[1]])
+
+
+async def lease(
+    change: Change, request: LeaseRequest, joined: Joined | None = None
+) -> tuple[LeaseSet, LeaseKeys] | None:
     """Lease the next due rows of the buckets, with their keys by row number; None when nothing is due."""
     limit = await burying.limit_of(change, request)
     await lapse(change)
     dead = await _bury(change, request, limit) if limit else 0
-    records = await _take(change, request, limit, request.rows_max - dead)
+    records = await _take(change, request, limit, request.rows_max - dead, joined)
     if not records:
         return (
             (LeaseSet(0, request.consumer, request.expires, spans=[], ts=[], bodies=[], dead=dead), LeaseKeys([]))
@@ -109,7 +127,11 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseK
             rows = [row for row, version in enumerate(before) if (version == 0) is lost]
             change.left([granted.ts[row] for row in rows], [owners[row] for row in rows], held=lost)
     change.arrived([request.expires] * len(records), owners, held=True)
-    keys = LeaseKeys(granted.spans)
+    if joined is None:
+        keys = LeaseKeys(granted.spans)
+    else:
+        granted.rows = list(range(joined.first, joined.first + len(granted)))
+        keys = joined.spread(granted.spans, len(granted))
     change.entered(lease_id, request.expires, request.consumer, keys)
     if change.outbox is not None:
         change.outbox.leased(change.topic.name, granted)
@@ -117,7 +139,7 @@ async def lease(change: Change, request: LeaseRequest) -> tuple[LeaseSet, LeaseK
 
 
 @lru_cache(maxsize=256)
-def _over(name: str, buckets: int, by_priority: bool) -> str:
+def over(name: str, buckets: int, by_priority: bool) -> str:
     """A query over what is due in so many buckets, in the order of the topic."""
     # The places of topics by priority are negative; saying so again lets the server use the index of these alone.
     order, ranked = ("{0}priority, {0}ts", " AND m.place < 0") if by_priority else ("{0}ts, {0}priority", "")
@@ -136,7 +158,7 @@ def _over(name: str, buckets: int, by_priority: bool) -> str:
 async def _fetch(change: Change, name: str, request: LeaseRequest, *arguments: object) -> list[asyncpg.Record]:
     places = places_of(change.topic, request.buckets)
     until = max(request.until, change.now)
-    query = _over(name, len(places), change.topic.by_priority)
+    query = over(name, len(places), change.topic.by_priority)
     records: list[asyncpg.Record] = await change.link.connection.fetch(
         query, change.topic.number, places, until, change.now, *arguments
     )
@@ -154,11 +176,21 @@ async def _bury(change: Change, request: LeaseRequest, limit: int) -> int:
     return len(dead)
 
 
-async def _take(change: Change, request: LeaseRequest, limit: int, rows_max: int) -> list[asyncpg.Record]:
+async def _take(
+    change: Change, request: LeaseRequest, limit: int, rows_max: int, joined: Joined | None
+) -> list[asyncpg.Record]:
     if rows_max <= 0:
         return []
     records = await _fetch(
-        change, "lease", request, rows_max, request.bytes_max, request.expires, request.consumer, limit or None
+        change,
+        "lease",
+        request,
+        rows_max,
+        request.bytes_max,
+        request.expires,
+        request.consumer,
+        limit or None,
+        None if joined is None else joined.lease_id,
     )
     # What orders them comes first in a record, then the id.
     records.sort()

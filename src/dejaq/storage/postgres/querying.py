@@ -124,6 +124,13 @@ def _summed(counts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
     """One page, in order of (ts, id), or of (priority, ts, id)."""
+    return page_of(topic, where, await rows_behind(link, topic, where, cursor, limit, now), limit)
+
+
+async def rows_behind(
+    link: Link, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int
+) -> list[asyncpg.Record]:
+    """The rows of a page, and one more where there are more."""
     start, end, held = bounds(where, now)
     behind_priority, behind_ts, behind_key = limits.PRIORITY_MIN, -1, ""
     if cursor is not None:
@@ -133,8 +140,8 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
         behind_ts, behind_key = _place(cursor)
         start = start if topic.by_priority else max(start, behind_ts)
     if start >= end:
-        return Page([], None)
-    records = await link.fetch(
+        return []
+    return await link.fetch(
         "browse_by_priority" if topic.by_priority else "browse",
         places_of(topic),
         start,
@@ -145,6 +152,10 @@ async def browse(link: Link, topic: Topic, where: Filter, cursor: bytes | None, 
         limit + 1,
         *((behind_priority,) if topic.by_priority else ()),
     )
+
+
+def page_of(topic: Topic, where: Filter, records: Sequence[asyncpg.Record], limit: int) -> Page:
+    """A page of rows that are in order."""
     page = records[:limit]
     following = None
     if len(records) > limit and page:

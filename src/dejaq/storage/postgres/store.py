@@ -16,11 +16,11 @@ from dejaq import limits
 from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
-from dejaq.errors import Code, error_of
+from dejaq.errors import ClusterRefused, Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
 from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.change import Change, places_of
+from dejaq.storage.postgres.change import Away, Change, places_of
 from dejaq.storage.postgres.database import Database, Link
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.journal import PostgresJournal
@@ -61,6 +61,9 @@ class PostgresStorage:
         self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
         self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
         self._turns = Turns()
+        # Set by a shard: which buckets are on another one.
+        self._away: Away | None = None
+        self._has_sent = False
         self._snapshots: WeakSet[PostgresSnapshot] = WeakSet()
         self._identity = ""
 
@@ -83,8 +86,19 @@ class PostgresStorage:
         except DRIVER_ERRORS as error:
             raise failure_of(error, self._address) from None
         self._identity = await self._database.change(_identify)
+        await self._check_place()
         if self._journal is not None:
             await self._journal.open()
+
+    async def _check_place(self) -> None:
+        """See to it that this is all of the storage, and not one of its shards."""
+        told = await self._database.read(lambda link: link.value("shard"))
+        names = json.loads(told)["of"] if told is not None else []
+        if len(names) > 1:
+            await self._database.close()
+            raise ClusterRefused(
+                f"the store at {self._address} is one of the shards {', '.join(names)}; name all of them as the storage"
+            )
 
     async def close(self) -> None:
         """Finish what is under way and leave the server."""
@@ -124,9 +138,10 @@ class PostgresStorage:
 
         async def make(link: Link) -> Result:
             nonlocal size
-            change = Change.begin(link, topic, now, origin)
+            change = Change.begin(link, topic, now, origin, self._away)
             result = await work(change)
             size = await change.finish()
+            self._has_sent |= change.gathered.sent
             return result
 
         result = await self._database.change(make, relaxed=topic.settings.durability is Durability.RELAXED)
@@ -182,28 +197,31 @@ class PostgresStorage:
 
     # The producer's side
 
-    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+    async def create(
+        self, topic: Topic, batch: CreateBatch, now: int, counters: creating.Counters | None = None
+    ) -> Outcomes:
         """Create the admitted rows. The batches of one producer session take turns."""
         session = (topic.number, batch.session.pack())
+        counters = counters or creating.Counters.of(batch)
         async with self._turns.of([session]):
             seen = self._sessions.pop(session, [])
-            if creating.is_plain(batch, seen):
-                used = await self._create_all(topic, batch, now, seen)
+            if creating.is_plain(batch, counters, seen):
+                used = await self._create_all(topic, batch, now, counters, seen)
                 if used is not None:
                     self._know_session(session, used)
                     self._upkeep.changed(0, now)
                     return Outcomes(len(batch))
-            outcomes, after = await self._change(topic, now, lambda change: creating.create(change, batch))
+            outcomes, after = await self._change(topic, now, lambda change: creating.create(change, batch, counters))
             self._know_session(session, after)
             return outcomes
 
     async def _create_all(
-        self, topic: Topic, batch: CreateBatch, now: int, seen: creating.Ranges
+        self, topic: Topic, batch: CreateBatch, now: int, counters: creating.Counters, seen: creating.Ranges
     ) -> creating.Ranges | None:
         origin = self._journal.origin if self._journal is not None else None
 
         async def make(link: Link) -> creating.Ranges | None:
-            return await creating.create_all(link, topic, batch, now, seen=seen, origin=origin)
+            return await creating.create_all(link, topic, batch, now, counters=counters, seen=seen, origin=origin)
 
         try:
             if topic.settings.durability is Durability.RELAXED:
@@ -227,7 +245,9 @@ class PostgresStorage:
 
     # The consumer's side
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+    async def lease(
+        self, topic: Topic, request: LeaseRequest, now: int, joined: leasing.Joined | None = None
+    ) -> LeaseSet | None:
         """Lease what is due. Calls for the same buckets take turns, so that none takes what another just skips."""
         self._database.check_working()
         if topic.by_priority:
@@ -235,7 +255,7 @@ class PostgresStorage:
         if not leasing.allowed(request, now):
             return None
         async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
-            granted = await self._change(topic, now, lambda change: leasing.lease(change, request))
+            granted = await self._change(topic, now, lambda change: leasing.lease(change, request, joined))
         if granted is None:
             return None
         lease, keys = granted

@@ -49,7 +49,7 @@ CHECKS: tuple[Check, ...] = tuple(
         steps,
         journal,
     )
-    for check in checks_of(module)
+    for check in checks_of(module, on_one_part=module is steps)
 ) + tuple(check for module in (restart, journal_restart) for check in checks_of(module, restarts=True))
 
 __all__ = ["CHECKS", "Check", "Scene", "StorageFactory"]

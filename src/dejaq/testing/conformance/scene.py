@@ -34,17 +34,19 @@ class Scene:
     columns, which are in the order of time; the numbers they are settled by may be in another order.
     """
 
-    def __init__(self, factory: StorageFactory) -> None:
+    def __init__(self, factory: StorageFactory, *, on_one_part: bool = False) -> None:
         self._factory = factory
         self._sessions = 0
         self.storage = factory()
         self.now = START_MS
+        # A topic of one bucket is on one part of a store that has several.
+        self._buckets = 1 if on_one_part and self.storage.capabilities.parts > 1 else BUCKETS
         self.topic = Topic(name="mail", number=0, settings=TopicSettings(buckets=BUCKETS))
 
     @classmethod
-    async def begin(cls, factory: StorageFactory) -> Scene:
-        """Open the storage and make a topic."""
-        scene = cls(factory)
+    async def begin(cls, factory: StorageFactory, *, on_one_part: bool = False) -> Scene:
+        """Open the storage and make a topic; `on_one_part` for what a store of several does only within one."""
+        scene = cls(factory, on_one_part=on_one_part)
         await scene.storage.open(scene.now)
         scene.topic = await scene.new_topic("mail")
         return scene
@@ -63,10 +65,10 @@ class Scene:
         """Move the clock."""
         self.now += milliseconds
 
-    async def new_topic(self, name: str, *, buckets: int = BUCKETS, **settings: object) -> Topic:
+    async def new_topic(self, name: str, *, buckets: int | None = None, **settings: object) -> Topic:
         """A live topic with a number of its own."""
         number = await self.storage.next_topic_number()
-        chosen = TopicSettings(buckets=buckets, **settings)  # type: ignore[arg-type]
+        chosen = TopicSettings(buckets=buckets or self._buckets, **settings)  # type: ignore[arg-type]
         topic = Topic(name, number, chosen, created_ms=self.now)
         await self.storage.put_topic(topic)
         return topic
@@ -143,7 +145,7 @@ class Scene:
 
     async def generate(self, delays: Sequence[int], *, bucket: int = 0, owner: str = OWNER) -> list[str]:
         """Create messages with generated ids; `delays` ascend."""
-        batch = self.batch(None, delays=delays, bucket=bucket, owner=owner)
+        batch = self.batch(None, delays=delays, bucket=bucket % self._buckets, owner=owner)
         assert await self.create(batch) == [Code.OK] * len(delays)
         return ids_of(batch)
 

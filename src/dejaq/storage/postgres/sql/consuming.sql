@@ -45,7 +45,7 @@ WITH first AS MATERIALIZED (
 )
 UPDATE message AS m SET
     ts = $7, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
-    version = (SELECT nextval('version')), consumer = $8, attempts = m.attempts + 1,
+    version = (SELECT coalesce($10, nextval('version'))), consumer = $8, attempts = m.attempts + 1,
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
 FROM first
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)

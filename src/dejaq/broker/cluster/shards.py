@@ -1,0 +1,67 @@
+"""The map of the storage's shards: kept in synchronization, and followed by every broker, which says how far it is."""
+
+from __future__ import annotations
+
+import logging
+
+from dejaq.errors import ClusterRefused
+from dejaq.storage.sharded.placement import ShardMap, Spread
+from dejaq.synchronization.base import Change, Synchronization
+
+log = logging.getLogger(__name__)
+
+MAP = "shards/map"
+SEEN = "shards/seen/"
+
+
+class ShardWatch:
+    """This broker's view of the map."""
+
+    def __init__(self, *, broker: str, storage: Spread, synchronization: Synchronization) -> None:
+        self._broker = broker
+        self._storage = storage
+        self._synchronization = synchronization
+
+    async def begin(self) -> None:
+        """Work by the map that is kept, or keep the one that this broker was set up with."""
+        own = self._storage.map
+        record = await self._synchronization.get(MAP)
+        if record is None:
+            await self._check_kept(own)
+            record = await self._synchronization.put(MAP, own.encode(), expected=0)
+            record = record or await self._synchronization.get(MAP)
+        if record is not None:
+            kept = ShardMap.decode(record.value)
+            strange = [shard.name for shard in own.shards if kept.named(shard.name) is None]
+            if strange:
+                raise ClusterRefused(
+                    f"the storage has the shards {_names(kept)}, and not {strange[0]!r}; "
+                    f"add it with: dejaq storage add-shard {strange[0]} DSN"
+                )
+            await self._storage.follow(kept)
+        await self._confirm()
+
+    async def _check_kept(self, own: ShardMap) -> None:
+        """Without a map, the shards themselves know with whom they are."""
+        names = [shard.name for shard in own.shards]
+        for shard, others in (await self._storage.kept()).items():
+            if sorted(others) != sorted(names):
+                raise ClusterRefused(
+                    f"shard {shard!r} of the storage is one of {', '.join(others)}, and this broker is set up with "
+                    f"{', '.join(names)}; name all of them, and add one with: dejaq storage add-shard"
+                )
+
+    async def told(self, changes: list[Change]) -> None:
+        """Follow the map, and say that it is followed."""
+        for change in changes:
+            if change.key == MAP and change.record is not None:
+                await self._storage.follow(ShardMap.decode(change.record.value))
+                await self._confirm()
+
+    async def _confirm(self) -> None:
+        value = str(self._storage.map.version).encode()
+        await self._synchronization.put(SEEN + self._broker, value, bound=True)
+
+
+def _names(kept: ShardMap) -> str:
+    return ", ".join(shard.name for shard in kept.shards)

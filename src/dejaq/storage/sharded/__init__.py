@@ -1,0 +1,1 @@
+"""Several shared stores that are one."""

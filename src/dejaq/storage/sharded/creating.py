@@ -1,0 +1,133 @@
+"""Create over several shards: each row goes to the shard of its bucket and keeps the counter that names it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
+from dejaq.domain.headers import decode_headers
+from dejaq.domain.message import Message
+from dejaq.domain.topic import Topic
+from dejaq.domain.transitions import decide_create
+from dejaq.errors import Code, DejaqError, Indefinite
+from dejaq.storage import ranges
+from dejaq.storage.postgres.creating import Counters
+from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.sharded.routing import Router
+from dejaq.storage.sharded.shards import Ask, Shards
+
+_SESSIONS_KNOWN_MAX = 10_000
+# More than this many stretches that are done are not worth telling.
+_CLOSED_MAX = 32
+
+
+class Creator:
+    """Creates batches, and remembers what of a producer session is done on all shards.
+
+    Each shard notes the counters that it has used. Between them lie those of the other shards; told that these are
+    done, it need not keep the gaps. Only what was acknowledged is told, so that a shard which takes a bucket over
+    with what was noted for it takes nothing for done that is not.
+    """
+
+    def __init__(self, shards: Shards, router: Router) -> None:
+        self._shards = shards
+        self._router = router
+        self._done: OrderedDict[tuple[int, bytes], list[list[int]]] = OrderedDict()
+
+    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        """Create the admitted rows; INDEFINITE where a shard fails, since another may have done its part."""
+        if len(self._router.places(topic)) == 1:
+            return await self._shards.ask(0, lambda shard: shard.create(topic, batch, now))
+        session = (topic.number, batch.session.pack())
+        known = self._done.get(session, [])
+        closed = [(start, end) for start, end in known] if len(known) <= _CLOSED_MAX else []
+        told = dict.fromkeys(ranges.within(known, batch.sequence, len(batch)), Code.ALREADY_EXISTS)
+        told |= await self._twins(topic, batch)
+        if told:
+            batch = replace(batch, refused={**told, **batch.refused})
+        if len(batch.refused) == len(batch):
+            return Outcomes(len(batch), dict(batch.refused))
+        rows_of = self._cut(topic, batch)
+
+        def of(rows: Sequence[int]) -> Ask[Outcomes]:
+            return lambda shard: _part(shard, topic, batch, rows, closed, now)
+
+        answers = await self._shards.ask_all({place: of(rows) for place, rows in rows_of.items()})
+        errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
+        if errors:
+            if len(answers) == 1 or (all(not error.indefinite for error in errors) and len(errors) == len(answers)):
+                raise errors[0]
+            raise Indefinite("a part of the batch was not created; repeat it", details=errors[0].message)
+        outcomes = Outcomes(len(batch))
+        for place, answer in answers.items():
+            if isinstance(answer, Outcomes):
+                outcomes.codes.update({rows_of[place][number]: code for number, code in answer.codes.items()})
+        self._note(session, batch, outcomes)
+        return outcomes
+
+    def _cut(self, topic: Topic, batch: CreateBatch) -> dict[int, Sequence[int]]:
+        """The rows of each shard."""
+        owner = self._shards.map.owner
+        if batch.ids is None:
+            return {owner(topic, batch.bucket): range(len(batch))}
+        found: dict[int, list[int]] = {}
+        for row in range(len(batch)):
+            found.setdefault(owner(topic, batch.bucket_of(row, topic.settings.buckets)), []).append(row)
+        return {place: range(len(batch)) if len(found) == 1 else rows for place, rows in found.items()}
+
+    async def _twins(self, topic: Topic, batch: CreateBatch) -> dict[int, Code]:
+        """Natural ids with the text of generated ones that are on other shards."""
+        if batch.ids is None or len(self._router.places(topic)) == 1:
+            return {}
+        codes: dict[int, Code] = {}
+        for row, message_id in enumerate(batch.ids):
+            twin = self._router.twin(topic, message_id)
+            if twin is not None and twin != self._router.home(topic, message_id) and row not in batch.refused:
+                there = await self._router.find(twin, topic, message_id)
+                if there is not None:
+                    codes[row] = decide_create(exists=True, same_content=_same(batch, row, there))
+        return codes
+
+    def _note(self, session: tuple[int, bytes], batch: CreateBatch, outcomes: Outcomes) -> None:
+        done = self._done.pop(session, [])
+        for start, end in ranges.without(len(batch), outcomes.failed):
+            ranges.insert(done, batch.sequence + start, batch.sequence + end)
+        self._done[session] = done
+        if len(self._done) > _SESSIONS_KNOWN_MAX:
+            self._done.popitem(last=False)
+
+
+async def _part(
+    shard: PostgresShard,
+    topic: Topic,
+    batch: CreateBatch,
+    rows: Sequence[int],
+    closed: Sequence[RowRange],
+    now: int,
+) -> Outcomes:
+    if isinstance(rows, range):
+        return await shard.create(topic, batch, now, replace(Counters.of(batch), closed=closed))
+    assert batch.ids is not None
+    part = replace(
+        batch,
+        ids=[batch.ids[row] for row in rows],
+        ts=[batch.ts[row] for row in rows],
+        bodies=[batch.bodies[row] for row in rows],
+        priorities=None if batch.priorities is None else [batch.priorities[row] for row in rows],
+        headers=None if batch.headers is None else [batch.headers[row] for row in rows],
+        refused={number: batch.refused[row] for number, row in enumerate(rows) if row in batch.refused},
+    )
+    return await shard.create(topic, part, now, Counters([batch.sequence + row for row in rows], closed))
+
+
+def _same(batch: CreateBatch, row: int, there: Message) -> bool:
+    headers = decode_headers(batch.headers[row]) if batch.headers is not None else {}
+    return (there.ts, there.producer_group, there.priority, there.body, dict(there.headers)) == (
+        batch.ts[row],
+        batch.owner,
+        batch.priorities[row] if batch.priorities is not None else 0,
+        batch.bodies[row],
+        headers,
+    )

@@ -1,0 +1,183 @@
+"""The shards of a store while it is open: asked one by one or together, and brought back when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from dejaq.errors import DejaqError, StoreError, Unavailable
+from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.sharded.placement import ShardInfo, ShardMap
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+MakeShard = Callable[[ShardInfo], PostgresShard]
+Ask = Callable[[PostgresShard], Awaitable[Result]]
+
+# A shard that does not answer a look in this time is left out of the next ones until it does.
+LOOK_SECONDS = 1.0
+_MEND_SECONDS_MIN, _MEND_SECONDS_MAX = 0.2, 5.0
+
+
+class Shards:
+    """The open shards by name, and the map that says which has what."""
+
+    def __init__(self, first: ShardMap, make: MakeShard) -> None:
+        self.map = first
+        self._make = make
+        self._by_name: dict[str, PostgresShard] = {}
+        self._late: dict[str, set[asyncio.Future[Any]]] = {}
+        self._mender: asyncio.Task[None] | None = None
+        self._now = 0
+
+    # Life
+
+    async def open(self, now: int) -> None:
+        """Open every shard; one that fails is tried again later, unless it is the first."""
+        self._now = now
+        for place, info in enumerate(self.map.shards):
+            await self._open(info, must=place == 0)
+        self._mender = asyncio.get_running_loop().create_task(self._mend(), name="shards")
+
+    async def _open(self, info: ShardInfo, *, must: bool) -> None:
+        shard = self._by_name.get(info.name) or self._make(info)
+        self._by_name[info.name] = shard
+        try:
+            await shard.open(self._now)
+        except StoreError as error:
+            if must or len(self.map.shards) == 1:
+                raise
+            log.warning("shard %s does not work now: %s", info.name, error)
+
+    async def close(self) -> None:
+        """Close every shard."""
+        if self._mender is not None:
+            self._mender.cancel()
+            await asyncio.wait((self._mender,))
+            self._mender = None
+        late = [task for tasks in self._late.values() for task in tasks]
+        if late:
+            await asyncio.wait(late)
+        for shard in self._by_name.values():
+            await shard.close()
+        self._by_name.clear()
+
+    async def follow(self, fresh: ShardMap) -> None:
+        """Take another map; shards that it brings are opened."""
+        if fresh.version <= self.map.version:
+            return
+        for info in fresh.shards:
+            if info.name not in self._by_name:
+                await self._open(info, must=False)
+        self.map = fresh
+
+    async def recover(self, now: int) -> None:
+        """Bring back every shard that failed; raises while the first does."""
+        self._now = now
+        for place, shard in enumerate(self):
+            if shard.failure is not None:
+                try:
+                    await shard.recover(now)
+                except DejaqError:
+                    if place == 0:
+                        raise
+
+    async def _mend(self) -> None:
+        pause = _MEND_SECONDS_MIN
+        while True:
+            await asyncio.sleep(pause)
+            failed = [shard for shard in self if shard.failure is not None]
+            for shard in failed:
+                try:
+                    await shard.recover(self._now)
+                    log.warning("shard %s works again", shard.name)
+                except DejaqError as error:
+                    log.debug("shard %s does not work yet: %s", shard.name, error)
+            pause = min(2 * pause, _MEND_SECONDS_MAX) if failed else _MEND_SECONDS_MIN
+
+    # Asking
+
+    def __iter__(self) -> Iterator[PostgresShard]:
+        return iter([self._by_name[info.name] for info in self.map.shards if info.name in self._by_name])
+
+    def __len__(self) -> int:
+        return len(self.map.shards)
+
+    def at(self, place: int) -> PostgresShard:
+        """The shard at a place of the map."""
+        return self._by_name[self.map.shards[place].name]
+
+    async def ask(self, place: int, call: Ask[Result]) -> Result:
+        """Ask one shard; one that does not work is UNAVAILABLE, since others may."""
+        shard = self.at(place)
+        if len(self.map.shards) == 1:
+            return await call(shard)
+        try:
+            return await call(shard)
+        except StoreError as error:
+            raise Unavailable(
+                f"shard {shard.name!r} of the storage does not work now; nothing was changed there",
+                details=error.message,
+            ) from None
+
+    async def ask_all(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result | DejaqError]:
+        """Ask several shards at once; who fails gives its error."""
+        if len(calls) == 1:
+            ((place, call),) = calls.items()
+            try:
+                return {place: await self.ask(place, call)}
+            except DejaqError as error:
+                return {place: error}
+        tasks = {place: asyncio.ensure_future(self.ask(place, call)) for place, call in calls.items()}
+        # Nothing is cancelled: a commit whose caller went away is made all the same.
+        await asyncio.wait(tasks.values())
+        found: dict[int, Result | DejaqError] = {}
+        for place, task in tasks.items():
+            try:
+                found[place] = task.result()
+            except DejaqError as error:
+                found[place] = error
+        return found
+
+    async def look(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result]:
+        """What the shards that answer soon say; raises when none does."""
+        names = {place: self.map.shards[place].name for place in calls}
+        tasks = {
+            place: asyncio.ensure_future(self.ask(place, call))
+            for place, call in calls.items()
+            if len(calls) == 1 or not self._late.get(names[place])
+        }
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=LOOK_SECONDS if len(calls) > 1 else None)
+        found: dict[int, Result] = {}
+        errors: list[BaseException] = []
+        for place, task in tasks.items():
+            if not task.done():
+                self._wait_for(names[place], task)
+            elif (error := task.exception()) is not None:
+                errors.append(error)
+            else:
+                found[place] = task.result()
+        if not found:
+            raise errors[0] if errors else Unavailable("no shard of the storage answers")
+        return found
+
+    def _wait_for(self, name: str, task: asyncio.Future[Result]) -> None:
+        late = self._late.setdefault(name, set())
+        late.add(task)
+
+        def done(ended: asyncio.Future[Result]) -> None:
+            late.discard(ended)
+            if not ended.cancelled():
+                ended.exception()
+
+        task.add_done_callback(done)
+
+
+def raise_if_all_failed(answers: Mapping[int, object]) -> None:
+    """Raise the first error where no shard did what it was asked."""
+    errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
+    if errors and len(errors) == len(answers):
+        raise errors[0]

@@ -1,0 +1,64 @@
+"""Transactions over shards: all that one names must be on one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.postgres.shard import STRIDE
+from dejaq.storage.sharded.placement import is_whole
+from dejaq.storage.sharded.routing import Router
+from dejaq.storage.sharded.shards import Shards
+from dejaq.storage.steps import CancelStep, CreateStep, DeleteStep, EditStep, ReleaseStep, Step, Transaction
+
+
+async def shard_of(transaction: Transaction, shards: Shards, router: Router) -> int | None:
+    """The shard that has all the steps name; None for a repeat. Raises DIFFERENT_STORES where there is no such one."""
+    if all(is_whole(step.topic) for step in transaction.steps):
+        return 0
+    places: dict[int, set[str]] = {}
+    forgotten: list[int] = []
+    for step in transaction.steps:
+        found = await _places(step, shards, router)
+        for place in found:
+            places.setdefault(place, set()).add(step.topic.name)
+        if not found and isinstance(step, DeleteStep | ReleaseStep):
+            forgotten.append(step.lease_id % STRIDE)
+    if forgotten and await _known(transaction, shards):
+        return None
+    if len(places) <= 1:
+        given = [place for place, shard in enumerate(shards.map.shards) if shard.ordinal in forgotten]
+        return next(iter([*places, *given, 0]))
+    told = "; ".join(
+        f"of {', '.join(sorted(names))} on shard {shards.map.shards[place].name!r}"
+        for place, names in sorted(places.items())
+    )
+    raise error_of(
+        Code.DIFFERENT_STORES,
+        f"a transaction stays on one shard, and this one names messages {told}; topics of one bucket are all on one",
+    )
+
+
+async def _places(step: Step, shards: Shards, router: Router) -> Iterable[int]:
+    topic = step.topic
+    if isinstance(step, CreateStep):
+        batch, count = step.batch, topic.settings.buckets
+        return {shards.map.owner(topic, batch.bucket_of(row, count)) for row in range(len(batch))}
+    if isinstance(step, EditStep | CancelStep):
+        return await router.rows_of(topic, step.edits.ids if isinstance(step, EditStep) else step.ids)
+    rows = None if step.rows is None else {row for start, end in step.rows for row in range(start, end)}
+    found: list[int] = []
+    for place in router.places(topic):
+        keys = await shards.ask(place, lambda shard: shard.lease_keys(topic, step.lease_id))
+        if keys is not None and any(key and (rows is None or row in rows) for row, key in enumerate(keys)):
+            found.append(place)
+    return found
+
+
+async def _known(transaction: Transaction, shards: Shards) -> bool:
+    """Whether a shard has done it."""
+    answers = await shards.ask_all({place: lambda shard: shard.has_done(transaction) for place in range(len(shards))})
+    for answer in answers.values():
+        if isinstance(answer, DejaqError):
+            raise answer
+    return any(answer is True for answer in answers.values())
