@@ -21,6 +21,7 @@ from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outerm
 from dejaq.storage.postgres.change import Away
 from dejaq.storage.postgres.querying import page_of
 from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
 from dejaq.storage.sharded.courier import Courier
 from dejaq.storage.sharded.creating import Creator
@@ -275,9 +276,14 @@ class ShardedStorage:
         """Remove rows of several leases: in one commit where there is one shard for them."""
         if len(self._router.places(topic)) == 1:
             return await self.shards.ask(0, lambda shard: shard.delete_many(topic, consumer, deletions, now))
-        return await asyncio.gather(
-            *(self.delete(topic, one.lease_id, consumer, one.rows, now, one.handed_us) for one in deletions)
-        )
+        # Those of one lease follow each other; a consumer's leases are many.
+        turns = Turns()
+
+        async def delete(one: Deletion) -> Outcomes:
+            async with turns.of([one.lease_id]):
+                return await self.delete(topic, one.lease_id, consumer, one.rows, now, one.handed_us)
+
+        return await asyncio.gather(*map(delete, deletions))
 
     async def extend(
         self,

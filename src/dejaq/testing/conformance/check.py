@@ -11,7 +11,14 @@ from dejaq.storage.base import Storage
 from dejaq.testing.conformance.scene import Scene, StorageFactory
 
 # What a store of several parts does in one of them: transactions, and what has one order over all buckets.
-ON_ONE_PART = frozenset({"transactions_survive", "lease_ids_grow", "the_end_of_a_lease_is_told_once"})
+ON_ONE_PART = frozenset(
+    {
+        "transactions_survive",
+        "lease_ids_grow",
+        "the_end_of_a_lease_is_told_once",
+        "several_leases_are_deleted_from_at_once",
+    }
+)
 
 __all__ = ["Check", "Storage", "StorageFactory", "checks_of"]
 
