@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegralType, MapType, StringType, StructType, TimestampType
 
 from dejaq import limits
-from dejaq.domain.bodies import sealed_column
+from dejaq.domain.bodies import MARK, sealed
 from dejaq.domain.headers import encode_headers
-from dejaq.domain.ids import ProducerSession, valid_id, valid_ids
+from dejaq.domain.ids import ProducerSession, valid_id
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.options import OptionError
 
@@ -37,7 +39,10 @@ class BadRow:
 
 @dataclass
 class Rows:
-    """The good rows of a batch as columns, and the bad ones."""
+    """The good rows of a batch as columns, in the order of their times, and the bad ones.
+
+    `priorities` and `headers` are empty where every row has 0 and none.
+    """
 
     ids: list[str] = field(default_factory=list)
     ts: list[int] = field(default_factory=list)
@@ -49,27 +54,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def split(self) -> Iterator[Rows]:
-        """As they are, or in pieces that each fit a frame."""
-        size = sum(map(len, self.bodies)) + sum(map(len, self.headers))
-        if len(self) < 2 or size <= limits.BATCH_BYTES_MAX // 2:
-            yield self
-            return
-        half = len(self) // 2
-        first = self._part(0, half)
-        first.bad = self.bad
-        yield from first.split()
-        yield from self._part(half, len(self)).split()
-
-    def _part(self, start: int, end: int) -> Rows:
-        return Rows(
-            ids=self.ids[start:end],
-            ts=self.ts[start:end],
-            bodies=self.bodies[start:end],
-            priorities=self.priorities[start:end],
-            headers=self.headers[start:end],
-        )
-
     def frame(self, request: int, operation: str, session: ProducerSession) -> carrier.ClientFrame:
         """The command that does `operation` with these rows."""
         frame = carrier.ClientFrame(request=request)
@@ -79,16 +63,13 @@ class Rows:
             frame.edit.ids.extend(self.ids)
             frame.edit.ts.extend(self.ts)
         else:
-            frame.create.CopyFrom(
-                carrier.CreateBatch(
-                    session=session.pack(),
-                    ids=self.ids,
-                    ts=self.ts,
-                    bodies=sealed_column(self.bodies),
-                    priorities=self.priorities if any(self.priorities) else None,
-                    headers=self.headers if any(self.headers) else None,
-                )
-            )
+            create = frame.create
+            create.session = session.pack()
+            create.ids.extend(self.ids)
+            create.ts.extend(self.ts)
+            create.bodies.extend(self.bodies)
+            create.priorities.extend(self.priorities)
+            create.headers.extend(self.headers)
         return frame
 
 
@@ -111,37 +92,94 @@ def check_schema(schema: StructType, operation: str) -> None:
             raise OptionError(f"column {name!r} is unknown; a message has {known}. Drop or rename it")
 
 
-def rows_of(batch: pa.RecordBatch, operation: str) -> Rows:
-    """The rows of an Arrow batch, the bad ones apart."""
-    names = set(batch.schema.names)
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch as it is, or in pieces that each fit a frame."""
     count = batch.num_rows
-    ids = batch["id"].to_pylist()
-    ts = [0] * count if operation == "cancel" else _times(batch, names).to_pylist()
-    bodies = _bodies(batch) if "body" in names else [b""] * count
-    priorities = batch["priority"].to_pylist() if "priority" in names else [0] * count
-    headers = batch["headers"].to_pylist() if "headers" in names else [None] * count
-    if _all_good(ids, ts, bodies, priorities) and not any(headers):
-        return Rows(ids=ids, ts=ts, bodies=bodies, priorities=priorities, headers=[b""] * count)
-    rows = Rows()
-    for values in zip(ids, ts, bodies, priorities, headers, strict=True):
-        reason = _fault(*values)
-        if reason:
-            rows.bad.append(BadRow(str(values[0]), reason))
-            continue
-        rows.ids.append(values[0])
-        rows.ts.append(values[1])
-        rows.bodies.append(values[2])
-        rows.priorities.append(values[3] or 0)
-        rows.headers.append(encode_headers(dict(values[4])) if values[4] else b"")
-    return rows
+    if count <= limits.BATCH_COUNT_MAX and (count < 2 or batch.nbytes <= limits.BATCH_BYTES_MAX // 2):
+        yield batch
+        return
+    half = min(count // 2, limits.BATCH_COUNT_MAX)
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))
 
 
-def _all_good(ids: list[str], ts: list[int], bodies: list[bytes], priorities: list[int]) -> bool:
-    """Whether no row needs to be looked at by itself."""
-    if None in ids or None in ts or None in bodies or None in priorities or not ids:
+def rows_of(batch: pa.RecordBatch, operation: str) -> Rows:
+    """The rows of an Arrow batch, the bad ones apart; only those are looked at one by one."""
+    columns = _columns(batch, operation)
+    doubtful = _doubtful(columns)
+    bad: list[BadRow] = []
+    if doubtful.any():
+        values = zip(*(column.filter(pa.array(doubtful)).to_pylist() for column in columns), strict=True)
+        bad = [BadRow(str(row[0]), _fault(*row)) for row in values]
+        columns = _Columns(*(column.filter(pa.array(~doubtful)) for column in columns))
+    ts = columns.ts.to_numpy()
+    if (ts[1:] < ts[:-1]).any():
+        # A run is sorted, and a broker that finds it so need not do it.
+        order = pa.array(np.argsort(ts, kind="stable"))
+        columns = _Columns(*(column.take(order) for column in columns))
+    return Rows(
+        ids=columns.ids.to_pylist(),
+        ts=columns.ts.to_pylist(),
+        bodies=_sealed(columns.bodies),
+        priorities=columns.priorities.to_pylist() if columns.priorities.to_numpy().any() else [],
+        headers=_encoded(columns.headers),
+        bad=bad,
+    )
+
+
+class _Columns(NamedTuple):
+    ids: pa.Array
+    ts: pa.Array
+    bodies: pa.Array
+    priorities: pa.Array
+    headers: pa.Array
+
+
+def _columns(batch: pa.RecordBatch, operation: str) -> _Columns:
+    """The columns of a batch; what it has not, and need not have, has a default."""
+    names, count = set(batch.schema.names), batch.num_rows
+    zeros = pa.array(np.zeros(count, dtype=np.int64))
+    body = batch["body"] if "body" in names else pa.repeat(pa.scalar(b"", pa.binary()), count)
+    return _Columns(
+        ids=batch["id"].cast(pa.string()),
+        ts=zeros if operation == "cancel" else _times(batch, names),
+        bodies=body if pa.types.is_binary(body.type) else body.cast(pa.binary()),
+        priorities=pc.fill_null(batch["priority"].cast(pa.int64()), 0) if "priority" in names else zeros,
+        headers=batch["headers"] if "headers" in names else pa.nulls(count),
+    )
+
+
+def _doubtful(columns: _Columns) -> np.ndarray:
+    """Which rows have a fault."""
+    doubtful = np.zeros(len(columns.ids), dtype=bool)
+    for column in columns[:3]:
+        if column.null_count:
+            doubtful |= column.is_null().to_numpy(zero_copy_only=False)
+    if not _plain_ids(columns.ids):
+        doubtful |= ~pc.fill_null(pc.match_substring_regex(columns.ids, _ID), True).to_numpy(zero_copy_only=False)
+    sizes = pc.fill_null(pc.binary_length(columns.bodies), 0).to_numpy()
+    priorities = columns.priorities.to_numpy()
+    doubtful |= sizes > limits.BODY_BYTES_MAX
+    doubtful |= (priorities < limits.PRIORITY_MIN) | (priorities > limits.PRIORITY_MAX)
+    if columns.headers.null_count < len(columns.headers):
+        doubtful |= [bool(_fault_of_headers(headers)) for headers in columns.headers.to_pylist()]
+    return doubtful
+
+
+# The same as `dejaq.domain.ids.valid_id`, for Arrow.
+_ID = r"\A[0-9A-Za-z._:\-]{1,64}\z"
+_ID_BYTES = np.zeros(256, dtype=bool)
+_ID_BYTES[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:-")] = True
+
+
+def _plain_ids(ids: pa.Array) -> bool:
+    """Whether every id that is there has the form of one: looked at as one text."""
+    lengths = pc.min_max(pc.binary_length(ids))
+    if lengths["min"].as_py() is None or lengths["min"].as_py() < 1 or lengths["max"].as_py() > limits.ID_CHARS_MAX:
         return False
-    low, high = limits.PRIORITY_MIN, limits.PRIORITY_MAX
-    return low <= min(priorities) and max(priorities) <= high and valid_ids(ids)
+    _, offsets, data = ids.buffers()
+    edges = np.frombuffer(offsets, dtype=np.int32)[ids.offset :][: len(ids) + 1]
+    return bool(_ID_BYTES[np.frombuffer(data, dtype=np.uint8)[edges[0] : edges[-1]]].all())
 
 
 def _times(batch: pa.RecordBatch, names: set[str]) -> pa.Array:
@@ -153,10 +191,20 @@ def _times(batch: pa.RecordBatch, names: set[str]) -> pa.Array:
     return column.cast(pa.int64())
 
 
-def _bodies(batch: pa.RecordBatch) -> list[bytes]:
-    column = batch["body"]
-    bodies: list[bytes] = (column if pa.types.is_binary(column.type) else column.cast(pa.binary())).to_pylist()
-    return bodies
+def _sealed(column: pa.Array) -> list[bytes]:
+    bodies: list[bytes] = column.to_pylist()
+    return list(map(sealed, bodies)) if pc.any(pc.starts_with(column, pattern=MARK)).as_py() else bodies
+
+
+def _encoded(column: pa.Array) -> list[bytes]:
+    if column.null_count == len(column):
+        return []
+    encoded = [encode_headers(dict(headers)) if headers else b"" for headers in column.to_pylist()]
+    return encoded if any(encoded) else []
+
+
+def _fault_of_headers(headers: list[tuple[str, str | None]] | None) -> str:
+    return "a header is null" if headers and any(value is None for _, value in headers) else ""
 
 
 def _fault(
@@ -178,6 +226,4 @@ def _fault(
         return f"the body has {len(body):,} bytes, more than {limits.BODY_BYTES_MAX:,}"
     if priority is not None and not limits.PRIORITY_MIN <= priority <= limits.PRIORITY_MAX:
         return f"the priority {priority} is not within {limits.PRIORITY_MIN} to {limits.PRIORITY_MAX}"
-    if headers and any(value is None for _, value in headers):
-        return "a header is null"
-    return ""
+    return _fault_of_headers(headers)

@@ -14,12 +14,12 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from dejaq import limits
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import MEANINGS, Code, DejaqError, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingSession, BlockingTransport
@@ -28,7 +28,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.version import PROTOCOL, package_version
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
-from pyspark_dejaq.rows import BadRow, Rows, rows_of
+from pyspark_dejaq.rows import BadRow, Rows, pieces, rows_of
 from pyspark_dejaq.worker import settle_in
 
 # Batches under way at once: the broker writes one while the next are on their way.
@@ -217,8 +217,8 @@ def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch], 
             options, scope, again=replayed or attempt > 0, outcomes=outcomes if options.outcomes_path else None
         )
         try:
-            for rows in _pieces(options, batches):
-                writer.send(rows)
+            for piece in chain.from_iterable(map(pieces, batches)):
+                writer.send(rows_of(piece, options.operation))
                 if writer.bad and options.mode == "failfast":
                     break
             writer.finish()
@@ -229,12 +229,6 @@ def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch], 
         first = writer.bad[0]
         raise WriteError(f"{len(writer.bad)} rows were refused; the first is {first.id!r}: {first.reason}")
     return Written(writer.written, len(writer.bad))
-
-
-def _pieces(options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[Rows]:
-    for batch in batches:
-        for start in range(0, batch.num_rows, limits.BATCH_COUNT_MAX):
-            yield from rows_of(batch.slice(start, limits.BATCH_COUNT_MAX), options.operation).split()
 
 
 class BatchWriter(DataSourceArrowWriter):
