@@ -18,8 +18,8 @@ def settle_in() -> None:
     """Make the worker ready for many batches of a megabyte.
 
     Spark collects all garbage after each task: what is loaded by now never goes, and looking through it takes longer
-    (60 ms) than a small task. And by default a block of a batch's size is mapped and unmapped each time, which costs ten
-    times what is done with it.
+    (60 ms) than a small task. And by default a block of a batch's size is mapped and unmapped each time, which costs
+    ten times what is done with it.
     """
     gc.freeze()
     # Where the C library is another one, it stays as it is.
