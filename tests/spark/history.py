@@ -119,20 +119,24 @@ class Store:
         rows = []
         for message in self.pending.values():
             if message.lease and message.until <= self.now:
-                rows.append(_event("expired", message, "w1") | {"lease": message.lease, "expires_ms": message.until})
+                event = _event("expired", message, "w1") | {"lease": message.lease, "expires_ms": message.until}
                 message.ts, message.lease = message.until, 0
+                if self.rng.random() < 0.4:
+                    # With a back-off it waits.
+                    event["ts_ms"] = message.ts = message.until + 700
+                rows.append(event)
         return rows
 
     def settle(self) -> None:
         held = [m for m in self.pending.values() if m.lease and m.until > self.now]
         rows = []
         for message in held[: self.rng.randint(1, 8)]:
-            kind = self.rng.choice(("deleted", "deleted", "deleted", "released", "extended", "recalled"))
+            kind = self.rng.choice(("deleted",) * 3 + ("released", "extended", "recalled", "dead_lettered"))
             event = _event(kind, message, "w1") | {"lease": message.lease}
             handed = max(message.due, self.now - 5) * 1000 + self.rng.randint(0, 2_500)
-            if kind in ("deleted", "released") and self.rng.random() < 0.9:
+            if kind in ("deleted", "released", "dead_lettered") and self.rng.random() < 0.9:
                 event["handed_us"] = handed
-            if kind == "deleted":
+            if kind in ("deleted", "dead_lettered"):
                 self._finish(message)
             elif kind == "released":
                 message.ts, message.lease = self.now + 500, 0

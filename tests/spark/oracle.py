@@ -59,7 +59,7 @@ class Life:
         row["last_ms"] = max(row["last_ms"] or 0, event["at_ms"])
         if kind == "created":
             row["created_ms"] = event["at_ms"]
-        if kind in ("created", "moved", "edited", "released") and event["ts_ms"] is not None:
+        if kind in ("created", "moved", "edited", "released", "expired") and event["ts_ms"] is not None:
             row["scheduled_ms"] = event["ts_ms"]
         if kind in ("created", "edited"):
             for name in ("priority", "body_bytes", "body_crc"):
@@ -74,7 +74,7 @@ class Life:
             row["attempts"] -= 1
         if kind in ("leased", "extended", "expired"):
             row["lease_until_ms"] = event["expires_ms"]
-        elif kind in ("released", "recalled", "moved", "edited"):
+        if kind in ("released", "recalled", "moved", "edited") or (kind == "expired" and event["ts_ms"] is not None):
             row["lease_until_ms"] = None
         if kind in ENDINGS:
             row["outcome"], row["finished_ms"] = kind, event["at_ms"]
@@ -84,7 +84,7 @@ class Life:
         assert self.due is not None or not matched
         row["handed_us"] = event["handed_us"]
         row["lateness_ms"] = (event["handed_us"] - (self.due or 0) * 1000) / 1000 if matched else None
-        row["delivered"] = kind == "deleted"
+        row["delivered"] = kind in ("deleted", "dead_lettered")
         if kind != "released":
             return None
         return {

@@ -180,6 +180,8 @@ def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics_and_of_th
             assert client.dead_letters("kept").redrive(["redriven"]).done == 1
         common = ("--lake", str(tmp_path / "lake"), "--url", broker.url, "--live")
         (*_, audit) = told(capsys, "audit", "--journal", str(tmp_path / "data" / "journal"), *common)
+    (accuracy,) = told(capsys, "accuracy", "--lake", str(tmp_path / "lake"))
+    assert [(row["topic"], row["delivered"], row["unknown"]) for row in accuracy["hours"]] == [("kept", 2, 0)]
     assert audit["balanced"]
     assert audit["not_journaled"] == "silent"
     names = ("created", "cancelled", "dead_lettered", "dropped", "pending", "on_timeline")

@@ -1,6 +1,6 @@
-"""Hand-overs: each time user code got a message. One ends in a delete or in a release.
+"""Hand-overs: each time user code got a message. One ends in a delete, in a rejection or in a release.
 
-The delete is the message's end and stands in its row; each release has a row of its own.
+The first two are the message's end and stand in its row; each release has a row of its own.
 """
 
 from __future__ import annotations

@@ -147,11 +147,14 @@ def add_up(parts: DataFrame) -> DataFrame:
         return F.when(_is(kind), 1).otherwise(0)
 
     given, handed = ("created", "edited", _SO_FAR), F.col("handed_us")
-    lease_until = F.when(_is("released", "recalled", "moved", "edited"), _NO_LEASE).otherwise(F.col("expires_ms"))
+    # A lost lease leaves its message where it ended, or, with a back-off, at a time of its own.
+    put_back = _is("expired") & F.col("ts_ms").isNotNull()
+    free = _is("released", "recalled", "moved", "edited") | put_back
+    lease_until = F.when(free, _NO_LEASE).otherwise(F.col("expires_ms"))
     summed = parts.groupBy(*KEY, "born", "owner").agg(
         latest(given, F.col("priority")).alias("priority"),
         F.max(F.when(_is("created"), at).otherwise(F.col("before.created_ms"))).alias("created_ms"),
-        latest(("created", "moved", "edited", "released", _SO_FAR), F.col("ts_ms")).alias("scheduled_ms"),
+        latest(("created", "moved", "edited", "released", "expired", _SO_FAR), F.col("ts_ms")).alias("scheduled_ms"),
         F.min(F.when(_is("leased"), at).otherwise(F.col("before.first_lease_ms"))).alias("first_lease_ms"),
         total(counted("leased") - counted("recalled"), "attempts").alias("attempts"),
         F.max(F.when(_is(*ENDINGS), F.col("kind"))).alias("ending"),
@@ -162,7 +165,7 @@ def add_up(parts: DataFrame) -> DataFrame:
             F.when(_is(_SO_FAR), F.col("before.lateness_ms")).otherwise(F.col("lateness_ms")),
             F.when(handed.isNotNull(), order),
         ).alias("lateness_ms"),
-        F.max(_is("deleted") & handed.isNotNull()).alias("delivered"),
+        F.max(_is("deleted", "dead_lettered") & handed.isNotNull()).alias("delivered"),
         latest(given, F.col("body_bytes")).alias("body_bytes"),
         latest(given, F.col("body_crc")).alias("body_crc"),
         *(total(counted(kind), name).alias(name) for name, kind in _COUNTS.items()),
