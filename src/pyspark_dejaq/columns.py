@@ -115,10 +115,10 @@ def arrow_headers(values: list[bytes], count: int) -> pa.Array:
     return pa.array([list(decode_headers(value).items()) for value in values], _HEADERS)
 
 
-def opened_bodies(stored: list[bytes], count: int) -> pa.Array:
+def opened_bodies(stored: list[bytes] | pa.Array, count: int) -> pa.Array:
     """A column of stored bodies, unpacked where they are packed; nulls where they were not asked for."""
-    if not stored:
+    if not len(stored):
         return pa.nulls(count, pa.binary())
-    column = pa.array(stored, pa.binary())
-    packed = pc.starts_with(column, pattern=MARK)
-    return pa.array(list(map(shown, stored)), pa.binary()) if pc.any(packed).as_py() else column
+    column = pa.array(stored, pa.binary()) if isinstance(stored, list) else stored
+    packed = pc.any(pc.starts_with(column, pattern=MARK)).as_py()
+    return pa.array(list(map(shown, column.to_pylist())), pa.binary()) if packed else column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,17 +13,28 @@ import pyarrow as pa
 from dejaq.domain.ids import ProducerSession
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
+from pyspark_dejaq import wire
 from pyspark_dejaq.columns import ARROW_SCHEMA, arrow_headers, generated_ids, numbers, opened_bodies, repeated, statuses
+
+
+@dataclass
+class _Runs:
+    """The columns of some runs. `rest` are the runs that have the optional columns, which may be none."""
+
+    counts: np.ndarray
+    owners: list[str]
+    ids: pa.Array
+    ts: np.ndarray
+    rest: Sequence[records.Run]
+    bodies: pa.Array | None
 
 
 def run_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
     """The runs of one portion of a snapshot taken at `at`."""
-    runs = [records.Run.FromString(run) for run in scan.runs]
-    counts = np.array([len(run.ts) for run in runs], dtype=np.int64)
-    count = int(counts.sum())
-    ts = np.array(list(chain.from_iterable(run.ts[:] for run in runs)), dtype=np.int64)
+    runs = _quickly(scan) or _carefully(scan)
+    ts, counts, count = runs.ts, runs.counts, int(runs.counts.sum())
     columns = [
-        _ids(runs, scan.run_buckets),
+        runs.ids,
         pa.repeat(pa.scalar(topic), count),
         pa.array(np.repeat(np.array(scan.run_buckets, dtype=np.int32), counts)),
         pa.array(ts),
@@ -30,34 +42,71 @@ def run_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
         statuses(ts, np.zeros(count, dtype=bool), at),
         numbers(_column(runs, "priorities", 0), count),
         numbers(_column(runs, "attempts", 0), count),
-        repeated([run.owner for run in runs], counts),
+        repeated(runs.owners, counts),
         arrow_headers(_column(runs, "headers", b""), count),
-        opened_bodies(_column(runs, "bodies", b""), count),
+        opened_bodies(runs.bodies if runs.bodies is not None else _column(runs, "bodies", b""), count),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
     return batch.filter(_counting(scan.run_rows, counts)) if any(scan.run_rows) else batch
 
 
-def _ids(runs: Sequence[records.Run], buckets: Sequence[int]) -> pa.Array:
-    if not any(run.session for run in runs):
-        return pa.array(list(chain.from_iterable(run.ids[:] for run in runs)), pa.string())
-    parts = [
+def _quickly(scan: carrier.ScanColumns) -> _Runs | None:
+    """The runs by vectors; None when any is not as expected."""
+    cuts = [wire.cut(run) for run in scan.runs]
+    if not cuts or None in cuts:
+        return None
+    whole = [one for one in cuts if one is not None]
+    ids = _generated(whole, scan.run_buckets) if all(one.session for one in whole) else wire.ids_of(whole)
+    if ids is None:
+        return None
+    bodies = wire.bodies_of(whole)
+    return _Runs(
+        counts=np.array([one.rows for one in whole], dtype=np.int64),
+        owners=[one.owner for one in whole],
+        ids=ids,
+        ts=np.frombuffer(b"".join([one.ts for one in whole]), dtype="<i8"),
+        rest=[] if bodies is not None else [records.Run.FromString(one.rest) for one in whole],
+        bodies=bodies,
+    )
+
+
+def _carefully(scan: carrier.ScanColumns) -> _Runs:
+    """The runs by the protocol's own parser, an object a row."""
+    runs = [records.Run.FromString(run) for run in scan.runs]
+    ids = [
         generated_ids(ProducerSession.unpack(run.session).prefix(bucket), run.first, len(run.ts))
         if run.session
         else pa.array(run.ids[:], pa.string())
-        for run, bucket in zip(runs, buckets, strict=True)
+        for run, bucket in zip(runs, scan.run_buckets, strict=True)
     ]
-    return pa.concat_arrays(parts)
+    return _Runs(
+        counts=np.array([len(run.ts) for run in runs], dtype=np.int64),
+        owners=[run.owner for run in runs],
+        ids=pa.concat_arrays(ids) if ids else pa.array([], pa.string()),
+        ts=np.array(list(chain.from_iterable(run.ts[:] for run in runs)), dtype=np.int64),
+        rest=runs,
+        bodies=None,
+    )
 
 
-def _column(runs: Sequence[records.Run], name: str, default: object) -> list[Any]:
-    """A column of all runs; nothing where no run has it."""
-    columns = [getattr(run, name) for run in runs]
+def _generated(cuts: Sequence[wire.Cut], buckets: Sequence[int]) -> pa.Array:
+    return pa.concat_arrays(
+        [
+            generated_ids(ProducerSession.unpack(one.session).prefix(bucket), one.first, one.rows)
+            for one, bucket in zip(cuts, buckets, strict=True)
+        ]
+    )
+
+
+def _column(runs: _Runs, name: str, default: object) -> list[Any]:
+    """An optional column of all runs; nothing where no run has it."""
+    columns = [getattr(run, name) for run in runs.rest]
     if not any(columns):
         return []
+    counts = runs.counts.tolist()
     return list(
         chain.from_iterable(
-            column[:] if column else [default] * len(run.ts) for run, column in zip(runs, columns, strict=True)
+            column[:] if column else [default] * count for column, count in zip(columns, counts, strict=True)
         )
     )
 

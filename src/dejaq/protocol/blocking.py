@@ -35,8 +35,15 @@ class BlockingTransport:
         except grpc.RpcError as error:
             raise self._error(error) from None
 
-    def stream(self, method: str, request: Message, response: type[Response]) -> Iterator[Response]:
-        """A server-streaming call."""
+    def stream(
+        self, method: str, request: Message, response: type[Response], *, connect_s: float = 10.0
+    ) -> Iterator[Response]:
+        """A server-streaming call; waits up to `connect_s` seconds for the broker."""
+        try:
+            # On a busy machine the first tries to connect may fail, which a call alone takes for the end.
+            grpc.channel_ready_future(self._channel).result(timeout=connect_s)  # type: ignore[no-untyped-call]
+        except grpc.FutureTimeoutError:
+            raise Unavailable(f"no broker answered at {self.address} within {connect_s:g} s") from None
         call = self._channel.unary_stream(
             method_path(method),
             request_serializer=type(request).SerializeToString,
