@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Those that need many messages pending, and so are repeated less.
 LONG_BENCHES = ("accuracy", "depth", "burst", "mutate")
@@ -19,14 +19,21 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes of one run. `phase_seconds_max` ends any phase of a system that cannot do the whole of it in time."""
+    """Sizes of one run. `phase_seconds_max` ends any phase of a system that cannot do the whole of it in time.
+
+    Who is no contender is measured once, and only with the first size of body and the first number of clients.
+    """
 
     name: str
     benches: tuple[str, ...]
     systems: tuple[str, ...]
+    contenders: tuple[str, ...]
     long_systems: tuple[str, ...]
+    depth_systems: tuple[str, ...]
     repeats: int
     long_repeats: int
+    # How often the other sizes of body and numbers of clients are measured.
+    shape_repeats: int
     phase_seconds_max: float
     body_bytes: tuple[int, ...]
     clients: tuple[int, ...]
@@ -43,6 +50,24 @@ class Plan:
     changes_batched: int
     latency_messages: int
     loop_messages: int
+
+    def systems_of(self, bench: str) -> tuple[str, ...]:
+        """Whom to measure in a bench."""
+        if bench == "depth":
+            return self.depth_systems
+        return self.long_systems if bench in LONG_BENCHES else self.systems
+
+    def repeats_of(self, bench: str, system: str) -> int:
+        """How often to measure a system in a bench."""
+        if system not in self.contenders:
+            return 1
+        return self.long_repeats if bench in LONG_BENCHES else self.repeats
+
+    def of_repeat(self, system: str, repeat: int) -> Plan:
+        """What to measure of a system the time number `repeat`, from 0 on."""
+        if system in self.contenders and repeat < self.shape_repeats:
+            return self
+        return replace(self, body_bytes=self.body_bytes[:1], clients=self.clients[:1])
 
 
 EVERYONE = (
@@ -64,9 +89,12 @@ FULL = Plan(
     name="full",
     benches=BENCHES,
     systems=EVERYONE,
+    contenders=EVERYONE,
     long_systems=EVERYONE,
+    depth_systems=EVERYONE,
     repeats=3,
     long_repeats=3,
+    shape_repeats=3,
     phase_seconds_max=20.0,
     body_bytes=(100, 1_024),
     clients=(1, 4),
@@ -85,18 +113,21 @@ FULL = Plan(
     loop_messages=64_000,
 )
 
-# The whole comparison in about half an hour: fewer repeats, shorter lateness runs, and the benches with many
-# pending messages for DejaQ and the fastest peer only.
+# The whole comparison in about a quarter of an hour: fewer repeats, shorter lateness runs, the benches with many
+# pending messages for DejaQ and the fastest peer only, and what is far behind once.
 SHORT = Plan(
     name="short",
     benches=BENCHES,
     systems=EVERYONE,
+    contenders=("dejaq", "dejaq-natural", "redis-always", "redis-everysec"),
     long_systems=("dejaq", "redis-always"),
+    depth_systems=("dejaq",),
     repeats=3,
     long_repeats=1,
-    phase_seconds_max=6.0,
-    body_bytes=(100,),
-    clients=(1,),
+    shape_repeats=1,
+    phase_seconds_max=4.0,
+    body_bytes=(100, 1_024),
+    clients=(1, 4),
     messages=600_000,
     pending=1_000_000,
     depth_pending=10_000_000,
@@ -116,9 +147,12 @@ QUICK = Plan(
     name="quick",
     benches=("throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
     systems=("dejaq", "dejaq-natural", "redis-always"),
+    contenders=("dejaq", "dejaq-natural", "redis-always"),
     long_systems=("dejaq", "redis-always"),
+    depth_systems=("dejaq", "redis-always"),
     repeats=3,
     long_repeats=1,
+    shape_repeats=1,
     phase_seconds_max=10.0,
     body_bytes=(100,),
     clients=(1,),
@@ -141,9 +175,12 @@ SMOKE = Plan(
     name="smoke",
     benches=BENCHES,
     systems=EVERYONE,
+    contenders=EVERYONE,
     long_systems=EVERYONE,
+    depth_systems=EVERYONE,
     repeats=1,
     long_repeats=1,
+    shape_repeats=1,
     phase_seconds_max=5.0,
     body_bytes=(100,),
     clients=(1,),

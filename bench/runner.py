@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.benches.catalog import RUNS
 from bench.harness.stage import Outcome
-from bench.plan import LONG_BENCHES, Plan
+from bench.plan import Plan
 from bench.records import Record, figures_of, record_of
 from bench.systems.base import System
 from bench.systems.catalog import system_named
@@ -52,23 +52,23 @@ def available(names: Sequence[str]) -> list[System]:
 def run_plan(plan: Plan, systems: Sequence[System], benches: Sequence[str]) -> Iterator[list[Record]]:
     """The records of each bench when it is done, so that what hours gave is kept."""
     for bench in benches:
-        wanted = plan.long_systems if bench in LONG_BENCHES else plan.systems
+        wanted = plan.systems_of(bench)
         yield _run_bench(
             bench, plan, [system for system in systems if bench in system.benches and system.name in wanted]
         )
 
 
 def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record]:
-    repeats = plan.long_repeats if bench in LONG_BENCHES else plan.repeats
+    repeats = max((plan.repeats_of(bench, system.name) for system in systems), default=0)
     series: dict[tuple[str, str], Series] = {}
     errors: dict[str, str] = {}
     for repeat in range(repeats):
         for system in systems:
-            if system.name in errors:
+            if system.name in errors or repeat >= plan.repeats_of(bench, system.name):
                 continue
             started = time.monotonic()
             try:
-                for outcome in RUNS[bench](system, plan):
+                for outcome in RUNS[bench](system, plan.of_repeat(system.name, repeat)):
                     key = (system.name, str(outcome.shape))
                     series.setdefault(key, Series(outcome.shape)).add(outcome)
                     say(f"{bench} {repeat + 1}/{repeats} {system.name} {_shown(outcome)}")
