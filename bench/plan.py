@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 # Those that need many messages pending, and so are repeated less.
-LONG_BENCHES = ("accuracy", "depth", "burst", "mutate")
-BENCHES = ("throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop")
+LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "priority", "cron", "transactions")
+BENCHES = ("throughput", *LONG_BENCHES, "latency", "send_loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,11 @@ class Plan:
     changes_batched: int
     latency_messages: int
     loop_messages: int
+    priority_messages: int
+    priorities: int
+    schedules: int
+    cron_seconds: int
+    transacted: int
 
     def systems_of(self, bench: str) -> tuple[str, ...]:
         """Whom to measure in a bench."""
@@ -111,6 +116,11 @@ FULL = Plan(
     changes_batched=200_000,
     latency_messages=500,
     loop_messages=64_000,
+    priority_messages=1_000_000,
+    priorities=10_000,
+    schedules=100_000,
+    cron_seconds=40,
+    transacted=20_000,
 )
 
 # The whole comparison in about a quarter of an hour: fewer repeats, shorter lateness runs, the benches with many
@@ -141,6 +151,11 @@ SHORT = Plan(
     changes_batched=100_000,
     latency_messages=300,
     loop_messages=64_000,
+    priority_messages=1_000_000,
+    priorities=10_000,
+    schedules=100_000,
+    cron_seconds=20,
+    transacted=20_000,
 )
 
 QUICK = Plan(
@@ -169,6 +184,11 @@ QUICK = Plan(
     changes_batched=20_000,
     latency_messages=100,
     loop_messages=12_800,
+    priority_messages=50_000,
+    priorities=10_000,
+    schedules=2_000,
+    cron_seconds=5,
+    transacted=2_000,
 )
 
 SMOKE = Plan(
@@ -197,6 +217,11 @@ SMOKE = Plan(
     changes_batched=2_000,
     latency_messages=20,
     loop_messages=640,
+    priority_messages=3_000,
+    priorities=500,
+    schedules=200,
+    cron_seconds=3,
+    transacted=200,
 )
 
 PLANS = {plan.name: plan for plan in (FULL, SHORT, QUICK, SMOKE)}

@@ -60,6 +60,39 @@ TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (*_LATENESS, "floor_p99_ms", "drain_per_s"),
     ),
     "mutate": ("Changes", "Cancel, move and edit what is pending.", ("cancel_per_s", "move_per_s", "edit_per_s")),
+    "priority": (
+        "Priority",
+        "Created in any order over very many priorities, then leased and deleted, the lowest first. Redis with "
+        "a sorted set by priority; RabbitMQ has 255 priorities at most, the others none.",
+        ("create_per_s", "lease_delete_per_s", "out_of_order", "broker_cpu_us_per_message"),
+    ),
+    "cron": (
+        "Schedules",
+        "Each schedule runs once a minute, at a second of its own; then as many messages a second on a plain timeline, "
+        "in the same run. Lateness in whole ms, by the broker's clock.",
+        (
+            "added_per_s",
+            "occurrences_per_s",
+            "broker_cpu_us_per_occurrence",
+            "lateness_p50_ms",
+            "lateness_p99_ms",
+            "lateness_p999_ms",
+            "plain_p50_ms",
+            "plain_p99_ms",
+            "plain_p999_ms",
+        ),
+    ),
+    "transactions": (
+        "Transactions",
+        "Consume, process and produce: an input deleted and an output created in one commit.",
+        (
+            "transactions_per_s",
+            "messages_per_s",
+            "commit_p50_ms",
+            "commit_p99_ms",
+            "broker_cpu_us_per_transaction",
+        ),
+    ),
     "latency": (
         "Latency",
         "Due now, from before the send to user code, one at a time.",
@@ -140,7 +173,7 @@ def _system(record: Record) -> str:
 def _amount(record: Record) -> str:
     """How much work there really was."""
     settings = record.get("settings", {})
-    amounts = ("messages", "pending", "due", "changes")
+    amounts = ("messages", "pending", "due", "changes", "schedules")
     return ", ".join(f"{settings[name]:,} {name}" for name in amounts if name in settings)
 
 

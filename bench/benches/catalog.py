@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bench.benches import accuracy, burst, depth, latency, mutate, send_loop, throughput
+from bench.benches import (
+    accuracy,
+    burst,
+    cron,
+    depth,
+    latency,
+    mutate,
+    priority,
+    send_loop,
+    throughput,
+    transactions,
+)
 from bench.harness.stage import Outcome
 from bench.plan import Plan
 from bench.systems.base import System
@@ -15,6 +26,9 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "depth": depth.run,
     "burst": burst.run,
     "mutate": mutate.run,
+    "priority": priority.run,
+    "cron": cron.run,
+    "transactions": transactions.run,
     "latency": latency.run,
     "send_loop": send_loop.run,
 }

@@ -44,7 +44,7 @@ def per_second(count: int, nanoseconds: int) -> float:
 def medians(runs: Sequence[Mapping[str, float | int | None]]) -> tuple[Figures, dict[str, list[float]]]:
     """The median of every figure over repeats, and [least, greatest] of those that moved.
 
-    `early` and `undelivered` are promises, so their worst value is kept instead of the median.
+    `early`, `undelivered` and `out_of_order` are promises, so their worst value is kept instead of the median.
     """
     figures: Figures = {}
     spread: dict[str, list[float]] = {}
@@ -53,7 +53,7 @@ def medians(runs: Sequence[Mapping[str, float | int | None]]) -> tuple[Figures, 
         if not values:
             figures[name] = None
             continue
-        worst = name in {"early", "undelivered"}
+        worst = name in {"early", "undelivered", "out_of_order"}
         middle = max(values) if worst else median(values)
         figures[name] = int(middle) if float(middle).is_integer() and isinstance(values[0], int) else round(middle, 3)
         if min(values) != max(values):

@@ -136,7 +136,7 @@ def system(name: str, *, natural: bool) -> System:
         client=_natural if natural else _generated,
         version=lambda: version("dejaq-mq"),
         missing=lambda: None,
-        benches=ALL_BENCHES,
+        benches=ALL_BENCHES if natural else ALL_BENCHES | {"priority", "cron", "transactions"},
         settings={
             "server": f"embedded store, fsync before every ack, {BUCKETS} buckets",
             "client": "SDK, send_batch of 1000, 8 in flight; batches(1000), 8 deletes in flight",

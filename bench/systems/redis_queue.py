@@ -18,7 +18,7 @@ from redis.connection import Connection
 from bench.harness.payload import BATCH, Batch
 from bench.harness.server import ServerProcess
 from bench.harness.tally import Tally
-from bench.systems.base import System
+from bench.systems.base import ALL_BENCHES, System
 
 # Server and client work at the same time only when the next batch is sent before the last is answered.
 PIPELINED = 4
@@ -215,7 +215,7 @@ def system(name: str, appendfsync: str) -> System:
         client=RedisClient,
         version=redis_version,
         missing=redis_missing,
-        benches=frozenset({"throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop"}),
+        benches=ALL_BENCHES | {"priority"},
         settings={
             "server": f"appendonly yes, appendfsync {appendfsync}, no rewrite",
             "client": "redis-py with hiredis, 1000 a call, 4 creates and 2 leases in flight, polls every 1 ms; "
