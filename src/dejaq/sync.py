@@ -216,9 +216,9 @@ class Producer(_Wrapper[AsyncProducer]):
         """Change many messages, as columns."""
         return self._runner.run(self._inner.edit_batch(ids, **columns))
 
-    def cancel(self, ids: str | Sequence[str]) -> Results:
+    def cancel(self, ids: str | Sequence[str], *, versions: int | Sequence[int] | None = None) -> Results:
         """Remove messages."""
-        return self._runner.run(self._inner.cancel(ids))
+        return self._runner.run(self._inner.cancel(ids, versions=versions))
 
     def count_where(self, where: Where) -> int:
         """How many messages match now."""

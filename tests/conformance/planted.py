@@ -155,7 +155,9 @@ class RecallCounts(Around):
 class AnyoneCancels(Around):
     """Whoever asks is taken for the owner."""
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
         outcomes = Outcomes(len(ids))
         for row, one in enumerate(ids):
             (found,) = await self.inner.get(topic, [one], now)

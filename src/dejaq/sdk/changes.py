@@ -102,7 +102,7 @@ class Changes:
             codes.update({start + row: code for row, code in answer.codes.items()})
         return codes
 
-    async def cancel(self, ids: Sequence[str]) -> dict[int, Code]:
+    async def cancel(self, ids: Sequence[str], versions: Sequence[int] | None = None) -> dict[int, Code]:
         """Cancel messages; the codes that are not OK, by row.
 
         Where a first try may have been done, a message that is not there counts as cancelled: it is gone, as asked.
@@ -112,6 +112,7 @@ class Changes:
         for start in range(0, len(ids), limits.BATCH_COUNT_MAX):
             frame = self._connection.frame()
             frame.cancel.ids.extend(ids[start : start + limits.BATCH_COUNT_MAX])
+            frame.cancel.versions.extend((versions or ())[start : start + limits.BATCH_COUNT_MAX])
             answer = await self._connection.request(frame, until)
             for row, code in answer.codes.items():
                 if not (answer.unsure and code is Code.NOT_FOUND):

@@ -311,10 +311,16 @@ class Producer:
         )
         return Results(len(listed), await self._changes.edit(change), listed)
 
-    async def cancel(self, ids: str | Sequence[str]) -> Results:
-        """Remove messages of this owner. One id alone raises when it is refused; a list says so by item."""
+    async def cancel(self, ids: str | Sequence[str], *, versions: int | Sequence[int] | None = None) -> Results:
+        """Remove messages of this owner. One id alone raises when it is refused; a list says so by item.
+
+        With `versions`, one a message, each is removed only if it still has that version, and else VERSION_CONFLICT.
+        """
         listed = _listed(ids)
-        return _results(ids, listed, await self._changes.cancel(listed))
+        seen = [versions] if isinstance(versions, int) else versions
+        if seen is not None and len(seen) != len(listed):
+            raise error_of(Code.INVALID_ARGUMENT, f"{len(seen)} versions for {len(listed)} ids")
+        return _results(ids, listed, await self._changes.cancel(listed, seen))
 
     # In bulk
 
@@ -382,10 +388,13 @@ class Producer:
         return await self._each(where, change, progress)
 
     async def cancel_where(self, where: Where, *, progress: OnProgress | None = None) -> BulkResult:
-        """Remove every message of this owner that matched when it began."""
+        """Remove every message of this owner that matched when it began.
+
+        A message that changed meanwhile is refused with VERSION_CONFLICT, one that a consumer holds with LEASED.
+        """
 
         async def change(found: Found) -> Results:
-            return await self.cancel(found.ids)
+            return await self.cancel(found.ids, versions=found.versions)
 
         return await self._each(where, change, progress)
 

@@ -171,8 +171,10 @@ class Storage(Protocol):
         A changed message gets a new version. Its attempts stay; a lost lease on it ends.
         """
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
-        """Remove messages: OK, NOT_FOUND, NOT_OWNER or LEASED."""
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
+        """Remove messages: OK, NOT_FOUND, NOT_OWNER, LEASED, or VERSION_CONFLICT where one of `versions` is not its."""
 
     # The consumer's side
 

@@ -168,7 +168,9 @@ class MemoryStorage:
         self._journal.commit(now)
         return outcomes
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
         """Remove messages that nobody holds."""
         timeline = self._timeline(topic)
         self._lapse(topic, timeline, now)
@@ -176,7 +178,8 @@ class MemoryStorage:
         cancelled: list[str] = []
         for row, message_id in enumerate(ids):
             message = timeline.find(message_id)
-            code = transitions.decide_by_owner(message.standing() if message else None, owner=owner, now=now)
+            standing, version = message.standing() if message else None, cell(versions, row)
+            code = transitions.decide_by_owner(standing, owner=owner, now=now, version=version)
             if message is None or code is not Code.OK:
                 outcomes.codes[row] = code
             else:

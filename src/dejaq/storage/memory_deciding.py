@@ -93,7 +93,7 @@ def decide_step(timeline: Timeline, step: Step, now: int) -> tuple[Outcomes, Nam
             lease, step.consumer, step.rows, now, lambda message, _: settled.append((message.row, message.id))
         )
         return outcomes, settled
-    versions = step.edits.versions if isinstance(step, EditStep) else None
+    versions = step.edits.versions if isinstance(step, EditStep) else step.versions
     ids = step.edits.ids if isinstance(step, EditStep) else step.ids
     outcomes = Outcomes(len(ids))
     for row, message in enumerate(map(timeline.find, ids)):

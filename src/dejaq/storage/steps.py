@@ -31,11 +31,12 @@ class EditStep:
 
 @dataclass(frozen=True, slots=True)
 class CancelStep:
-    """Remove messages of one owner."""
+    """Remove messages of one owner, those with one of `versions` on the condition that it is theirs."""
 
     topic: Topic
     owner: str
     ids: Sequence[str]
+    versions: Sequence[int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 import dejaq
 from dejaq import Where
+from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
 
@@ -118,6 +119,49 @@ async def test_of_two_edits_of_one_version_one_is_a_definite_conflict(
         dejaq.Code.OK,
         dejaq.Code.VERSION_CONFLICT,
     ]
+
+
+async def test_what_is_edited_between_the_scan_and_the_cancel_stays(
+    client: dejaq.Client, filled: dejaq.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that another producer changed meanwhile is not cancelled unseen, and the caller is told which."""
+    cancel = filled.cancel
+
+    async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
+        async with client.producer(TOPIC, group="billing") as other:
+            await other.edit("m3", body=b"keep me")
+        return await cancel(ids, versions=versions)
+
+    monkeypatch.setattr(filled, "cancel", overtaken)
+    result = await filled.cancel_where(Where())
+    assert (result.done, result.examples) == (9, {"m3": dejaq.Code.VERSION_CONFLICT})
+    assert await bodies(client) == {"m3": b"keep me", "theirs": b"theirs"}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_a_consumer_holds_ahead_of_its_time_is_changed_if_it_still_matches(
+    client: dejaq.Client, producer: dejaq.Producer, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan sees the version of the lease; the message is called back and looked at again."""
+    async with client.consumer(TOPIC, name="holder", prefetch=2.0):
+        held = await producer.send(b"x", delay=1, priority=3)
+
+        async def leased() -> bool:
+            [message] = await client.get(TOPIC, [held])
+            return message is not None and message.lock_consumer == "holder"
+
+        await eventually(leased, within=10, what="it is prefetched")
+        cancel = producer.cancel
+
+        async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
+            if not kept:
+                await producer.edit(held, priority=4)
+            return await cancel(ids, versions=versions)
+
+        monkeypatch.setattr(producer, "cancel", overtaken)
+        result = await producer.cancel_where(Where(priorities=(3, 3)))
+        assert result.done == (1 if kept else 0)
+    assert await client.count(TOPIC) == (0 if kept else 1)
 
 
 async def test_a_change_needs_something_to_change(filled: dejaq.Producer) -> None:

@@ -30,7 +30,7 @@ class OwnerChanges:
     bodies: list[bytes]
     priorities: list[int]
     headers: list[bytes]
-    versions: list[int]
+    versions: list[int | None]
 
     @classmethod
     def from_proto(cls, proto: carrier.EditBatch, *, now: int) -> OwnerChanges:
@@ -89,6 +89,13 @@ def check_count(count: int) -> None:
         raise InvalidArgument("the batch names no message")
     if count > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{count} items in one batch; at most {limits.BATCH_COUNT_MAX}")
+
+
+def versions_of(proto: carrier.CancelBatch) -> list[int | None] | None:
+    """The versions that messages must have to be cancelled; None where none are asked for."""
+    if len(proto.versions) not in (0, len(proto.ids)):
+        raise InvalidArgument(f"{len(proto.versions)} versions for {len(proto.ids)} ids")
+    return list(proto.versions) or None
 
 
 def refused_ids(ids: Sequence[str]) -> dict[int, Code]:

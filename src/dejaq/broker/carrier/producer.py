@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.broker.carrier.admission import OwnerChanges, check_count, refuse_headers, refused_ids
+from dejaq.broker.carrier.admission import OwnerChanges, check_count, refuse_headers, refused_ids, versions_of
 from dejaq.broker.carrier.recall import regain
 from dejaq.broker.carrier.roster import Roster
 from dejaq.broker.metrics import CANCELLED, CREATED, EDITED, NAMED, REFUSED, REPEATED, Metrics, MetricSpec
@@ -102,7 +102,7 @@ class Producer:
         async def change(rows: list[int]) -> Outcomes:
             return await self._storage.edit(self.topic, self.group, changes.edits(rows), self._clock.now_ms())
 
-        outcomes = await self._each(changes.ids, refused, change)
+        outcomes = await self._each(changes.ids, refused, change, changes.versions)
         if changes.ts:
             self._roster.nudge(min(changes.ts))
         self._count(EDITED, outcomes)
@@ -112,17 +112,20 @@ class Producer:
         """Remove messages that nobody works on."""
         ids = list(proto.ids)
         check_count(len(ids))
-        refused = refused_ids(ids)
+        refused, versions = refused_ids(ids), versions_of(proto)
 
         async def change(rows: list[int]) -> Outcomes:
-            at = self._clock.now_ms()
-            return await self._storage.cancel(self.topic, self.group, [ids[row] for row in rows], at)
+            at, chosen = self._clock.now_ms(), [ids[row] for row in rows]
+            seen = None if versions is None else [versions[row] for row in rows]
+            return await self._storage.cancel(self.topic, self.group, chosen, at, seen)
 
-        outcomes = await self._each(ids, refused, change)
+        outcomes = await self._each(ids, refused, change, versions)
         self._count(CANCELLED, outcomes)
         return outcomes
 
-    async def _each(self, ids: Sequence[str], refused: dict[int, Code], change: _Change) -> Outcomes:
+    async def _each(
+        self, ids: Sequence[str], refused: dict[int, Code], change: _Change, versions: list[int | None] | None
+    ) -> Outcomes:
         """Do `change` to the rows that are not refused, and once more to those that could be recalled."""
         rows = [row for row in range(len(ids)) if row not in refused]
         outcomes = Outcomes(len(ids), refused)
@@ -138,6 +141,7 @@ class Producer:
             ids=ids,
             outcomes=outcomes,
             redo=change,
+            versions=versions or None,
         )
         return outcomes
 

@@ -33,8 +33,12 @@ async def regain(
     ids: Sequence[str],
     outcomes: Outcomes,
     redo: Callable[[list[int]], Awaitable[Outcomes]],
+    versions: list[int | None] | None = None,
 ) -> None:
-    """Recall the rows that are LEASED in `outcomes` where that is possible, `redo` them, and record the result."""
+    """Recall the rows that are LEASED in `outcomes` where that is possible, `redo` them, and record the result.
+
+    One of `versions` that names the lease which is undone asks for nothing more: the message is then what was seen.
+    """
     leased = [row for row, code in outcomes.codes.items() if code is Code.LEASED]
     if not leased:
         return
@@ -49,6 +53,11 @@ async def regain(
         asyncio.ensure_future(_undo(storage, clock, roster, name, lease, [number for number, _ in pairs]))
         for (lease, name), pairs in back
     ]
+    if versions is not None and not storage.capabilities.shared:
+        # In a store that others share, somebody may change it before it is redone.
+        for (lease, _), pairs in back:
+            for _, row in pairs:
+                versions[row] = None if versions[row] == lease else versions[row]
     if storage.capabilities.shared:
         # A store that is elsewhere does not keep the order of what is under way at one time.
         await asyncio.gather(*undone)

@@ -14,6 +14,7 @@ from dejaq.broker.carrier.admission import (
     refused_ids,
     release_times,
     rows_of,
+    versions_of,
 )
 from dejaq.broker.carrier.inflight import mask_of
 from dejaq.broker.carrier.recall import regain
@@ -205,7 +206,7 @@ def _step_of(proto: carrier.Step, topic: Topic, session: ProducerSession, now: i
     if change == "cancel":
         ids = list(proto.cancel.ids)
         check_count(len(ids))
-        return CancelStep(topic, proto.actor, ids), refused_ids(ids)
+        return CancelStep(topic, proto.actor, ids, versions_of(proto.cancel)), refused_ids(ids)
     if change == "settle":
         return _settle_step(proto, topic, now), {}
     raise InvalidArgument("a step needs a change: create, edit, cancel or settle")

@@ -205,10 +205,12 @@ class EditBatch(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., versions: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ...) -> None: ...
 
 class CancelBatch(_message.Message):
-    __slots__ = ("ids",)
+    __slots__ = ("ids", "versions")
     IDS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("credit_rows", "credit_bytes", "lease_ms", "prefetch_ms", "weight", "rack", "rate")

@@ -127,7 +127,9 @@ async def decide(change: Change, owner: str, ids: Sequence[str], versions: Seque
     return outcomes
 
 
-async def cancel(change: Change, owner: str, ids: Sequence[str]) -> Outcomes:
+async def cancel(
+    change: Change, owner: str, ids: Sequence[str], versions: Sequence[int | None] | None = None
+) -> Outcomes:
     """Remove messages that nobody holds."""
     await lapse(change)
     owned = await _take(change, ids, bodies=False)
@@ -135,7 +137,8 @@ async def cancel(change: Change, owner: str, ids: Sequence[str]) -> Outcomes:
     gone: list[_Owned] = []
     for row, message_id in enumerate(ids):
         key = _find(owned, message_id)
-        code = owned[key].decide(owner, change.now, None) if key is not None else Code.NOT_FOUND
+        version = versions[row] if versions is not None else None
+        code = owned[key].decide(owner, change.now, version) if key is not None else Code.NOT_FOUND
         if key is None or code is not Code.OK:
             outcomes.codes[row] = code
         else:

@@ -239,9 +239,11 @@ class PostgresStorage:
         """Change messages of an owner."""
         return await self._change(topic, now, lambda change: owning.edit(change, owner, edits), rows=len(edits.ids))
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
         """Remove messages of an owner."""
-        return await self._change(topic, now, lambda change: owning.cancel(change, owner, ids), rows=len(ids))
+        return await self._change(topic, now, lambda change: owning.cancel(change, owner, ids, versions), rows=len(ids))
 
     # The consumer's side
 

@@ -83,7 +83,7 @@ async def _decide(change: Change, step: Step, keys_of: KeysOf) -> tuple[Outcomes
         held = [(settlement.rows[place], id_of(settlement.keys[place])) for place in settlement.held]
         return settlement.outcomes, held
     ids = step.edits.ids if isinstance(step, EditStep) else step.ids
-    versions = step.edits.versions if isinstance(step, EditStep) else None
+    versions = step.edits.versions if isinstance(step, EditStep) else step.versions
     return await owning.decide(change, step.owner, ids, versions), enumerate(ids)
 
 

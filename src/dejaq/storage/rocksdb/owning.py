@@ -145,7 +145,14 @@ def _apply(image: Image, edits: Edits, item: int, row: Row, apart: dict[int, byt
 
 
 def cancel(
-    image: Image, owner: str, ids: Sequence[str], now: int, batch: Batch, *, located: Located | None = None
+    image: Image,
+    owner: str,
+    ids: Sequence[str],
+    now: int,
+    batch: Batch,
+    *,
+    versions: Sequence[int | None] | None = None,
+    located: Located | None = None,
 ) -> Outcomes:
     """Remove each message that may be cancelled."""
     if image.outbox is not None:
@@ -155,7 +162,7 @@ def cancel(
     for item, at in enumerate(image.locate(ids) if located is None else located):
         # An id that stands twice in the batch is gone the second time.
         standing = at if at is not None and not leaving.has(*at) else None
-        code, holding = _decide(image, standing, owner, now, None)
+        code, holding = _decide(image, standing, owner, now, versions[item] if versions is not None else None)
         if code is not Code.OK or standing is None:
             outcomes.codes[item] = code
             continue

@@ -68,7 +68,9 @@ def _decide(image: Image, step: Step, now: int) -> _Decision:
         rows = ((row, step.batch.id_of(row)) for row in range(len(step.batch)))
         return _Decision(creating.decide(image, step.batch), rows)
     if isinstance(step, EditStep | CancelStep):
-        ids, versions = (step.edits.ids, step.edits.versions) if isinstance(step, EditStep) else (step.ids, None)
+        ids, versions = (
+            (step.edits.ids, step.edits.versions) if isinstance(step, EditStep) else (step.ids, step.versions)
+        )
         located = image.locate(ids)
         outcomes = owning.decide(image, step.owner, ids, now, versions, located=located)
         return _Decision(outcomes, iter(enumerate(ids)), located)

@@ -320,10 +320,14 @@ class RocksStorage:
         self._put_back(self._image(topic), now)
         return await self._change(topic, now, lambda image, writes: owning.edit(image, owner, edits, now, writes))
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
         """Remove messages of an owner."""
         self._put_back(self._image(topic), now)
-        return await self._change(topic, now, lambda image, writes: owning.cancel(image, owner, ids, now, writes))
+        return await self._change(
+            topic, now, lambda image, writes: owning.cancel(image, owner, ids, now, writes, versions=versions)
+        )
 
     # The consumer's side
 

@@ -7,6 +7,7 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Status
 from dejaq.errors import Code
 from dejaq.storage.base import Edits
+from dejaq.storage.steps import CancelStep
 from dejaq.testing.conformance.scene import OWNER, WORKER, Scene, attempts_of
 
 
@@ -189,6 +190,24 @@ async def cancel_removes(scene: Scene) -> None:
     assert await scene.count() == 3
     scene.advance(1_000)
     assert sorted((await scene.lease()).ids()) == sorted(["b", first, third])
+
+
+async def a_cancel_may_ask_for_a_version(scene: Scene) -> None:
+    """A message that was changed since it was read is not cancelled: VERSION_CONFLICT, and it stays."""
+    await scene.put("a", 10)
+    await scene.put("b", 10)
+    (generated,) = await scene.generate([10])
+    ids = ["a", "b", generated]
+    versions = [(await scene.get(message_id)).version for message_id in ids]
+    assert await scene.edit(Edits(["b"], bodies=[b"new"])) == [Code.OK]
+    assert await scene.cancel(*ids, versions=versions) == [Code.OK, Code.VERSION_CONFLICT, Code.OK]
+    changed = await scene.get("b")
+    assert changed.body == b"new"
+    step = CancelStep(scene.topic, OWNER, ["b"], versions[1:2])
+    assert (await scene.transact(step)).code is Code.VERSION_CONFLICT
+    step = CancelStep(scene.topic, OWNER, ["b"], [changed.version])
+    assert (await scene.transact(step, sequence=1)).code is Code.OK
+    assert await scene.count() == 0
 
 
 async def a_lost_message_may_be_cancelled(scene: Scene) -> None:

@@ -153,9 +153,9 @@ class Scene:
         """Edit and give the outcome of every row."""
         return listed(await self.storage.edit(self.topic, owner, edits, self.now), len(edits.ids))
 
-    async def cancel(self, *ids: str, owner: str = OWNER) -> list[Code]:
+    async def cancel(self, *ids: str, owner: str = OWNER, versions: Sequence[int] | None = None) -> list[Code]:
         """Cancel and give the outcome of every row."""
-        return listed(await self.storage.cancel(self.topic, owner, ids, self.now), len(ids))
+        return listed(await self.storage.cancel(self.topic, owner, ids, self.now, versions), len(ids))
 
     # The consumer's side
 
