@@ -54,3 +54,25 @@ def test_what_cannot_be_is_told(broker: BrokerProcess, arguments: list[str], com
     refused = dejaq(command, "mail", *rest, url=broker.url)
     assert refused.code == 2
     assert complaint in refused.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("produce", "TOPIC", "--body", "x", "--priority", "2147483648"),
+        ("edit", "TOPIC", "m1", "--priority", "-2147483649"),
+        ("edit", "TOPIC", "--where", "priority=1", "--priority", "2147483648"),
+        ("cancel", "TOPIC", "--where", "priority=0..2147483648"),
+    ],
+)
+def test_a_priority_out_of_range_is_refused_and_nothing_changes(
+    broker: BrokerProcess, filled: str, arguments: tuple[str, ...]
+) -> None:
+    before = dejaq("browse", filled, "--json", url=broker.url).objects
+    refused = dejaq(*(filled if one == "TOPIC" else one for one in arguments), url=broker.url)
+    assert refused.code == 1
+    assert "INVALID_PRIORITY" in refused.err
+    assert "Traceback" not in refused.err
+    kept = ("id", "ts", "priority", "version")
+    after = dejaq("browse", filled, "--json", url=broker.url).objects
+    assert [[one[key] for key in kept] for one in after] == [[one[key] for key in kept] for one in before]

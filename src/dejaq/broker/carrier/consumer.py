@@ -11,6 +11,7 @@ from dejaq import limits
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.admission import deletions_of, handed_times, release_times, rows_of
 from dejaq.broker.carrier.ahead import Ahead
+from dejaq.broker.carrier.balance import Reading
 from dejaq.broker.carrier.dealer import Seat
 from dejaq.broker.carrier.inflight import Inflight, mask_of
 from dejaq.broker.carrier.leaser import Flow, Leaser
@@ -93,6 +94,8 @@ class Consumer:
         self.start_weight = limits.WEIGHT_DEFAULT
         self.rack = ""
         self.pace = Pace(clock.now_ms())
+        # How it did when that was last told to other brokers.
+        self.told = Reading(name=name, start=self.start_weight, weight=self.weight, rate=0.0, lagging=False)
         self.busy_until = 0
         self._link = link
         self._storage = storage
@@ -122,8 +125,16 @@ class Consumer:
 
     @property
     def seat(self) -> Seat:
-        """What the dealer goes by."""
-        return Seat(self.name, weight=max(round(self.weight), 1), rack=self.rack)
+        """What the dealer goes by, and what other brokers are told."""
+        return Seat(
+            self.name,
+            weight=max(round(self.weight), 1),
+            rack=self.rack,
+            start=self.start_weight,
+            rate=round(self.told.rate),
+            lagging=self.told.lagging,
+            lending=self.lending,
+        )
 
     @property
     def lending(self) -> bool:

@@ -17,11 +17,19 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A consumer as the dealer sees it: how large its share is to be, and where it stands (empty: anywhere)."""
+    """A consumer as the dealer sees it: how large its share is to be, and where it stands (empty: anywhere).
+
+    And how it does, for those who weigh it or stand in for it: the weight it started with, messages settled a second,
+    whether it lags behind, and whether it lends its buckets for lack of room.
+    """
 
     name: str
     weight: int = limits.WEIGHT_DEFAULT
     rack: str = ""
+    start: int = limits.WEIGHT_DEFAULT
+    rate: int = 0
+    lagging: bool = False
+    lending: bool = False
 
 
 def deal(seats: Iterable[Seat], buckets: int) -> dict[str, Sequence[int]]:

@@ -20,6 +20,9 @@ from dejaq.domain.topic import Topic
 MOVE_SHARE = 0.15
 # Messages that wait longer than this in a consumer show that it lags.
 LAG_MS = 100
+# Other brokers are told when a rate has changed by this part, and not more often than this.
+TELL_SHARE = 0.2
+TELL_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,9 @@ class Roster:
         self._dealt: list[Consumer] = []
         self._far: Mapping[str, Far] = {}
         self._ranges: dict[str, Sequence[int]] = {}
-        # Who leases from each bucket: consumers here, or the broker where they are.
-        self._by_bucket: dict[int, tuple[Consumer, ...] | str] = {}
+        # Who leases from each bucket: consumers here, and the brokers where others are.
+        self._by_bucket: dict[int, tuple[Consumer | str, ...]] = {}
+        self._told_ms = 0
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(list(self._named.values()))
@@ -106,7 +110,11 @@ class Roster:
     @property
     def buckets_here(self) -> list[int]:
         """The buckets whose consumers are connected here."""
-        return [bucket for bucket, holders in self._by_bucket.items() if not isinstance(holders, str)]
+        return [
+            bucket
+            for bucket, holders in self._by_bucket.items()
+            if any(not isinstance(holder, str) for holder in holders)
+        ]
 
     def find(self, name: str) -> Consumer | None:
         """The live consumer of this name, if it is connected here."""
@@ -173,34 +181,44 @@ class Roster:
         self._ranges = {seat.name: range(buckets) for seat in seats} if self.topic.by_priority else deal(seats, buckets)
         self.lend()
 
+    def lending_changed(self) -> None:
+        """Somebody here lends or lends no more."""
+        self.lend()
+        if self._far:
+            self._outside.changed(self.topic)
+
     def lend(self) -> None:
-        """Let those who are connected here and have room lease from the buckets of those here who have none."""
+        """Let those who have room lease from the buckets of those who have none, wherever they are connected.
+
+        Every broker finds the same stand-ins, and has its own consumers lease.
+        """
         if self.topic.by_priority:
             self._by_bucket = dict.fromkeys(range(self.topic.settings.buckets), tuple(self._dealt))
             for consumer in self._dealt:
                 consumer.assign(self._ranges[consumer.name])
             return
-        helpers = {consumer.name: consumer for consumer in self._dealt if not consumer.lending}
-        seats = [helper.seat for helper in helpers.values()]
+        places: dict[str, Consumer | str] = {consumer.name: consumer for consumer in self._dealt}
+        places |= {name: far.broker for name, far in self._far.items()}
+        seats = [consumer.seat for consumer in self._dealt] + [far.seat for far in self._far.values()]
+        helpers = [seat for seat in seats if not seat.lending]
         lent: dict[str, list[int]] = {}
-        self._by_bucket = {bucket: far.broker for name, far in self._far.items() for bucket in self._ranges[name]}
-        self._by_bucket |= {bucket: (consumer,) for consumer in self._dealt for bucket in self._ranges[consumer.name]}
-        for consumer in self._dealt if len(helpers) < len(self._dealt) else ():
-            if consumer.lending:
-                for bucket in self._ranges[consumer.name]:
-                    seat = stand_in(bucket, consumer.seat, seats)
-                    if seat is not None:
-                        lent.setdefault(seat.name, []).append(bucket)
-                        self._by_bucket[bucket] = (consumer, helpers[seat.name])
+        self._by_bucket = {bucket: (places[seat.name],) for seat in seats for bucket in self._ranges[seat.name]}
+        for lender in seats if len(helpers) < len(seats) else ():
+            for bucket in self._ranges[lender.name] if lender.lending else ():
+                seat = stand_in(bucket, lender, helpers)
+                if seat is not None:
+                    lent.setdefault(seat.name, []).append(bucket)
+                    self._by_bucket[bucket] = (places[lender.name], places[seat.name])
         for consumer in self._dealt:
             consumer.assign(self._ranges[consumer.name], lent.get(consumer.name, ()))
 
     def balance(self, now: int) -> None:
         """Read how everybody does, and deal anew when the shares should be others by a good part."""
-        readings = [_read(consumer, now) for consumer in self._dealt]
-        if len(readings) < 2:
+        readings = {consumer: _read(consumer, now) for consumer in self._dealt}
+        if len(readings) + len(self._far) < 2:
             return
-        weights = weigh(readings)
+        self._tell(readings, now)
+        weights = weigh([*readings.values(), *(_read_far(far.seat) for far in self._far.values())])
         moved = False
         for consumer in self._dealt:
             weight = weights[consumer.name]
@@ -213,9 +231,23 @@ class Roster:
         if moved:
             self.redeal()
 
+    def _tell(self, readings: Mapping[Consumer, Reading], now: int) -> None:
+        """Tell the other brokers how those here do, when that is news."""
+        if not self._far or now - self._told_ms < TELL_MS:
+            return
+        news = [(consumer, reading) for consumer, reading in readings.items() if _is_news(consumer.told, reading)]
+        for consumer, reading in news:
+            consumer.told = reading
+        if news:
+            self._told_ms = now
+            self._outside.changed(self.topic)
+
     @property
     def hoarders(self) -> list[Consumer]:
         """Those whose messages others could have: somebody else has room and nothing to do."""
+        if any(not far.seat.lending and not far.seat.lagging for far in self._far.values()):
+            # Whether one elsewhere is idle right now is not known; it keeps up, so that it would take more.
+            return [consumer for consumer in self._dealt if consumer.lending or consumer.pace.wait_ms > LAG_MS]
         idle = [consumer for consumer in self._dealt if consumer.idle and not consumer.lending]
         return [consumer for consumer in self._dealt if any(other is not consumer for other in idle)]
 
@@ -235,11 +267,11 @@ class Roster:
         far: dict[str, list[int]] = {}
         near: set[Consumer] = set()
         for bucket in buckets:
-            holders = self._by_bucket[bucket]
-            if isinstance(holders, str):
-                far.setdefault(holders, []).append(bucket)
-            else:
-                near.update(holders)
+            for holder in self._by_bucket[bucket]:
+                if isinstance(holder, str):
+                    far.setdefault(holder, []).append(bucket)
+                else:
+                    near.add(holder)
         for consumer in near:
             consumer.nudge(ts)
         for broker, theirs in far.items():
@@ -248,8 +280,9 @@ class Roster:
     def nudge_here(self, ts: int, buckets: Iterable[int] = ()) -> None:
         """Tell those who are connected here and lease from `buckets`, all without any; what another broker asks for."""
         holders = [self._by_bucket.get(bucket, ()) for bucket in buckets] or [tuple(self._dealt)]
-        for consumer in {consumer for held in holders if not isinstance(held, str) for consumer in held}:
-            consumer.nudge(ts)
+        for holder in {holder for held in holders for holder in held}:
+            if not isinstance(holder, str):
+                holder.nudge(ts)
 
 
 def _read(consumer: Consumer, now: int) -> Reading:
@@ -262,6 +295,14 @@ def _read(consumer: Consumer, now: int) -> Reading:
         lagging=consumer.lending or consumer.rows_max is not None or consumer.pace.wait_ms > LAG_MS,
         busy=consumer.busy_until > now,
     )
+
+
+def _read_far(seat: Seat) -> Reading:
+    return Reading(name=seat.name, start=seat.start, weight=seat.weight, rate=seat.rate, lagging=seat.lagging)
+
+
+def _is_news(told: Reading, reading: Reading) -> bool:
+    return told.lagging != reading.lagging or abs(told.rate - reading.rate) > TELL_SHARE * max(told.rate, 1.0)
 
 
 class Rosters:

@@ -357,7 +357,7 @@ class Session:
             nudge_all=roster.nudge,
             graves=self._parts.graves,
             storage_failed=self._parts.doctor.look,
-            lending_changed=roster.lend,
+            lending_changed=roster.lending_changed,
             confirm=self._parts.doctor.confirm,
         )
         roster.enter(self.consumer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 from dejaq.broker.carrier.dealer import Seat
 
@@ -33,8 +33,7 @@ def encode(consumers: Told, producers: Mapping[int, Iterable[str]]) -> bytes:
         {
             "consumers": {
                 str(topic): {
-                    name: [stamp, None if seat is None else [seat.weight, seat.rack]]
-                    for name, (stamp, seat) in named.items()
+                    name: [stamp, None if seat is None else astuple(seat)[1:]] for name, (stamp, seat) in named.items()
                 }
                 for topic, named in consumers.items()
             },
@@ -46,7 +45,8 @@ def encode(consumers: Told, producers: Mapping[int, Iterable[str]]) -> bytes:
 def _places(broker: str, value: bytes) -> dict[int, dict[str, Place]]:
     return {
         int(topic): {
-            name: Place(broker, stamp, None if seat is None else Seat(name, weight=seat[0], rack=seat[1]))
+            # A broker of an older release tells less, one of a newer release more.
+            name: Place(broker, stamp, None if seat is None else Seat(name, *seat[: len(fields(Seat)) - 1]))
             for name, (stamp, seat) in named.items()
         }
         for topic, named in json.loads(value)["consumers"].items()
