@@ -18,7 +18,18 @@ from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, prioritising, querying, settling, stepping
+from dejaq.storage.rocksdb import (
+    creating,
+    dying,
+    journalling,
+    keys,
+    leasing,
+    owning,
+    prioritising,
+    querying,
+    settling,
+    stepping,
+)
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
@@ -35,12 +46,9 @@ FORMAT = 3
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
 # The names of transactions are kept like those of batches, under the number that no topic has.
 _OF_NO_TOPIC = 0
-_TRIMMED = keys.META + b"trimmed"
 # The low bits count within one start of the store, the high bits count the starts.
 _COUNTER_BITS = 40
 _FORGET_EVERY_MS = 3_600_000
-# What one look into the journal reads at most, since the loop waits for it.
-_JOURNAL_STEP = 2_000
 # How many messages are looked at in one go for the few that match.
 _NARROW_STEP = 500
 
@@ -127,7 +135,7 @@ class RocksStorage:
         self._database = database
         self._number = boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes, ids_max=self._young_ids)
-        self._outbox = Outbox(_journalled(database)[1]) if self._journal else None
+        self._outbox = Outbox(journalling.ends(database)[1]) if self._journal else None
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(read_topic(value))
         self._transactions = Seen(_OF_NO_TOPIC, database)
@@ -499,12 +507,7 @@ class RocksStorage:
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
         """The records behind a sequence."""
         self._check_working()
-        found: list[bytes] = []
-        for _, value in self._database.scan(keys.journal(after + 1), keys.after(keys.JOURNAL)):
-            found.append(value)
-            bytes_max -= len(value)
-            if bytes_max <= 0 or len(found) >= _JOURNAL_STEP:
-                break
+        found = journalling.behind(self._database, after, bytes_max)
         durable = self._committer.pending()
         if durable is not None:
             await asyncio.shield(durable)
@@ -513,13 +516,13 @@ class RocksStorage:
     async def trim_journal(self, up_to: int) -> None:
         """Remove the records up to a sequence."""
         self._check_working()
-        trimmed, last = _journalled(self._database)
+        trimmed, last = journalling.ends(self._database)
         if up_to > last:
             raise error_of(Code.INVALID_ARGUMENT, f"the journal ends with record {last}, before {up_to}")
         if up_to <= trimmed:
             return
         batch = new_batch()
-        batch.put(_TRIMMED, str(up_to).encode())
+        batch.put(journalling.TRIMMED, str(up_to).encode())
         batch.delete_range(keys.journal(0), keys.journal(up_to + 1))
         await asyncio.shield(self._committer.write(batch))
 
@@ -592,10 +595,3 @@ class RocksStorage:
         snapshot = await self._look(topic, take)
         self._snapshots.add(snapshot)
         return snapshot
-
-
-def _journalled(database: Database) -> tuple[int, int]:
-    """The last sequence that was trimmed, and the last that was used."""
-    trimmed = int(database.get(_TRIMMED) or b"0")
-    last = database.last_item(keys.journal(trimmed), keys.journal(2**64 - 1))
-    return trimmed, trimmed if last is None else int.from_bytes(last[0][1:], "big")

@@ -174,11 +174,16 @@ class ShardedStorage:
 
         return await self._by_id(topic, edits.ids, now, part)
 
-    async def cancel(self, topic: Topic, owner: str, ids: Sequence[str], now: int) -> Outcomes:
+    async def cancel(
+        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
+    ) -> Outcomes:
         """Remove messages of an owner."""
-        return await self._by_id(
-            topic, ids, now, lambda shard, rows: shard.cancel(topic, owner, [ids[row] for row in rows], now)
-        )
+
+        def part(shard: PostgresShard, rows: Sequence[int]) -> Awaitable[Outcomes]:
+            seen = None if versions is None else [versions[row] for row in rows]
+            return shard.cancel(topic, owner, [ids[row] for row in rows], now, seen)
+
+        return await self._by_id(topic, ids, now, part)
 
     async def _by_id(
         self,
