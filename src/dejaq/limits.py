@@ -12,7 +12,17 @@ TS_MS_MAX = 253_402_300_799_999
 PRIORITY_MIN = -(2**31)
 PRIORITY_MAX = 2**31 - 1
 
+# The largest body in a batch; one above it is uploaded in parts.
 BODY_BYTES_MAX = 1024 * 1024
+LARGE_BODY_BYTES_MAX = 64 * 1024 * 1024
+PART_BYTES_MAX = 1024 * 1024
+# Uploads, and downloads, that a broker serves at one time; each holds a few parts in memory.
+UPLOADS_MAX = 16
+DOWNLOADS_MAX = 32
+# How long an upload may take between two of its parts.
+PART_MS_MAX = 30_000
+# How long a large body stays that no message refers to.
+UPLOAD_KEEP_MS = 3_600_000
 # Bodies above this are stored apart from the timeline, so that a move or release never copies them.
 INLINE_BODY_BYTES_MAX = 16 * 1024
 # The largest body that a compressed one may unpack to.

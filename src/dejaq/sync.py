@@ -79,6 +79,14 @@ class Lease(_Wrapper[AsyncLease]):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def read(self) -> bytes:
+        """The whole body, fetched when it is large and not here yet."""
+        return self._runner.run(self._inner.read())
+
+    def parts(self) -> Iterator[bytes]:
+        """The body, at most 1 MiB at a time."""
+        return _each(self._inner.parts(), self._runner)
+
     def delete(self, **reply: Any) -> None:
         """Remove the message: its work is done; with `reply=...` its producer is answered."""
         self._runner.run(self._inner.delete(**reply))
@@ -357,9 +365,13 @@ class Client(_Wrapper[AsyncClient]):
         """The dead letters of a topic."""
         return DeadLetters(self._inner.dead_letters(topic), self._runner)
 
-    def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
+    def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
         """The messages, in the order of `ids`; None where there is none."""
-        return self._runner.run(self._inner.get(topic, ids))
+        return self._runner.run(self._inner.get(topic, ids, fetch_large=fetch_large))
+
+    def body_parts(self, message: Message) -> Iterator[bytes]:
+        """The body of a message, at most 1 MiB at a time."""
+        return _each(self._inner.body_parts(message), self._runner)
 
     def count(self, topic: str, **where: Any) -> int:
         """How many messages there are, exactly."""

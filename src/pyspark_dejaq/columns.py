@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from dejaq.domain.bodies import MARK, shown
 from dejaq.domain.headers import decode_headers
+from dejaq.domain.large import is_reference
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 READ_SCHEMA = (
@@ -116,9 +117,11 @@ def arrow_headers(values: list[bytes], count: int) -> pa.Array:
 
 
 def opened_bodies(stored: list[bytes] | pa.Array, count: int) -> pa.Array:
-    """A column of stored bodies, unpacked where they are packed; nulls where they were not asked for."""
+    """A column of stored bodies, unpacked where they are packed; null for a large one, and where none was asked for."""
     if not len(stored):
         return pa.nulls(count, pa.binary())
     column = pa.array(stored, pa.binary()) if isinstance(stored, list) else stored
     packed = pc.any(pc.starts_with(column, pattern=MARK)).as_py()
-    return pa.array(list(map(shown, column.to_pylist())), pa.binary()) if packed else column
+    if not packed:
+        return column
+    return pa.array([None if is_reference(body) else shown(body) for body in column.to_pylist()], pa.binary())

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegralType, MapType, StringType, StructType, TimestampType
 
 from dejaq import limits
-from dejaq.domain.bodies import MARK, sealed
+from dejaq.domain.bodies import MARK, Compression, opened, sealed
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession, valid_id
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -54,7 +54,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def frame(self, request: int, operation: str, session: ProducerSession) -> carrier.ClientFrame:
+    def frame(
+        self,
+        request: int,
+        operation: str,
+        session: ProducerSession,
+        compression: Compression = Compression.NONE,
+    ) -> carrier.ClientFrame:
         """The command that does `operation` with these rows."""
         frame = carrier.ClientFrame(request=request)
         if operation == "cancel":
@@ -67,7 +73,9 @@ class Rows:
             create.session = session.pack()
             create.ids.extend(self.ids)
             create.ts.extend(self.ts)
-            create.bodies.extend(self.bodies)
+            # Without compression they were sealed when they were read.
+            packs = compression is not Compression.NONE
+            create.bodies.extend([sealed(opened(body), compression) for body in self.bodies] if packs else self.bodies)
             create.priorities.extend(self.priorities)
             create.headers.extend(self.headers)
         return frame

@@ -20,11 +20,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from dejaq.domain.bodies import Compression
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import MEANINGS, Code, DejaqError, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingSession, BlockingTransport
 from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.version import PROTOCOL, package_version
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
@@ -74,6 +76,8 @@ class RowWriter:
         self._request = 0
         self._under_way: deque[_Sent] = deque()
         self._turn = 0
+        # What the topic wants done to bodies; None until it was asked.
+        self._compression: Compression | None = None
         self.written = 0
         self.bad: list[BadRow] = []
 
@@ -83,7 +87,9 @@ class RowWriter:
         if not len(rows):
             return
         self._request += 1
-        frame = rows.frame(self._request, self._options.operation, _name(self._scope, rows))
+        if self._compression is None:
+            self._compression = self._ask_compression()
+        frame = rows.frame(self._request, self._options.operation, _name(self._scope, rows), self._compression)
         sent = _Sent(self._request, frame, rows, again=self._again)
         self._under_way.append(sent)
         # Without a session the frame waits among those under way, which the next one begins with.
@@ -107,6 +113,21 @@ class RowWriter:
             except DejaqError as error:
                 self._wait_after(error, deadline)
         self.close()
+
+    def _ask_compression(self) -> Compression:
+        deadline = time.monotonic() + self._options.timeout
+        while True:
+            address = self._options.addresses[self._turn % len(self._options.addresses)]
+            transport = BlockingTransport(address)
+            try:
+                request = overseer.TopicRequest(name=self._options.topic)
+                told = transport.call("Overseer.DescribeTopic", request, overseer.TopicResponse, self._options.timeout)
+                return Compression(told.topic.settings.compression or Compression.NONE)
+            except DejaqError as error:
+                self._turn += 1
+                self._wait_after(error, deadline)
+            finally:
+                transport.close()
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -14,7 +14,11 @@ from hypothesis import settings
 from dejaq.domain.batch import CreateBatch
 from dejaq.domain.bodies import digest_of
 from dejaq.domain.topic import Topic
+from dejaq.errors import Code
 from dejaq.storage.base import Edits
+from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory_bodies import SharedBodies as MemoryShared
+from dejaq.storage.memory_timeline import Timeline
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.sharing import SharedBodies
@@ -61,6 +65,48 @@ def test_the_model() -> None:
             return lambda: Sharing(place, journal=True)
 
         run_model(fresh, settings(SIZE, max_examples=max(1, SIZE.max_examples // 5)), journal=True)  # type: ignore[arg-type]
+
+
+class SharingMemory(MemoryStorage):
+    """The same, in memory."""
+
+    def _timeline(self, topic: Topic) -> Timeline:
+        new = topic.number not in self._timelines
+        timeline = super()._timeline(topic)
+        if new:
+            timeline._shared = MemoryShared(colliding, bytes_min=0)
+        return timeline
+
+
+@pytest.mark.parametrize(
+    "check",
+    [c for c in CHECKS if c.name.partition(".")[0] in GROUPS and not c.restarts],
+    ids=lambda check: check.name,
+)
+async def test_memory(check: Check) -> None:
+    """G12: as above, in memory."""
+    storage = SharingMemory(journal=True)
+    await check.run(lambda: storage)
+
+
+async def test_a_body_is_held_once_in_memory() -> None:
+    """G12: one object for all messages that have it; it goes with the last of them."""
+    storage = MemoryStorage(journal=True)
+    scene = await Scene.begin(lambda: storage)
+    scene.topic = await scene.new_topic("shared", share_bodies=True)
+    for number in range(5):
+        await scene.put(f"m{number}", body=bytes(bytearray(BODY)))
+    await scene.put("small", body=b"small")
+    found = [message.body for message in await scene.browse() if message.id != "small"]
+    assert found == [BODY] * 5
+    assert len(set(map(id, found))) == 1
+    assert await storage.find_body(scene.topic, digest_of(BODY)) == BODY
+    assert await scene.edit(Edits(["m0"], bodies=[OTHER])) == [Code.OK]
+    assert await scene.cancel("m1", "m2", "m3") == [Code.OK] * 3
+    assert await storage.find_body(scene.topic, digest_of(BODY)) == BODY
+    assert await scene.cancel("m4") == [Code.OK]
+    assert await storage.find_body(scene.topic, digest_of(BODY)) is None
+    assert await storage.find_body(scene.topic, digest_of(OTHER)) == OTHER
 
 
 BODY, OTHER = b"b" * 1_000, b"o" * 1_000

@@ -39,6 +39,10 @@ SAYS = {
     "replies": ["squares: 9, 16, 25", "nobody answers now: INDEFINITE"],
     "exactly_once": ["the order is placed twice by mistake: ID_TAKEN", "5 orders became 5 invoices"],
     "forward": ["in the inbox: 3", "3 moved; inbox 0, archive 3"],
+    "large_bodies": [
+        "the third is refused: BODY_TOO_LARGE",
+        "received 5,000,000 bytes whole: True\nreceived 5,000,000 bytes in 5 parts: True",
+    ],
     "fan_out": [
         "nothing was sent: TOPIC_NOT_FOUND",
         "fan-audit received b'order 17 is paid', the same id: True",

@@ -11,6 +11,7 @@ from random import SystemRandom
 from dejaq.broker import metrics as told
 from dejaq.broker.background import Background
 from dejaq.broker.carrier.balancer import Balancer
+from dejaq.broker.carrier.bodies import Bodies
 from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.loader import Loader
 from dejaq.broker.carrier.queries import Queries
@@ -146,6 +147,7 @@ class Central:
         self.cron = CronUnit(self._parts, transactions, chance)
         self.replies = Replies(self._parts)
         transactions.arrived = self.replies.arrived
+        self.bodies = Bodies(self._parts)
         return services_of(
             overseer=self._overseer,
             peer=PeerService(
@@ -159,6 +161,7 @@ class Central:
             transactions=transactions,
             cron=CronService(self._parts, transactions, self.cron, chance),
             replies=self.replies,
+            bodies=self.bodies,
             graves=self.graves,
             greeter=self.greeter,
             metrics=self.metrics,
@@ -226,6 +229,7 @@ class Central:
             loop.create_task(self._keep(self.loader.run, "loader"), name="loader"),
             loop.create_task(self._keep(self.balancer.run, "balancer"), name="balancer"),
             loop.create_task(self._keep(self.replies.run, "expiry"), name="expiry"),
+            loop.create_task(self._keep(self.bodies.run, "reclaim of bodies"), name="bodies"),
             loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
         ]

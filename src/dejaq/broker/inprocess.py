@@ -53,6 +53,16 @@ class InProcessTransport:
         """A server-streaming call."""
         return cast(AsyncIterator[Response], self._services.stream(method, request))
 
+    async def upload(
+        self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
+    ) -> Response:
+        """A client-streaming call."""
+        try:
+            async with asyncio.timeout(timeout):
+                return cast(Response, await self._services.upload(method, requests))
+        except TimeoutError:
+            raise Indefinite(f"{method} was not answered within {timeout} s") from None
+
     async def close(self) -> None:
         """End the sessions that are open."""
         for session in list(self._sessions):

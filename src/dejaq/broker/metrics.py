@@ -42,6 +42,18 @@ REPEATED = MetricSpec(
 NAMED = MetricSpec(
     "dejaq_bodies_named", "counter", "Bodies that were named by their digest instead of sent.", ("topic",)
 )
+UPLOADED = MetricSpec(
+    "dejaq_body_bytes_uploaded", "counter", "Bytes of large bodies that were uploaded, as they are stored.", ("topic",)
+)
+DOWNLOADED = MetricSpec(
+    "dejaq_body_bytes_downloaded", "counter", "Bytes of large bodies that were sent to clients.", ("topic",)
+)
+BODIES_FOUND = MetricSpec(
+    "dejaq_body_bytes_found", "counter", "Bytes of large bodies that were there before they were sent.", ("topic",)
+)
+BODIES_RECLAIMED = MetricSpec(
+    "dejaq_bodies_reclaimed", "counter", "Large bodies removed because no message came to refer to them."
+)
 EDITED = MetricSpec("dejaq_messages_edited", "counter", "Messages moved or edited by their owner.", ("topic",))
 CANCELLED = MetricSpec("dejaq_messages_cancelled", "counter", "Messages cancelled by their owner.", ("topic",))
 LEASED = MetricSpec("dejaq_messages_leased", "counter", "Messages leased to consumers.", ("topic",))
@@ -129,7 +141,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT, CLIENT_OFFSET,
     CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NUDGES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
-    LAPSED, OCCURRENCES,
+    LAPSED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
 )  # fmt: skip
 
 LATENESS_BOUNDS_MS: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000, 5_000, 60_000)

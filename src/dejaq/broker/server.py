@@ -115,6 +115,12 @@ class Server:
     def _handler(self, method: MethodDescriptor) -> Any:
         name = f"{method.containing_service.name}.{method.name}"
         request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        if method.client_streaming and not method.server_streaming:
+            return _rpc.stream_unary_rpc_method_handler(
+                self._uploading(name),
+                request_deserializer=request.FromString,
+                response_serializer=response.SerializeToString,
+            )
         if method.client_streaming:
             return _rpc.stream_stream_rpc_method_handler(
                 self._session,
@@ -144,6 +150,15 @@ class Server:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
                 return await self._services.call(name, request)
+            except DejaqError as error:
+                await _abort(context, error)
+
+        return call
+
+    def _uploading(self, name: str) -> Callable[[Any, Any], Any]:
+        async def call(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                return await self._services.upload(name, requests)
             except DejaqError as error:
                 await _abort(context, error)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from dejaq.broker.carrier.bodies import Bodies
 from dejaq.broker.carrier.graves import Graves
 from dejaq.broker.carrier.queries import Queries
 from dejaq.broker.carrier.replies import Replies
@@ -27,10 +28,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a client can call: unary calls, server streams, and the session."""
+    """What a client can call: unary calls, server streams, client streams, and the session."""
 
     unary: dict[str, Callable[[Any], Awaitable[Message]]]
     streams: dict[str, Callable[[Any], AsyncIterator[Message]]]
+    uploads: dict[str, Callable[[Any], Awaitable[Message]]]
     session: Callable[[Frames, Send, str], Awaitable[None]]
     metrics: Metrics
 
@@ -46,6 +48,13 @@ class Services:
         try:
             async for response in self.streams[method](request):
                 yield response
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
+            raise self._told(method, error) from None
+
+    async def upload(self, method: str, requests: AsyncIterator[Message]) -> Message:
+        """Answer a client-streaming call; raises a DejaqError and nothing else."""
+        try:
+            return await self.uploads[method](requests)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
             raise self._told(method, error) from None
 
@@ -69,6 +78,7 @@ def services_of(
     graves: Graves,
     cron: CronService,
     replies: Replies,
+    bodies: Bodies,
     greeter: Greeter,
     metrics: Metrics,
 ) -> Services:
@@ -96,13 +106,19 @@ def services_of(
             "Cron.Change": cron.change,
             "Cron.Next": cron.coming,
             "Carrier.Await": replies.await_one,
+            "Carrier.FindBody": bodies.find,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,
             "Carrier.OpenSnapshot": snapshots.open,
             "Carrier.CloseSnapshot": snapshots.close,
         },
-        streams={"Carrier.Browse": queries.browse, "Carrier.Scan": snapshots.scan},
+        streams={
+            "Carrier.Browse": queries.browse,
+            "Carrier.Scan": snapshots.scan,
+            "Carrier.Download": bodies.download,
+        },
+        uploads={"Carrier.Upload": bodies.upload},
         session=greeter.serve,
         metrics=metrics,
     )

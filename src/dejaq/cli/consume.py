@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
+from dejaq.cli.options import body_target
 from dejaq.cli.output import iso, shown, text_or_base64
 from dejaq.cli.times import SECONDS
 from dejaq.errors import Code, Conflict
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @click.option("--lease", "lease_s", type=SECONDS, default=30.0, show_default=True, help="Length of a lease.")
 @click.option("--release-after", type=SECONDS, help="Do not delete: put each back, due after this long.")
+@click.option("--output", "folder", metavar="FOLDER", help="Write each body to a file here, named by the message's id.")
 @click.option("--timeout", type=SECONDS, help="Stop when nothing has come for this long.")
 @pass_invocation
 def consume(
@@ -34,14 +37,16 @@ def consume(
     limit: int | None,
     lease_s: float,
     release_after: float | None,
+    folder: str | None,
     timeout: float | None,
 ) -> int:
-    """Take messages of TOPIC as they become due, print each, then delete it."""
+    """Take messages of TOPIC as they become due, print each, then delete it; of a large body its size is printed."""
     name = name or f"cli-{os.getpid()}-{secrets.token_hex(3)}"
 
     async def work(client: Client) -> tuple[int, int]:
         taken = lost = 0
-        async with client.consumer(topic, name=name, lease=lease_s, max_messages=limit) as consumer:
+        terms: dict[str, Any] = {"lease": lease_s, "max_messages": limit, "fetch_large": False}
+        async with client.consumer(topic, name=name, **terms) as consumer:
             leases = aiter(consumer)
             while True:
                 try:
@@ -49,6 +54,8 @@ def consume(
                         lease = await anext(leases)
                 except (TimeoutError, StopAsyncIteration):
                     break
+                if folder is not None:
+                    await _save(lease, Path(folder))
                 _print(invocation, lease, consumer.now_ms())
                 taken += 1
                 lost += not await _settle(lease, release_after)
@@ -75,6 +82,13 @@ async def _settle(lease: Lease, release_after: float | None) -> bool:
     return True
 
 
+async def _save(lease: Lease, folder: Path) -> None:
+    """Write a body to its file, a part at a time; a message is settled only when all of it is there."""
+    with body_target(str(folder / lease.id)) as target:
+        async for part in lease.parts():
+            target.write(part)
+
+
 def _print(invocation: Invocation, lease: Lease, now_ms: int) -> None:
     values: dict[str, Any] = {
         "id": lease.id,
@@ -84,8 +98,7 @@ def _print(invocation: Invocation, lease: Lease, now_ms: int) -> None:
         "attempts": lease.attempts,
         "version": lease.version,
         "headers": dict(lease.headers),
-        **text_or_base64(lease.body),
+        **({"body_bytes": lease.size, "large": True} if lease.large else text_or_base64(lease.body)),
     }
-    invocation.output.record(
-        values, f"{values['at']}  +{values['late_ms']} ms  {lease.id}  {shown(lease.body, width=200)}"
-    )
+    body = f"[{lease.size:,} bytes]" if lease.large else shown(lease.body, width=200)
+    invocation.output.record(values, f"{values['at']}  +{values['late_ms']} ms  {lease.id}  {body}")

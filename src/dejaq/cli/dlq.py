@@ -171,4 +171,5 @@ def _line(message: Message) -> str:
     headers = message.headers
     reason = printable(headers.get(dead_letter.REASON, ""))
     attempts = headers.get(dead_letter.ATTEMPTS, "?")
-    return f"{iso(message.ts)}  {message.id}  attempts={attempts}  {reason}  {shown(message.body)}"
+    body = shown(message.body) if message.large is None else f"[{message.size:,} bytes]"
+    return f"{iso(message.ts)}  {message.id}  attempts={attempts}  {reason}  {body}"

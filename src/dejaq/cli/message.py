@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
-from dejaq.cli.options import group_option, header_option, one_time, parse_headers
+from dejaq.cli.options import (
+    body_file_option,
+    body_target,
+    group_option,
+    header_option,
+    one_time,
+    parse_headers,
+    read_body,
+)
 from dejaq.cli.output import iso, printable, shown, text_or_base64
 from dejaq.cli.times import SECONDS, WHEN, When
 from dejaq.cli.where import change_where, check_chosen, dry_run_option, where_option
@@ -35,7 +43,7 @@ def message_values(message: Message, now_ms: int) -> dict[str, Any]:
         "consumer": message.lock_consumer,
         "bucket": message.bucket,
         "headers": dict(message.headers),
-        **text_or_base64(message.body),
+        **({"body_bytes": message.size, "large": True} if message.large is not None else text_or_base64(message.body)),
     }
 
 
@@ -48,7 +56,8 @@ def message_line(message: Message, now_ms: int) -> str:
         **{f"header.{key}": value for key, value in message.headers.items()},
     }
     extras = "".join(f"{key}={printable(str(value))}  " for key, value in unusual.items() if value)
-    return f"{iso(message.ts)}  {message.status(now_ms):<10}  {message.id}  {extras}{shown(message.body)}"
+    body = shown(message.body) if message.large is None else f"[{message.size:,} bytes]"
+    return f"{iso(message.ts)}  {message.status(now_ms):<10}  {message.id}  {extras}{body}"
 
 
 def print_messages(invocation: Invocation, messages: Sequence[Message], now_ms: int) -> None:
@@ -61,12 +70,17 @@ def print_messages(invocation: Invocation, messages: Sequence[Message], now_ms: 
 @click.command(cls=Command)
 @click.argument("topic")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--output", "path", metavar="PATH", help="Write the body of one message to this file, or '-' for stdout.")
 @pass_invocation
-def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
-    """Show messages by id. Exits with 1 when one is not there."""
+def get(invocation: Invocation, topic: str, ids: tuple[str, ...], path: str | None) -> int:
+    """Show messages by id; of a large body its size. Exits with 1 when one is not there."""
+    if path is not None:
+        if len(ids) != 1:
+            raise click.UsageError("With --output, give one id.")
+        return _save(invocation, topic, ids[0], path)
 
     async def work(client: Client) -> tuple[list[Message | None], int]:
-        return list(await client.get(topic, list(ids))), client.now_ms()
+        return list(await client.get(topic, list(ids), fetch_large=False)), client.now_ms()
 
     found, now_ms = invocation.run(work)
     there = [message for message in found if message is not None]
@@ -75,6 +89,26 @@ def get(invocation: Invocation, topic: str, ids: tuple[str, ...]) -> int:
     else:
         print_messages(invocation, there, now_ms)
     return refusals(invocation, ids, {row: Code.NOT_FOUND for row, message in enumerate(found) if message is None})
+
+
+def _save(invocation: Invocation, topic: str, message_id: str, path: str) -> int:
+    """Write a body to a file, a part at a time."""
+
+    async def work(client: Client) -> Message | None:
+        (message,) = await client.get(topic, [message_id], fetch_large=False)
+        if message is not None:
+            with body_target(path) as target:
+                async for part in client.body_parts(message):
+                    target.write(part)
+        return message
+
+    message = invocation.run(work)
+    if message is None:
+        return refusals(invocation, [message_id], {0: Code.NOT_FOUND})
+    if path != "-":
+        told = {"id": message_id, "topic": topic, "body_bytes": message.size, "path": path}
+        invocation.output.record(told, f"{message.size:,} bytes in {path}")
+    return 0
 
 
 @click.command(cls=Command)
@@ -125,6 +159,7 @@ def move(
 @click.argument("topic")
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--body", help="The new body.")
+@body_file_option
 @click.option("--at", type=WHEN, help="The new time.")
 @click.option("--delay", type=SECONDS, help="The new time, from now.")
 @click.option("--priority", type=int, help="The new priority; lower goes first.")
@@ -138,6 +173,7 @@ def edit(
     topic: str,
     ids: tuple[str, ...],
     body: str | None,
+    body_path: str | None,
     at: When | None,
     delay: float | None,
     priority: int | None,
@@ -150,14 +186,16 @@ def edit(
     check_chosen(ids, conditions, dry_run=dry_run)
     when = one_time(at, delay)
     arguments: dict[str, Any] = {} if when is None else when.as_arguments()
-    if body is not None:
-        arguments["body"] = body.encode()
+    if body is not None and body_path is not None:
+        raise click.UsageError("Give one of --body and --body-file.")
+    if body is not None or body_path is not None:
+        arguments["body"] = body.encode() if body is not None else read_body(str(body_path))
     if priority is not None:
         arguments["priority"] = priority
     if headers:
         arguments["headers"] = parse_headers(headers)
     if not arguments:
-        raise click.UsageError("Give what to change: --body, --at, --delay, --priority or --header.")
+        raise click.UsageError("Give what to change: --body, --body-file, --at, --delay, --priority or --header.")
     if conditions:
         return change_where(
             invocation,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 import click
 
+from dejaq import limits
 from dejaq.cli.times import When
 
 GROUP_DEFAULT = "default"
@@ -21,6 +26,42 @@ group_option = click.option(
 header_option = click.option(
     "--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header; may be given again."
 )
+
+body_file_option = click.option(
+    "--body-file",
+    "body_path",
+    metavar="PATH",
+    help="A file whose content is the body; '-' for stdin.",
+)
+
+
+def read_body(path: str) -> bytes:
+    """The content of a file, or of stdin for '-', as a body; no more is read than a body may have."""
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(limits.LARGE_BODY_BYTES_MAX + 1)
+        with Path(path).open("rb") as source:
+            return source.read(limits.LARGE_BODY_BYTES_MAX + 1)
+    except OSError as wrong:
+        raise click.BadParameter(f"cannot read {path}: {wrong.strerror}", param_hint="--body-file") from None
+
+
+@contextmanager
+def body_target(path: str) -> Iterator[BinaryIO]:
+    """Where a body is written, '-' for stdout; the file has its name only when all of it is there."""
+    if path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = Path(f"{path}.partial")
+    try:
+        with partial.open("wb") as target:
+            yield target
+        partial.replace(path)
+    except OSError as wrong:
+        raise click.BadParameter(f"cannot write {path}: {wrong.strerror}", param_hint="--output") from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def one_time(at: When | None, delay: float | None) -> When | None:

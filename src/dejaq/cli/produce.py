@@ -12,7 +12,14 @@ import click
 
 from dejaq.cli.invocation import Command, Invocation, pass_invocation
 from dejaq.cli.lines import LINE_BYTES_MAX, lines_of
-from dejaq.cli.options import group_option, header_option, one_time, parse_headers
+from dejaq.cli.options import (
+    body_file_option,
+    group_option,
+    header_option,
+    one_time,
+    parse_headers,
+    read_body,
+)
 from dejaq.cli.progress import Progress
 from dejaq.cli.rows import Row, RowError, parse_row
 from dejaq.cli.times import SECONDS, WHEN, When
@@ -30,6 +37,7 @@ BYTES_A_BATCH = 4 * 1024 * 1024
 @click.command(cls=Command)
 @click.argument("topic")
 @click.option("--body", help="The message.")
+@body_file_option
 @click.option("--id", "message_id", metavar="ID", help="Its id; a repeat with the same id changes nothing.")
 @click.option("--at", type=WHEN, help="When it is due. Default: now.")
 @click.option("--delay", type=SECONDS, help="When it is due, from now.")
@@ -48,6 +56,7 @@ def produce(
     invocation: Invocation,
     topic: str,
     body: str | None,
+    body_path: str | None,
     message_id: str | None,
     at: When | None,
     delay: float | None,
@@ -57,19 +66,19 @@ def produce(
     path: str | None,
 ) -> int:
     """Send a message, or a file of messages, to TOPIC."""
-    if (body is None) == (path is None):
-        raise click.UsageError("Give one of --body and --file.")
+    if [body, body_path, path].count(None) != 2:
+        raise click.UsageError("Give one of --body, --body-file and --file.")
     if path is not None:
         if any((message_id, at, delay is not None, priority, headers)):
             raise click.UsageError("With --file, ids, times, priorities and headers stand in the rows.")
         return _produce_file(invocation, topic, group, path)
-    assert body is not None
+    content = body.encode() if body is not None else read_body(str(body_path))
     when = one_time(at, delay) or When(0, relative=True)
     arguments: dict[str, Any] = {"priority": priority, "headers": parse_headers(headers) or None}
 
     async def work(client: Client) -> str:
         async with client.producer(topic, group=group) as producer:
-            return await producer.send(body.encode(), id=message_id, **when.as_arguments(), **arguments)
+            return await producer.send(content, id=message_id, **when.as_arguments(), **arguments)
 
     sent = invocation.run(work)
     invocation.output.record({"id": sent, "topic": topic}, sent)

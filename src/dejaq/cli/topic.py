@@ -42,7 +42,7 @@ def topic() -> None:
 @click.option("--buckets", type=int, help="How many parts it is spread over; fixed for good.")
 @click.option("--max-future", type=SECONDS, help="How far ahead a message may be scheduled.")
 @click.option("--max-lease", type=SECONDS, help="The longest lease a consumer may ask for.")
-@click.option("--max-body", type=int, metavar="BYTES", help="The largest body that is accepted.")
+@click.option("--max-body", type=int, metavar="BYTES", help="The largest body that is accepted, up to 64 MiB.")
 @click.option("--durability", type=click.Choice(["fsync", "relaxed"]), help="When a change is acknowledged.")
 @click.option("--kind", type=click.Choice(["timeline", "priority", "cron"]), help="What decides which message is next.")
 @click.option("--max-attempts", type=int, help="Leases a message may have before it goes to the dead-letter topic.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dejaq import limits
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, bucket_of, generated_ids, valid_ids
+from dejaq.domain.large import is_reference, size_of
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.domain.transitions import check_ts
 from dejaq.errors import Code, error_of
@@ -56,7 +57,8 @@ class CreateBatch:
     With `ids` they are natural and each goes to the bucket of its id. Without, row i has the generated id
     of counter `sequence + i` in `bucket`, and rows must be sorted by (ts, priority). In both cases
     (`session`, `sequence`) names the batch, so that a repeat is recognised even after its messages are gone.
-    `headers` holds one encoded map a row (empty bytes: none). `refused` holds the rows that admission refused.
+    `headers` holds one encoded map a row (empty bytes: none). With `large`, some bodies refer to uploaded ones
+    (`domain.large`). `refused` holds the rows that admission refused.
     """
 
     owner: str
@@ -68,6 +70,7 @@ class CreateBatch:
     bucket: int = 0
     priorities: Sequence[int] | None = None
     headers: Sequence[bytes] | None = None
+    large: bool = False
     refused: dict[int, Code] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -121,6 +124,8 @@ class LeaseSet:
     dead: int = 0
     # Whether its rows are due and in the order of (priority, ts).
     by_priority: bool = False
+    # Whether some bodies may refer to large ones.
+    large: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -206,9 +211,10 @@ def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
             code = check_ts(value, now=now, max_future_ms=settings.max_future_ms)
             if code is not Code.OK:
                 refused.setdefault(row, code)
-    if max(map(len, bodies)) > settings.max_body_bytes:
+    bytes_max = min(settings.max_body_bytes, limits.BODY_BYTES_MAX)
+    if batch.large or max(map(len, bodies)) > bytes_max:
         for row, body in enumerate(bodies):
-            if len(body) > settings.max_body_bytes:
+            if too_large(body, settings, large=batch.large):
                 refused.setdefault(row, Code.BODY_TOO_LARGE)
     if batch.priorities is not None:
         for row, priority in enumerate(batch.priorities):
@@ -218,6 +224,13 @@ def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
         _admit_ids(batch.ids, refused)
     elif not _in_order(batch):
         raise error_of(Code.INVALID_ARGUMENT, "a batch with generated ids must be sorted by time and priority")
+
+
+def too_large(body: bytes, settings: TopicSettings, *, large: bool) -> bool:
+    """Whether a topic does not take a body, or, where it may be `large`, the one that it refers to."""
+    if large and is_reference(body):
+        return size_of(body) > settings.max_body_bytes
+    return len(body) > min(settings.max_body_bytes, limits.BODY_BYTES_MAX)
 
 
 def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:

@@ -1,8 +1,8 @@
 """Bodies as they are stored: as they are, or compressed behind a mark.
 
-A stored body that begins with the mark says by the next byte what follows: a zstd frame, or, for a body that happens to
-begin with the mark itself, the body. Each says so for itself, so that it can be moved to any topic. Who writes seals,
-who reads opens; brokers and stores see only bytes.
+A stored body that begins with the mark says by the next byte what follows: a zstd frame; or, for a body that happens to
+begin with the mark itself, the body; or where a large body is (`domain.large`). Each says so for itself, so that it can
+be moved to any topic. Who writes seals, who reads opens; brokers and stores see only bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MARK = b"\x93dejaqz"
 _PLAIN, _ZSTD = MARK + b"\x00", MARK + b"\x01"
+# A reference to a body that is stored in parts (`domain.large`).
+_REFERENCE = MARK + b"\x02"
 LEVEL = 3
 # Below this a frame is hardly ever smaller than what is in it.
 WORTHWHILE_BYTES = 96
@@ -61,15 +63,17 @@ def sealed_column(bodies: list[bytes], compression: Compression = Compression.NO
     return [sealed(body, compression) for body in bodies]
 
 
-def opened(stored: bytes) -> bytes:
+def opened(stored: bytes, *, bytes_max: int = limits.DECOMPRESSED_BYTES_MAX) -> bytes:
     """The body that was stored. Raises BODY_UNREADABLE, without unpacking it, when a frame is damaged or too large."""
     if not stored.startswith(MARK):
         return stored
     if stored.startswith(_PLAIN):
         return stored[len(_PLAIN) :]
+    if stored.startswith(_REFERENCE):
+        raise error_of(Code.BODY_UNREADABLE, "the body is large and was not fetched; read it in parts")
     if not stored.startswith(_ZSTD):
         raise error_of(Code.BODY_UNREADABLE, "the body is packed in a way that this release does not know")
-    return _decompressed(stored[len(_ZSTD) :])
+    return _decompressed(stored[len(_ZSTD) :], bytes_max)
 
 
 def opened_column(stored: Sequence[bytes]) -> Sequence[bytes]:
@@ -89,17 +93,17 @@ def _any_marked(bodies: Sequence[bytes]) -> bool:
     return any(map(bytes.startswith, bodies, repeat(MARK)))
 
 
-def _decompressed(frame: bytes) -> bytes:
+def _decompressed(frame: bytes, bytes_max: int) -> bytes:
     import zstandard
 
     try:
         # The frame says how large its content is; a lie is found when that much is full or was not filled.
         size = zstandard.frame_content_size(frame)
-        if not 0 <= size <= limits.DECOMPRESSED_BYTES_MAX:
+        if not 0 <= size <= bytes_max:
             large = f"{size} bytes" if size >= 0 else "no size"
             raise error_of(
                 Code.BODY_UNREADABLE,
-                f"the compressed body says it has {large}; at most {limits.DECOMPRESSED_BYTES_MAX} are unpacked",
+                f"the compressed body says it has {large}; at most {bytes_max} are unpacked",
             )
         return _decompressor().decompress(frame, allow_extra_data=False) if size else b""
     except zstandard.ZstdError as error:

@@ -75,3 +75,10 @@ def parse_generated(message_id: str) -> tuple[ProducerSession, int, int] | None:
 def bucket_of(message_id: str, buckets: int) -> int:
     """The bucket of a natural id."""
     return bucket_hash(message_id.encode()) % buckets
+
+
+def buckets_of(message_id: str, buckets: int) -> list[int]:
+    """The buckets that a message of this id may be in, the likeliest first: what looks generated may be natural."""
+    natural = bucket_of(message_id, buckets)
+    generated = parse_generated(message_id) if len(message_id) == GENERATED_LENGTH else None
+    return [natural] if generated is None or generated[1] >= buckets else [generated[1], natural]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dejaq import limits
+from dejaq.domain.large import Reference
 from dejaq.errors import Code
 
 
@@ -36,6 +37,13 @@ class Message:
     version: int
     attempts: int
     headers: Mapping[str, str] = field(default_factory=dict)
+    # Where a large body is that was not fetched; `body` is empty then.
+    large: Reference | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its body, fetched or not."""
+        return len(self.body) if self.large is None else self.large.size
 
     def status(self, now: int) -> Status:
         """The status at `now`, in UTC milliseconds."""

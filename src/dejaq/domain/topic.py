@@ -53,7 +53,10 @@ class TopicSettings:
     max_lease_ms: int = field(
         default=limits.LEASE_MS_MAX, metadata={"doc": "The longest lease a consumer may ask for."}
     )
-    max_body_bytes: int = field(default=limits.BODY_BYTES_MAX, metadata={"doc": "The largest body that is accepted."})
+    max_body_bytes: int = field(
+        default=limits.BODY_BYTES_MAX,
+        metadata={"doc": "The largest body that is accepted, up to 64 MiB; above 1 MiB it is kept in parts."},
+    )
     durability: Durability = field(
         default=Durability.FSYNC,
         metadata={"doc": "`fsync`: acknowledged after fsync. `relaxed`: before; a power cut may lose it."},
@@ -108,7 +111,7 @@ class TopicSettings:
             "buckets": (limits.BUCKETS_MIN, limits.BUCKETS_MAX),
             "max_future_ms": (0, limits.TS_MS_MAX),
             "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
-            "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+            "max_body_bytes": (0, limits.LARGE_BODY_BYTES_MAX),
             "client_rate": (0, limits.CLIENT_RATE_MAX),
             "max_attempts": (0, limits.ATTEMPTS_MAX),
         }

@@ -170,6 +170,23 @@ class GrpcTransport:
         finally:
             call.cancel()
 
+    async def upload(
+        self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
+    ) -> Response:
+        """A client-streaming call; the requests are one type."""
+        stub: Any = self._open().stream_unary(
+            method_path(method),
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+        call = stub(requests, timeout=timeout)
+        try:
+            return await call  # type: ignore[no-any-return]
+        except grpc.aio.AioRpcError as error:
+            raise _error(error, self.address) from None
+        finally:
+            call.cancel()
+
     async def close(self) -> None:
         """Let go of the connection."""
         if self._channel is not None:

@@ -12,6 +12,7 @@ from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion,
 from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
+from dejaq.domain.large import reference_of
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
@@ -36,6 +37,7 @@ def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int) -
         bucket=proto.bucket,
         priorities=list(proto.priorities) or None,
         headers=list(proto.headers) or None,
+        large=proto.large,
     )
 
 
@@ -98,6 +100,8 @@ def write_push(push: carrier_pb2.Push, lease: LeaseSet) -> None:
         push.headers.extend(lease.headers)
     if lease.rows is not None:
         push.rows.extend(lease.rows)
+    if lease.large:
+        push.large = True
 
 
 def lease_from_proto(push: carrier_pb2.Push, *, consumer: str) -> LeaseSet:
@@ -122,6 +126,7 @@ def lease_from_proto(push: carrier_pb2.Push, *, consumer: str) -> LeaseSet:
         headers=list(push.headers) or None,
         rows=list(push.rows) or None,
         by_priority=push.by_priority,
+        large=push.large,
     )
 
 
@@ -220,12 +225,13 @@ def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> lis
             bucket=bucket,
             ts=ts,
             priority=priority,
-            body=shown(body),
+            body=b"" if (large := reference_of(body)) is not None else shown(body),
             producer_group=group,
             lock_consumer=consumer,
             version=version,
             attempts=attempts,
             headers=decode_headers(headers),
+            large=large,
         )
         for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers in columns
     ]

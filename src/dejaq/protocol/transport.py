@@ -41,5 +41,10 @@ class Transport(Protocol):
     def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         """A server-streaming call. Raises a DejaqError."""
 
+    async def upload(
+        self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
+    ) -> Response:
+        """A client-streaming call; waits while the broker is not reading. Raises a DejaqError."""
+
     async def close(self) -> None:
         """Let go of the connection."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dejaq import limits
 from dejaq.domain.bodies import shown
 from dejaq.domain.headers import decode_headers
+from dejaq.domain.large import content_of, is_reference
 from dejaq.domain.message import Message
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection
 from dejaq.sdk.queries import Queries
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +29,27 @@ class Change:
     priorities: Sequence[int] | None = None
     headers: Sequence[bytes] | None = None
     versions: Sequence[int] | None = None
+    # Whether some bodies refer to large ones.
+    large: bool = False
+
+    def of(self, rows: Sequence[int]) -> Change:
+        """The change of some rows."""
+        if rows == range(len(self.ids)):
+            return self
+        return Change(
+            ids=[self.ids[row] for row in rows],
+            ts=_pick(self.ts, rows),
+            bodies=_pick(self.bodies, rows),
+            priorities=_pick(self.priorities, rows),
+            headers=_pick(self.headers, rows),
+            versions=_pick(self.versions, rows),
+            large=self.large,
+        )
 
     def parts(self) -> Iterator[tuple[int, Change]]:
         """(first row, change) for parts that fit one request each."""
         for start, end in self._cuts():
-            rows = slice(start, end)
-            yield (
-                start,
-                Change(
-                    ids=self.ids[rows],
-                    ts=None if self.ts is None else self.ts[rows],
-                    bodies=None if self.bodies is None else self.bodies[rows],
-                    priorities=None if self.priorities is None else self.priorities[rows],
-                    headers=None if self.headers is None else self.headers[rows],
-                    versions=None if self.versions is None else self.versions[rows],
-                ),
-            )
+            yield start, self.of(range(start, end))
 
     def _cuts(self) -> Iterator[tuple[int, int]]:
         start, size = 0, 0
@@ -61,16 +70,27 @@ class Change:
         batch.priorities.extend(self.priorities or ())
         batch.headers.extend(self.headers or ())
         batch.versions.extend(self.versions or ())
+        batch.large = self.large
 
     def stands(self, row: int, message: Message | None) -> bool:
         """Whether `message` has the values of this row already."""
         return (
             message is not None
             and (self.ts is None or message.ts == self.ts[row])
-            and (self.bodies is None or message.body == shown(self.bodies[row]))
+            and (self.bodies is None or _same_body(message, self.bodies[row]))
             and (self.priorities is None or message.priority == self.priorities[row])
             and (self.headers is None or dict(message.headers) == decode_headers(self.headers[row]))
         )
+
+
+def _pick(column: Sequence[T] | None, rows: Sequence[int]) -> Sequence[T] | None:
+    return None if column is None else [column[row] for row in rows]
+
+
+def _same_body(message: Message, stored: bytes) -> bool:
+    if message.large is not None:
+        return content_of(message.large.pack()) == content_of(stored)
+    return not is_reference(stored) and message.body == shown(stored)
 
 
 class Changes:

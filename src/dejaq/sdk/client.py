@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from random import Random, SystemRandom
@@ -15,6 +16,7 @@ from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
+from dejaq.domain.large import PART_BYTES
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import TopicSettings, check_topic_name
 from dejaq.errors import Code, Conflict, DejaqError, Missing, error_of
@@ -25,6 +27,7 @@ from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.consumer import Consumer
 from dejaq.sdk.cron import Cron
 from dejaq.sdk.dead_letters import DeadLetters
+from dejaq.sdk.large import LargeBodies
 from dejaq.sdk.outgoing import Headers
 from dejaq.sdk.producer import Producer
 from dejaq.sdk.queries import PAGE_SIZE, Queries, filter_of
@@ -83,6 +86,7 @@ class Client:
         self._settings = settings
         self._random = random
         self._queries = Queries(self._seeds, settings)
+        self._large = LargeBodies(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
         self._transactor = Transactor(self._seeds, settings, self._clock, random)
         self._children: WeakSet[Producer | Consumer] = WeakSet()
@@ -254,6 +258,7 @@ class Client:
         weight: int = limits.WEIGHT_DEFAULT,
         rack: str = "",
         rate: int = 0,
+        fetch_large: bool = True,
     ) -> Consumer:
         """A consumer; open it with `async with`.
 
@@ -261,7 +266,8 @@ class Client:
         time, sent up to `prefetch` seconds ahead and held until they are due. It ends after `max_messages`.
         `auto_extend` keeps the leases of what is not settled alive. `weight` is its share of the topic to begin with,
         beside those of the others; who stands in another `rack` stands in for it first; it gets at most `rate` messages
-        a second, where that is not 0.
+        a second, where that is not 0. Large bodies are fetched before they are handed over; without `fetch_large` they
+        are read with `lease.parts()` or `lease.read()`.
         """
         subscription = Subscription(
             topic=topic,
@@ -275,6 +281,7 @@ class Client:
             weight=weight,
             rack=rack,
             rate=rate,
+            fetch_large=fetch_large,
         )
         consumer = Consumer(self._seeds, self._settings, subscription, self._queries)
         self._children.add(consumer)
@@ -400,9 +407,34 @@ class Client:
 
     # Questions
 
-    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
-        """The messages, in the order of `ids`; None where there is none."""
-        return await self._queries.get(topic, [ids] if isinstance(ids, str) else list(ids))
+    async def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
+        """The messages, in the order of `ids`; None where there is none.
+
+        Without `fetch_large` the body of a message that has a large one is empty, and its `large` says where it is.
+        """
+        found = await self._queries.get(topic, [ids] if isinstance(ids, str) else list(ids))
+        return [await self.fetched(message) if fetch_large and message else message for message in found]
+
+    async def fetched(self, message: Message) -> Message | None:
+        """The message with its large body, as it stands by then; None when it is gone."""
+        current: Message | None = message
+        while current is not None and current.large is not None:
+            try:
+                body = await self._large.fetch(current.topic, current.id, current.large)
+                return replace(current, body=body, large=None)
+            except Missing:
+                # Gone, or changed, between the look and the read.
+                before = current.version
+                (current,) = await self._queries.get(current.topic, [current.id])
+                if current is not None and current.version == before:
+                    raise
+        return current
+
+    def body_parts(self, message: Message) -> AsyncIterator[bytes]:
+        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone."""
+        if message.large is None:
+            return _cut(message.body)
+        return self._large.parts(message.topic, message.id, message.large)
 
     async def count(
         self,
@@ -464,3 +496,8 @@ class Client:
             return (await self.describe_topic(name)).settings
 
         return DeadLetters(self._seeds, self._settings, self._queries, topic, settings_of)
+
+
+async def _cut(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PART_BYTES):
+        yield body[start : start + PART_BYTES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -13,8 +14,10 @@ from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection, ask_once
 from dejaq.sdk.extender import Extender
+from dejaq.sdk.fetching import fetched_bodies, within
 from dejaq.sdk.grant import Portion
 from dejaq.sdk.holder import Holder
+from dejaq.sdk.large import LargeBodies
 from dejaq.sdk.lease import Batch, Lease
 from dejaq.sdk.link import Link
 from dejaq.sdk.queries import Queries
@@ -59,6 +62,7 @@ class Consumer:
             self._connection,
             topic=subscription.topic,
             transactor=Transactor(seeds, settings, self._clock, seeds.random),
+            bodies=LargeBodies(seeds, settings),
             lookup=lambda ids: queries.get(subscription.topic, ids),
             settled=self._holder.forget_if_settled,
         )
@@ -197,10 +201,31 @@ class Consumer:
             )
             if portions:
                 self._handed += sum(map(len, portions))
+                if self._subscription.fetch_large and any(portion.delivery.columns.large for portion in portions):
+                    portions = await self._with_bodies(portions)
                 return portions
             if self._connection.lost is not None:
                 raise self._connection.lost
             await self._wait()
+
+    async def _with_bodies(self, portions: list[Portion]) -> list[Portion]:
+        """The portions with their large bodies, as far as the consumer's bytes go; the rest is held again."""
+        taken, rest = within(portions, self._subscription.credit_bytes)
+        for portion in rest:
+            self._put_back(portion)
+        try:
+            fetched = [await fetched_bodies(self._settler.bodies, self.topic, portion) for portion in taken]
+        except BaseException:
+            for portion in taken:
+                self._put_back(portion)
+            raise
+        now = self._clock.now_us()
+        return [replace(portion, handed_us=now, fetched=found) for portion, found in zip(taken, fetched, strict=True)]
+
+    def _put_back(self, portion: Portion) -> None:
+        self._handed -= len(portion)
+        self._holder.put_back(portion)
+        self._wake()
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

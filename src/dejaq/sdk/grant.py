@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dejaq.domain.batch import LeaseSet, RowRange
+from dejaq.errors import DejaqError
 from dejaq.sdk.row_set import RowSet
 
 
@@ -119,11 +120,15 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some rows of one delivery, by their places in its columns, and when user code got them (0: not yet)."""
+    """Some rows of one delivery, by their places in its columns, and when user code got them (0: not yet).
+
+    `fetched` has the large bodies among them, by place, or why one could not be had.
+    """
 
     delivery: Delivery
     index: Sequence[int]
     handed_us: int = 0
+    fetched: Mapping[int, bytes | DejaqError] | None = None
 
     def __len__(self) -> int:
         return len(self.index)

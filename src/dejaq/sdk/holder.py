@@ -159,6 +159,11 @@ class Holder:
         kept = [place for place in portion.index if row_at(place) not in gone]
         return Portion(portion.delivery, kept, portion.handed_us)
 
+    def put_back(self, portion: Portion) -> None:
+        """Hold rows again that were taken and not handed over."""
+        if len(portion):
+            self._hold(portion.delivery, portion.index)
+
     def recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Let go of rows that user code has not seen; those that were let go of."""
         grant = self.grants.get(lease_id)

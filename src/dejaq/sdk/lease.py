@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -11,7 +11,8 @@ from dejaq import limits
 from dejaq.domain.bodies import opened, opened_column
 from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.headers import decode_headers
-from dejaq.errors import Code, error_of
+from dejaq.domain.large import PART_BYTES, Reference, reference_of, size_of
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.broker_clock import BrokerClock
 from dejaq.sdk.grant import Portion
@@ -37,7 +38,7 @@ class Lease:
     __slots__ = ("_body", "_clock", "_delivery", "_handed_us", "_index", "_settler")
 
     def __init__(self, portion: Portion, index: int, settler: Settler, clock: BrokerClock) -> None:
-        self._body: bytes | None = None
+        self._body: bytes | DejaqError | None = portion.fetched.get(index) if portion.fetched else None
         self._delivery = portion.delivery
         self._handed_us = portion.handed_us
         self._index = index
@@ -61,10 +62,43 @@ class Lease:
 
     @property
     def body(self) -> bytes:
-        """What the producer sent. Raises BODY_UNREADABLE when it was compressed and cannot be unpacked."""
+        """What the producer sent. Raises BODY_UNREADABLE when it cannot be unpacked or is large and was not fetched."""
         if self._body is None:
             self._body = opened(self.raw_body)
+        elif isinstance(self._body, DejaqError):
+            raise self._body
         return self._body
+
+    @property
+    def large(self) -> Reference | None:
+        """Where the body is, when it is a large one."""
+        return reference_of(self.raw_body)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body, without reading a large one."""
+        reference = self.large
+        return len(self.body) if reference is None else reference.size
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body, at most 1 MiB at a time, so that a large one is never whole in memory.
+
+        Raises BODY_MISSING when the message is gone, and BODY_UNREADABLE, with the last part, when it is not what was
+        sent.
+        """
+        reference = self.large
+        if reference is not None and not isinstance(self._body, bytes):
+            async for part in self._settler.bodies.parts(self.topic, self.id, reference):
+                yield part
+            return
+        for start in range(0, len(self.body), PART_BYTES):
+            yield self.body[start : start + PART_BYTES]
+
+    async def read(self) -> bytes:
+        """The whole body, fetched when it is large and not here yet."""
+        if self.large is not None and not isinstance(self._body, bytes):
+            self._body = b"".join([part async for part in self.parts()])
+        return self.body
 
     @property
     def raw_body(self) -> bytes:
@@ -161,7 +195,7 @@ class Lease:
             raise error_of(code, details=self.id)
 
     def __repr__(self) -> str:
-        return f"<Lease {self.id} of {self.at.isoformat()}, {len(self.raw_body)} bytes>"
+        return f"<Lease {self.id} of {self.at.isoformat()}, {size_of(self.raw_body)} bytes>"
 
 
 class Batch:
@@ -207,7 +241,7 @@ class Batch:
     @property
     def bodies(self) -> list[bytes]:
         """What the producers sent. Raises BODY_UNREADABLE when one was compressed and cannot be unpacked."""
-        return [body for p in self._portions for body in opened_column(_cut(p.delivery.columns.bodies, p.index))]
+        return [body for portion in self._portions for body in _bodies(portion)]
 
     @property
     def ts(self) -> list[int]:
@@ -271,12 +305,24 @@ class Batch:
             end = start + len(portion)
             chosen = [portion.index[p - start] for p in wanted if start <= p < end]
             if chosen:
-                kept.append(Portion(portion.delivery, chosen, portion.handed_us))
+                kept.append(Portion(portion.delivery, chosen, portion.handed_us, portion.fetched))
             start = end
         return Batch(kept, self._settler, self._clock)
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} leases>"
+
+
+def _bodies(portion: Portion) -> Sequence[bytes]:
+    if not portion.fetched:
+        return opened_column(_cut(portion.delivery.columns.bodies, portion.index))
+    bodies: list[bytes] = []
+    for place in portion.index:
+        body = portion.fetched.get(place)
+        if isinstance(body, DejaqError):
+            raise body
+        bodies.append(opened(portion.delivery.columns.bodies[place]) if body is None else body)
+    return bodies
 
 
 def _cut(column: list[Item], index: Sequence[int]) -> list[Item]:

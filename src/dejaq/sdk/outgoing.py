@@ -32,6 +32,8 @@ class Outgoing:
     ids: list[str] | None = None
     priorities: list[int] | None = None
     headers: list[bytes] | None = None
+    # Whether some bodies refer to large ones.
+    large: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -45,6 +47,7 @@ class Outgoing:
             ids=None if self.ids is None else pick(self.ids),
             priorities=None if self.priorities is None else pick(self.priorities),
             headers=None if self.headers is None else pick(self.headers),
+            large=self.large,
         )
 
     def order(self) -> list[int] | None:
@@ -80,7 +83,7 @@ def _picker(rows: Sequence[int] | slice) -> Callable[[list[Item]], list[Item]]:
     return lambda column: [column[row] for row in rows]
 
 
-def refusals(outgoing: Outgoing) -> dict[int, Code]:
+def refusals(outgoing: Outgoing, *, bytes_max: int = limits.BODY_BYTES_MAX) -> dict[int, Code]:
     """The rows that cannot be put on the wire or that no broker would take: whole columns are looked at first."""
     refused: dict[int, Code] = {}
     if not outgoing.ts:
@@ -89,9 +92,9 @@ def refusals(outgoing: Outgoing) -> dict[int, Code]:
         for row, ts in enumerate(outgoing.ts):
             if not 0 <= ts <= limits.TS_MS_MAX:
                 refused[row] = Code.INVALID_TIME
-    if max(map(len, outgoing.bodies)) > limits.BODY_BYTES_MAX:
+    if max(map(len, outgoing.bodies)) > bytes_max:
         for row, body in enumerate(outgoing.bodies):
-            if len(body) > limits.BODY_BYTES_MAX:
+            if len(body) > bytes_max:
                 refused.setdefault(row, Code.BODY_TOO_LARGE)
     if outgoing.priorities is not None:
         for row, priority in enumerate(outgoing.priorities):

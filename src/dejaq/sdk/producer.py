@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Self
 
 from dejaq import limits
-from dejaq.domain.bodies import Compression, sealed, sealed_column
-from dejaq.domain.ids import valid_id
+from dejaq.domain.bodies import sealed_column
+from dejaq.domain.ids import bucket_of, valid_id
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -19,6 +20,7 @@ from dejaq.sdk.accumulator import LINGER_SECONDS, Accumulator
 from dejaq.sdk.bulk import BULK_ROWS, BulkResult, OnProgress, Where
 from dejaq.sdk.changes import Change, Changes
 from dejaq.sdk.connection import Connection, ask_once
+from dejaq.sdk.large import TRIES, LargeBodies, Terms
 from dejaq.sdk.link import Link
 from dejaq.sdk.outgoing import (
     Headers,
@@ -62,7 +64,9 @@ class Producer:
         self.topic = topic
         self.group = group
         self._timeout = settings.timeout
-        self._compression = Compression.NONE
+        self._terms = Terms()
+        self._large = LargeBodies(seeds, settings)
+        self._uploading: set[asyncio.Future[Sent]] = set()
         self._numbering = Numbering(settings.clock, random)
         self._connection = Connection(
             seeds,
@@ -87,9 +91,9 @@ class Producer:
             overseer.TopicResponse,
             self._timeout,
         )
-        self._numbering.buckets = described.topic.settings.buckets
-        self._sender.shares_bodies = described.topic.settings.share_bodies
-        self._compression = Compression(described.topic.settings.compression or Compression.NONE)
+        self._terms = Terms.of(described)
+        self._numbering.buckets = self._terms.buckets
+        self._sender.shares_bodies = self._terms.shares_bodies
         frame = self._connection.frame()
         frame.producer.topic = self.topic
         frame.producer.group = self.group
@@ -103,6 +107,8 @@ class Producer:
         """Wait until everything sent is answered, and disconnect."""
         try:
             await self._accumulator.drain()
+            if self._uploading:
+                await asyncio.wait(self._uploading)
         finally:
             await self._connection.close()
 
@@ -129,19 +135,44 @@ class Producer:
 
         Due at `at` (aware datetime or epoch ms), after `delay` seconds, or at once. A send that repeats the `id` and
         content of an earlier one succeeds and changes nothing. Sends of one moment travel together. A send that is
-        cancelled may have been done.
+        cancelled may have been done. A body above 1 MiB is uploaded in parts first, where the topic's `max_body_bytes`
+        allows it.
         """
-        body = sealed(as_body(body), self._compression)
+        body = as_body(body)
         ts = resolve(at, delay, self._clock.now_us())
         if not 0 <= ts <= limits.TS_MS_MAX:
             raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
-        if len(body) > limits.BODY_BYTES_MAX:
-            raise error_of(Code.BODY_TOO_LARGE, details=f"{len(body)} bytes, at most {limits.BODY_BYTES_MAX}")
         if id is not None:
             _check_id(id)
         _check_priority(priority)
         encoded = encoded_headers(headers) if headers else b""
-        return await self._accumulator.add(body, ts=ts, id=id, priority=priority, headers=encoded)
+        stored = self._terms.inline(body)
+        if stored is not None:
+            return await self._accumulator.add(stored, ts=ts, id=id, priority=priority, headers=encoded)
+        row = Outgoing([ts], [body], ids=None if id is None else [id], priorities=[priority], headers=[encoded])
+        sent = await self._send_large(row)
+        for code in sent.codes.values():
+            if not code.succeeded:
+                raise error_of(code, details=id or "")
+        return id or sent.generated()[0]
+
+    def _send_large(self, row: Outgoing) -> asyncio.Future[Sent]:
+        sending = asyncio.ensure_future(self._upload_and_create(row))
+        self._uploading.add(sending)
+        sending.add_done_callback(self._uploading.discard)
+        return sending
+
+    async def _upload_and_create(self, row: Outgoing) -> Sent:
+        """Upload the body of a single row, then create its message; again when the body was gone in between."""
+        name = self._numbering.take(1)
+        bucket = name[2] if row.ids is None else bucket_of(row.ids[0], self._terms.buckets)
+        for _ in range(TRIES):
+            reference = await self._large.upload(self.topic, bucket, row.bodies[0], self._terms)
+            outgoing = replace(row, bodies=[reference], large=True)
+            sent = await self._sender.create(outgoing, self._connection.until(), name)
+            if sent.codes.get(0) is not Code.BODY_MISSING:
+                break
+        return sent
 
     async def request(
         self,
@@ -187,7 +218,7 @@ class Producer:
         Times, priorities and headers are one value for all or one a message. More than one batch can hold is split;
         raises when no part of it was answered, and otherwise says INDEFINITE or NO_BROKER for the part that was not.
         """
-        column = sealed_column(body_column(bodies), self._compression)
+        column, large = self._packed(body_column(bodies))
         count = len(column)
         outgoing = Outgoing(
             ts=resolve_column(at, delay, count=count, now_us=self._clock.now_us()),
@@ -198,37 +229,79 @@ class Producer:
         )
         codes = refusals(outgoing)
         rows: Sequence[int] = range(count)
-        if codes:
-            rows = [row for row in range(count) if row not in codes]
+        alone = {row: replace(outgoing.take([row]), bodies=[body]) for row, body in large.items() if row not in codes}
+        if codes or large:
+            rows = [row for row in range(count) if row not in codes and row not in large]
             outgoing = outgoing.take(rows)
         order = outgoing.order() if ids is None else None
         if order is not None:
             rows = [rows[position] for position in order]
             outgoing = outgoing.take(order)
-        parts = await self._send_parts(outgoing, rows, codes)
+        parts = await self._send_parts(outgoing, rows, codes, alone)
         return Results(count, codes, outgoing_ids(count, ids, parts))
 
+    def _packed(self, bodies: list[bytes]) -> tuple[list[bytes], dict[int, bytes]]:
+        """Bodies as they are stored; those that are too large for that are apart, by row."""
+        if not bodies or max(map(len, bodies)) < self._terms.inline_bytes_max:
+            return sealed_column(bodies, self._terms.compression), {}
+        stored = [self._terms.inline(body) for body in bodies]
+        large = {row: bodies[row] for row, body in enumerate(stored) if body is None}
+        return [body or b"" for body in stored], large
+
     async def _send_parts(
-        self, outgoing: Outgoing, rows: Sequence[int], codes: dict[int, Code]
+        self, outgoing: Outgoing, rows: Sequence[int], codes: dict[int, Code], alone: Mapping[int, Outgoing]
     ) -> list[tuple[Sequence[int], Sent]]:
-        """Send each part, write what was not OK into `codes`; the rows and ids of the parts that were answered."""
+        """Send each part, write what was not OK into `codes`; the rows and ids of the parts that were answered.
+
+        The rows `alone` have large bodies, and are parts by themselves.
+        """
         until = self._connection.until()
         cuts = list(outgoing.cuts())
         chunks = [outgoing] if len(cuts) == 1 else [outgoing.take(cut) for cut in cuts]
         answers = await asyncio.gather(*(self._sender.create(chunk, until) for chunk in chunks), return_exceptions=True)
+        answers += await self._send_each(list(alone.values()))
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         strange = [failure for failure in failures if not isinstance(failure, DejaqError)]
         if strange or (failures and len(failures) == len(answers)):
             raise (strange or failures)[0]
         parts: list[tuple[Sequence[int], Sent]] = []
-        for cut, answer in zip(cuts, answers, strict=True):
-            chosen = rows[cut]
+        for chosen, answer in zip([*(rows[cut] for cut in cuts), *([row] for row in alone)], answers, strict=True):
             if isinstance(answer, Sent):
                 parts.append((chosen, answer))
                 codes.update({chosen[row]: code for row, code in answer.codes.items()})
             elif isinstance(answer, DejaqError):
                 codes.update(dict.fromkeys(chosen, answer.code))
         return parts
+
+    async def _send_each(self, rows: Sequence[Outgoing]) -> list[Sent | BaseException]:
+        """Send rows with large bodies, two at a time; one where the next may have the same body, to be found there."""
+        answers: list[Sent | BaseException] = []
+        step = 1 if self._terms.shares_bodies else 2
+        for start in range(0, len(rows), step):
+            pair = map(self._send_large, rows[start : start + step])
+            answers += await asyncio.gather(*pair, return_exceptions=True)
+        return answers
+
+    async def _edit(self, change: Change, bodies: Sequence[bytes] | None) -> dict[int, Code]:
+        """Make a change whose bodies are given as they are; again for those that were gone before it came."""
+        if bodies is None:
+            return await self._changes.edit(change)
+        rows: Sequence[int] = range(len(change.ids))
+        codes: dict[int, Code] = {}
+        for attempt in range(TRIES):
+            ids = [change.ids[row] for row in rows]
+            stored, large = await self._large.stored(
+                self.topic, self._terms, ids, [bodies[row] for row in rows], attempt=attempt
+            )
+            part = replace(change.of(rows), bodies=stored, large=large)
+            found = await self._changes.edit(part)
+            codes.update({rows[place]: code for place, code in found.items()})
+            missing = [row for row, code in codes.items() if code is Code.BODY_MISSING]
+            if not missing or attempt == TRIES - 1:
+                return codes
+            codes = {row: code for row, code in codes.items() if row not in missing}
+            rows = sorted(missing)
+        return codes
 
     async def move(
         self,
@@ -271,14 +344,13 @@ class Producer:
         change = Change(
             ids=[id],
             ts=None if ts is None else [ts],
-            bodies=None if body is None else [sealed(as_body(body), self._compression)],
             priorities=None if priority is None else [priority],
             headers=None if headers is None else [encoded_headers(headers)],
             versions=None if version is None else [version],
         )
-        if change == Change(ids=[id], versions=change.versions):
+        if body is None and change == Change(ids=[id], versions=change.versions):
             raise error_of(Code.INVALID_ARGUMENT, "give what to change: body, at, delay, priority or headers")
-        return _results(id, [id], await self._changes.edit(change))[0]
+        return _results(id, [id], await self._edit(change, None if body is None else [as_body(body)]))[0]
 
     async def edit_batch(
         self,
@@ -304,12 +376,12 @@ class Producer:
         change = Change(
             ids=listed,
             ts=resolve_column(at, delay, count=len(listed), now_us=self._clock.now_us()) if timed else None,
-            bodies=None if bodies is None else sealed_column(body_column(bodies), self._compression),
             priorities=priorities,
             headers=None if headers is None else [encoded_headers(one) for one in headers],
             versions=versions,
         )
-        return Results(len(listed), await self._changes.edit(change), listed)
+        codes = await self._edit(change, None if bodies is None else body_column(bodies))
+        return Results(len(listed), codes, listed)
 
     async def cancel(self, ids: str | Sequence[str], *, versions: int | Sequence[int] | None = None) -> Results:
         """Remove messages of this owner. One id alone raises when it is refused; a list says so by item.

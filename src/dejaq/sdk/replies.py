@@ -10,7 +10,8 @@ from typing import Any
 
 from dejaq import limits
 from dejaq.domain.bodies import opened
-from dejaq.errors import Code, Conflict, DejaqError, Indefinite, TopicExists, error_of
+from dejaq.domain.message import Message
+from dejaq.errors import Code, Conflict, DejaqError, Indefinite, InvalidArgument, TopicExists, error_of
 from dejaq.protocol.columns import messages_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -68,10 +69,19 @@ class Replies:
         return {REPLY_TO: self.topic, REPLY_GROUP: self.group, REPLY_BY: str(by), REPLY_KEEP: keep}
 
     async def _make(self) -> None:
-        settings = overseer.TopicSettings(buckets=_BUCKETS, expires=True, max_future_ms=limits.TS_MS_MAX)
-        request = overseer.CreateTopicRequest(name=self.topic, settings=settings)
+        settings = overseer.TopicSettings(
+            buckets=_BUCKETS,
+            expires=True,
+            max_future_ms=limits.TS_MS_MAX,
+            max_body_bytes=limits.LARGE_BODY_BYTES_MAX,
+        )
         try:
-            await self._seeds.call("Overseer.CreateTopic", request, overseer.TopicResponse, patience=self._settings)
+            try:
+                await self._create(settings)
+            except InvalidArgument:
+                # A store that takes no large bodies.
+                settings.ClearField("max_body_bytes")
+                await self._create(settings)
         except TopicExists:
             described = await self._seeds.call(
                 "Overseer.DescribeTopic",
@@ -82,6 +92,10 @@ class Replies:
             if not described.topic.settings.expires:
                 raise
 
+    async def _create(self, settings: overseer.TopicSettings) -> None:
+        request = overseer.CreateTopicRequest(name=self.topic, settings=settings)
+        await self._seeds.call("Overseer.CreateTopic", request, overseer.TopicResponse, patience=self._settings)
+
     async def read(self, message_id: str, timeout: float) -> Reply:
         """Wait for the reply to a message and take it; raises INDEFINITE when none comes in time."""
         loop = asyncio.get_running_loop()
@@ -91,9 +105,14 @@ class Replies:
             request = carrier.AwaitRequest(topic=self.topic, id=message_id, timeout_ms=max(1, round(seconds * 1_000)))
             answer = await self._seeds.call("Carrier.Await", request, carrier.MessageColumns, patience=self._settings)
             for message in messages_from_proto(answer, topic=self.topic):
+                body = opened(answer.bodies[0]) if message.large is None else await self._fetch(message)
                 await self._take(message_id)
-                return Reply(id=message.id, body=opened(message.body), headers=message.headers)
+                return Reply(id=message.id, body=body, headers=message.headers)
         raise Indefinite(f"no reply to {message_id} within {timeout:g} s; one that comes later is kept for a while")
+
+    async def _fetch(self, message: Message) -> bytes:
+        assert message.large is not None
+        return await self._transactor.bodies.fetch(self.topic, message.id, message.large)
 
     async def _take(self, message_id: str) -> None:
         try:

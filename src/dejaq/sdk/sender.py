@@ -19,6 +19,10 @@ from dejaq.timekeeper.clock import Clock
 PIPELINE_MAX = 8
 
 
+# (session, first counter, bucket) of a batch.
+Name = tuple[ProducerSession, int, int]
+
+
 class Numbering:
     """Names batches: a producer session, the next counter, and a bucket that changes from batch to batch."""
 
@@ -33,8 +37,8 @@ class Numbering:
         self.session = ProducerSession(self._clock.now_ms(), self._random.getrandbits(32))
         self._next = 0
 
-    def take(self, count: int) -> tuple[ProducerSession, int, int]:
-        """(session, first counter, bucket) for `count` messages; nobody else gets them."""
+    def take(self, count: int) -> Name:
+        """The name of a batch of `count` messages; nobody else gets it."""
         if self._next + count - 1 > COUNTER_MAX:
             self._begin()
         first = self._next
@@ -67,10 +71,10 @@ class Sender:
         # Whether large bodies are named first, because the broker may have them.
         self.shares_bodies = False
 
-    async def create(self, outgoing: Outgoing, until: float) -> Sent:
+    async def create(self, outgoing: Outgoing, until: float, name: Name | None = None) -> Sent:
         """Create one batch, which must fit; rows with generated ids must stand in order."""
         async with self._room:
-            session, first, bucket = self._numbering.take(len(outgoing))
+            session, first, bucket = name or self._numbering.take(len(outgoing))
 
             def named(frame: carrier.ClientFrame) -> carrier.ClientFrame:
                 frame.create.session = session.pack()
@@ -124,3 +128,5 @@ def fill(batch: carrier.CreateBatch, outgoing: Outgoing) -> None:
         batch.priorities.extend(outgoing.priorities)
     if outgoing.headers is not None:
         batch.headers.extend(outgoing.headers)
+    if outgoing.large:
+        batch.large = True

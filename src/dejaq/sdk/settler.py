@@ -13,6 +13,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Connection
 from dejaq.sdk.deletes import Deletes
 from dejaq.sdk.grant import Delivery, Grant, Portion
+from dejaq.sdk.large import LargeBodies
 
 if TYPE_CHECKING:
     from dejaq.sdk.transaction import Transactor
@@ -90,11 +91,13 @@ class Settler:
         *,
         topic: str,
         transactor: Transactor,
+        bodies: LargeBodies,
         lookup: Lookup,
         settled: Callable[[Grant], None],
     ) -> None:
         self.topic = topic
         self.transactor = transactor
+        self.bodies = bodies
         self._connection = connection
         self._lookup = lookup
         self._settled = settled

@@ -26,6 +26,8 @@ class Subscription:
     weight: int = limits.WEIGHT_DEFAULT
     rack: str = ""
     rate: int = 0
+    # Whether large bodies are fetched before they are handed over.
+    fetch_large: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= limits.CONSUMER_NAME_CHARS_MAX:

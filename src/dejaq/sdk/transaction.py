@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from dejaq import limits
-from dejaq.domain.bodies import sealed
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession
 from dejaq.errors import MEANINGS, Code, DejaqError, Indefinite, NoBroker, error_of
 from dejaq.protocol.columns import code_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.broker_clock import BrokerClock
+from dejaq.sdk.large import TRIES, LargeBodies, Terms
 from dejaq.sdk.outgoing import Headers, Outgoing, as_body, encoded_headers, id_column, refusals
 from dejaq.sdk.pool import Pool
 from dejaq.sdk.seeds import Patience, Seeds
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Each transaction that was not done leaves a gap in the sequence, of which the broker remembers a limited number.
 GAPS_MAX = limits.PRODUCER_SESSION_GAPS_MAX // 4
+
+# How long it is believed what a topic's settings were.
+TERMS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Transactor:
         self._seeds = seeds
         self._settings = settings
         self._pools: dict[str, Pool] = {}
+        self._terms: dict[str, tuple[float, Terms]] = {}
+        self.bodies = LargeBodies(seeds, settings)
         self._random = random
         self._begin()
 
@@ -71,10 +77,27 @@ class Transactor:
         """An id that nobody else has."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
+    async def terms(self, topic: str) -> Terms:
+        """What a topic says about bodies, as it was some seconds ago at most."""
+        now = self._settings.clock.monotonic()
+        kept = self._terms.get(topic)
+        if kept is not None and now - kept[0] < TERMS_SECONDS:
+            return kept[1]
+        described = await self._seeds.call(
+            "Overseer.DescribeTopic",
+            overseer.TopicRequest(name=topic),
+            overseer.TopicResponse,
+            patience=self._settings,
+        )
+        terms = Terms.of(described)
+        self._terms[topic] = (now, terms)
+        return terms
+
     def name(self, request: carrier.TransactRequest) -> None:
         """Give a request and its batches names that nobody else has."""
         if self._gaps >= GAPS_MAX or max([self._sequence, *self._counters.values()]) > COUNTER_MAX // 2:
             self._begin()
+        request.client = self._settings.name
         request.session = self._session.pack()
         request.sequence = self._sequence
         self._sequence += 1
@@ -138,6 +161,8 @@ class Transaction:
         self._sent: dict[tuple[str, str], list[Outgoing]] = {}
         self._cancelled: dict[tuple[str, str], list[str]] = {}
         self._edited: list[carrier.Step] = []
+        # The bodies of edits as they were given.
+        self._bodies: dict[int, bytes] = {}
         self._over = False
 
     def delete(self, lease: HasHeld) -> None:
@@ -167,12 +192,12 @@ class Transaction:
         ts = self._time(at, delay)
         row = Outgoing(
             ts=[ts],
-            bodies=[sealed(as_body(body))],
+            bodies=[as_body(body)],
             ids=id_column([message_id], 1),
             priorities=[priority],
             headers=[encoded],
         )
-        for code in refusals(row).values():
+        for code in refusals(row, bytes_max=limits.LARGE_BODY_BYTES_MAX).values():
             raise error_of(code, details=message_id)
         self._sent.setdefault((topic, group or self.group), []).append(row)
         return message_id
@@ -214,7 +239,7 @@ class Transaction:
         if at is not None or delay is not None:
             edit.ts.append(self._time(at, delay))
         if body is not None:
-            edit.bodies.append(sealed(as_body(body)))
+            self._bodies[len(self._edited) - 1] = as_body(body)
         if priority is not None:
             edit.priorities.append(priority)
         if headers is not None:
@@ -242,12 +267,15 @@ class Transaction:
         """Do everything, now; raises the refusal of the first change that is not allowed, when nothing was done."""
         self._check_open()
         self._over = True
-        request = self._request()
-        if not request.steps:
-            return
-        self._transactor.name(request)
-        answer = await self._transactor.commit(request)
-        code = answer.code
+        for attempt in range(TRIES):
+            request = await self._request(attempt)
+            if not request.steps:
+                return
+            self._transactor.name(request)
+            answer = await self._transactor.commit(request)
+            code = answer.code
+            if code is not Code.BODY_MISSING:
+                break
         if code.succeeded:
             for settled in self._settled.values():
                 settled.settler.settled(settled.grant, settled.rows)
@@ -294,22 +322,38 @@ class Transaction:
                 settled.rows.append(row)
                 settled.handed_us[row] = portion.handed_us
 
-    def _request(self) -> carrier.TransactRequest:
+    async def _request(self, attempt: int) -> carrier.TransactRequest:
+        """All changes, in their order; large bodies are uploaded for it."""
         request = carrier.TransactRequest()
         for settled in self._settled.values():
+            step = request.steps.add()
+            step.CopyFrom(settled.step)
             numbers = sorted(settled.rows)
-            settled.step.settle.ranges.extend(settled.grant.ranges(numbers))
+            step.settle.ranges.extend(settled.grant.ranges(numbers))
             times = [settled.handed_us[number] for number in numbers]
-            settled.step.settle.handed_us.extend(times if any(time != times[0] for time in times) else times[:1])
-            request.steps.append(settled.step)
-        request.steps.extend(self._edited)
+            step.settle.handed_us.extend(times if any(time != times[0] for time in times) else times[:1])
+        for number, edited in enumerate(self._edited):
+            step = request.steps.add()
+            step.CopyFrom(edited)
+            if number in self._bodies:
+                stored, large = await self._stored(step.topic, step.edit.ids, [self._bodies[number]], attempt)
+                step.edit.bodies.extend(stored)
+                step.edit.large = large
         for (topic, group), ids in self._cancelled.items():
             request.steps.add(topic=topic, actor=group).cancel.ids.extend(ids)
         for (topic, group), rows in self._sent.items():
             create = request.steps.add(topic=topic, actor=group).create
-            for row in rows:
-                fill(create, row)
+            listed = [row.ids[0] for row in rows if row.ids]
+            stored, large = await self._stored(topic, listed, [row.bodies[0] for row in rows], attempt)
+            for row, body in zip(rows, stored, strict=True):
+                fill(create, replace(row, bodies=[body], large=large))
         return request
+
+    async def _stored(
+        self, topic: str, ids: Sequence[str], bodies: Sequence[bytes], attempt: int
+    ) -> tuple[list[bytes], bool]:
+        terms = await self._transactor.terms(topic)
+        return await self._transactor.bodies.stored(topic, terms, ids, bodies, attempt=attempt)
 
 
 def _described(step: carrier.Step, row: int) -> str:

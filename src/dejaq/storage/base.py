@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
 from dejaq.domain.headers import decode_headers
+from dejaq.domain.large import Declared, Reference
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.storage.edits import Edits as Edits
@@ -32,6 +33,10 @@ class Capabilities:
     # Of how many stores it is made. Over more than one, a call for several buckets is a commit in each of theirs, and a
     # transaction must stay in one.
     parts: int = 1
+    # Where it can do so only with large bodies: above which size clients make a body one, in a topic that shares them.
+    shared_inline_bytes_max: int = 0
+    # Whether it takes large bodies.
+    large_bodies: bool = True
 
 
 @runtime_checkable
@@ -48,6 +53,34 @@ class DeletesMany(Protocol):
 
     async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
         """As `delete`, for each of them."""
+
+
+class Bodies(Protocol):
+    """The large bodies of a store: kept in parts, and referred to by messages (`domain.large`).
+
+    `bucket` is that of the message that refers to a body, or will: where a store has several parts, the body is in the
+    one that has the bucket. A message that refers to a body keeps it; create, edit and transact answer BODY_MISSING for
+    a reference to none. When the last message that refers to it is gone or has another body, it goes too, at the latest
+    with the first `reclaim` after its time.
+    """
+
+    async def upload(
+        self, topic: Topic, bucket: int, declared: Declared, parts: AsyncIterator[bytes], now: int
+    ) -> Reference:
+        """Keep a body, a part at a time; it can be referred to when all of it is durable, for UPLOAD_KEEP_MS at least.
+
+        Raises INVALID_ARGUMENT, and keeps nothing, where the parts are not what was declared; what `parts` raises is
+        raised likewise. In a topic that shares bodies, one that is there already, byte for byte, is given instead.
+        """
+
+    async def find(self, topic: Topic, bucket: int, declared: Declared, now: int) -> Reference | None:
+        """A body with this digest that can be referred to, for UPLOAD_KEEP_MS at least; None for none."""
+
+    async def part(self, topic: Topic, bucket: int, reference: Reference, part: int) -> bytes:
+        """One part of a body, as it was uploaded. Raises BODY_MISSING where the body is not there."""
+
+    async def reclaim(self, now: int) -> int:
+        """Remove the bodies that no message refers to and whose time is over; how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +159,10 @@ class Storage(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What this backend can do."""
+
+    @property
+    def bodies(self) -> Bodies:
+        """Its large bodies; there while it is open."""
 
     async def open(self, now: int) -> None:
         """Make the store usable, or raise STORE_LOCKED, STORE_CORRUPT, STORE_NEWER or STORE_FAILED."""

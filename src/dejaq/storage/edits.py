@@ -19,3 +19,5 @@ class Edits:
     priorities: Sequence[int | None] | None = None
     headers: Sequence[bytes | None] | None = None
     versions: Sequence[int | None] | None = None
+    # Whether some bodies refer to large ones.
+    large: bool = False

@@ -15,6 +15,7 @@ from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic, TopicState
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
+from dejaq.storage.memory_bodies import MemoryBodies
 from dejaq.storage.memory_dead import Passage, delays_of
 from dejaq.storage.memory_deciding import (
     cell,
@@ -24,6 +25,7 @@ from dejaq.storage.memory_deciding import (
     fitted,
     may_lease,
     message_of,
+    missing_body,
     settle,
 )
 from dejaq.storage.memory_journal import MemoryJournal
@@ -51,15 +53,16 @@ class MemoryStorage:
         self._journal = MemoryJournal(journal)
         self._topics: dict[int, Topic] = {}
         self._timelines: dict[int, Timeline] = {}
-        # Of no topic: only its sessions are used, for the names of transactions.
-        self._transactions = Timeline()
         self._topic_number = 0
         self._version = 0
+        self.bodies = MemoryBodies(lambda: (m.body for timeline in self._timelines.values() for m in timeline.all()))
+        # Of no topic: only its sessions are used, for the names of transactions.
+        self._transactions = Timeline(self.bodies)
 
     @property
     def capabilities(self) -> Capabilities:
         """Neither durable nor shared."""
-        return Capabilities(name="memory", durable=False, shared=False)
+        return Capabilities(name="memory", durable=False, shared=False, shares_bodies=True)
 
     @property
     def failure(self) -> str | None:
@@ -122,7 +125,7 @@ class MemoryStorage:
                 outcomes.codes[row] = Code.ALREADY_EXISTS
                 continue
             new = message_of(topic, batch, row=row, version=version)
-            code = decide_create(timeline, new)
+            code = decide_create(timeline, new, large=batch.large)
             if code is Code.OK:
                 timeline.add(new)
                 start = created.pop()[0] if created and created[-1][1] == row else row
@@ -150,13 +153,14 @@ class MemoryStorage:
                 now=now,
                 version=cell(edits.versions, row),
             )
+            code = missing_body(timeline, edits, row) if code is Code.OK else code
             if message is None or code is not Code.OK:
                 outcomes.codes[row] = code
                 continue
             timeline.leave_lease(message)
             message.version = version
             if (body := cell(edits.bodies, row)) is not None:
-                message.body = body
+                timeline.replace_body(message, body)
             if (headers := cell(edits.headers, row)) is not None:
                 message.headers = headers
             if (priority := cell(edits.priorities, row)) is not None:
@@ -456,20 +460,12 @@ class MemoryStorage:
 
     async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
         """Who holds the live lease of each id; None where nobody does."""
-        holders: list[Holder | None] = []
-        for message in map(self._timeline(topic).find, ids):
-            if message is None or message.lease is None or message.ts <= now:
-                holders.append(None)
-            else:
-                holders.append(
-                    Holder(
-                        consumer=message.lease.consumer,
-                        lease_id=message.lease.lease_id,
-                        row=message.row,
-                        due=message.due,
-                    )
-                )
-        return holders
+        found = map(self._timeline(topic).find, ids)
+        return [message.holder(now) if message is not None else None for message in found]
+
+    async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
+        """A body of the topic by its digest, where it shares them."""
+        return self._timeline(topic).find_body(digest)
 
     async def count(self, topic: Topic, where: Filter, now: int) -> int:
         """How many messages match, exactly."""
@@ -587,7 +583,7 @@ class MemoryStorage:
         self._check_open()
         timeline = self._timelines.get(topic.number)
         if timeline is None:
-            timeline = self._timelines[topic.number] = Timeline(by_priority=topic.by_priority)
+            timeline = self._timelines[topic.number] = Timeline(self.bodies, topic)
         return timeline
 
     def _next_version(self) -> int:

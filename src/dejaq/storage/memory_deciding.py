@@ -11,6 +11,7 @@ from dejaq.domain import transitions
 from dejaq.domain.batch import CreateBatch, LeaseRequest, Outcomes, RowRange, whole
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
+from dejaq.storage.edits import Edits
 from dejaq.storage.memory_timeline import HeldLease, HeldMessage, Timeline
 from dejaq.storage.steps import CreateStep, DeleteStep, EditStep, ReleaseStep, Step
 
@@ -34,11 +35,17 @@ def message_of(topic: Topic, batch: CreateBatch, *, row: int, version: int) -> H
     )
 
 
-def decide_create(timeline: Timeline, new: HeldMessage) -> Code:
-    """Whether a new message may enter."""
+def decide_create(timeline: Timeline, new: HeldMessage, *, large: bool) -> Code:
+    """Whether a new message may enter, which may refer to a large body."""
     old = timeline.find_for(new)
     same = old is not None and old.same_content(new)
-    return transitions.decide_create(exists=old is not None, same_content=same)
+    code = transitions.decide_create(exists=old is not None, same_content=same)
+    return Code.BODY_MISSING if code is Code.OK and large and timeline.bodies.missing(new.body) else code
+
+
+def missing_body(timeline: Timeline, edits: Edits, row: int) -> Code:
+    """Whether the large body is there that a message is to refer to."""
+    return Code.BODY_MISSING if edits.large and timeline.bodies.missing(cell(edits.bodies, row)) else Code.OK
 
 
 def settle(
@@ -99,6 +106,8 @@ def decide_step(timeline: Timeline, step: Step, now: int) -> tuple[Outcomes, Nam
     for row, message in enumerate(map(timeline.find, ids)):
         standing = message.standing() if message else None
         code = transitions.decide_by_owner(standing, owner=step.owner, now=now, version=cell(versions, row))
+        if code is Code.OK and isinstance(step, EditStep):
+            code = missing_body(timeline, step.edits, row)
         if code is not Code.OK:
             outcomes.codes[row] = code
     return outcomes, enumerate(ids)
@@ -110,7 +119,7 @@ def _decide_create_step(timeline: Timeline, step: CreateStep, now: int) -> tuple
     outcomes = Outcomes(len(batch), dict(batch.refused))
     for row in range(len(batch)):
         if row not in batch.refused and batch.sequence + row not in seen:
-            code = decide_create(timeline, message_of(step.topic, batch, row=row, version=0))
+            code = decide_create(timeline, message_of(step.topic, batch, row=row, version=0), large=batch.large)
             if code is not Code.OK:
                 outcomes.codes[row] = code
     return outcomes, ((row, batch.id_of(row)) for row in range(len(batch)))

@@ -11,8 +11,12 @@ from dejaq import limits
 from dejaq.domain.batch import IdSpan, LeaseSet
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.ids import ProducerSession
+from dejaq.domain.large import content_of, is_reference
 from dejaq.domain.message import Message
+from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
+from dejaq.storage.base import Holder
+from dejaq.storage.memory_bodies import MemoryBodies, SharedBodies
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +63,19 @@ class HeldMessage:
         """What a transition needs to know."""
         return Standing(ts=self.ts, owner=self.owner, lock_consumer=self.lock_consumer, version=self.version)
 
+    def holder(self, now: int) -> Holder | None:
+        """Who holds its live lease."""
+        if self.lease is None or self.ts <= now:
+            return None
+        return Holder(consumer=self.lease.consumer, lease_id=self.lease.lease_id, row=self.row, due=self.due)
+
     def same_content(self, other: HeldMessage) -> bool:
         """Whether a create of `other` asks for what this is; a lease is no change of time."""
-        return (self.own_ts, self.owner, self.priority, self.body, self.headers) == (
+        return (self.own_ts, self.owner, self.priority, content_of(self.body), self.headers) == (
             other.ts,
             other.owner,
             other.priority,
-            other.body,
+            content_of(other.body),
             other.headers,
         )
 
@@ -114,8 +124,10 @@ class Timeline:
     In a topic by priority a second heap a bucket holds what is due, in the order of (priority, ts).
     """
 
-    def __init__(self, *, by_priority: bool = False) -> None:
-        self._by_priority = by_priority
+    def __init__(self, bodies: MemoryBodies, topic: Topic | None = None) -> None:
+        self.bodies = bodies
+        self._by_priority = topic is not None and topic.by_priority
+        self._shared = SharedBodies() if topic is not None and topic.settings.share_bodies else None
         self._ready: dict[int, list[tuple[int, int, int, HeldMessage]]] = {}
         self.leases: dict[int, HeldLease] = {}
         self._natural: dict[str, HeldMessage] = {}
@@ -138,14 +150,30 @@ class Timeline:
 
     def add(self, message: HeldMessage) -> None:
         """Take in a new message."""
+        if self._shared is not None:
+            message.body = self._shared.take(message.body)
         (self._natural if message.natural else self._generated)[message.id] = message
         self.place(message, message.ts)
 
     def remove(self, message: HeldMessage) -> None:
         """Forget a message."""
+        if self._shared is not None:
+            self._shared.drop(message.body)
         del (self._natural if message.natural else self._generated)[message.id]
         self.leave_lease(message)
         message.entry = 0
+
+    def replace_body(self, message: HeldMessage, body: bytes) -> None:
+        """Give a message another body."""
+        if self._shared is not None:
+            new = self._shared.take(body)
+            self._shared.drop(message.body)
+            body = new
+        message.body = body
+
+    def find_body(self, digest: bytes) -> bytes | None:
+        """The shared body that has all bits of a digest."""
+        return self._shared.find(digest) if self._shared is not None else None
 
     def place(self, message: HeldMessage, ts: int) -> None:
         """Put a message at a time of its own."""
@@ -270,4 +298,5 @@ def lease_set(lease: HeldLease, *, expires: int, messages: Sequence[HeldMessage]
         priorities=priorities if any(priorities) else None,
         headers=headers if any(headers) else None,
         rows=numbers if numbers != list(range(len(lease.rows))) else None,
+        large=any(is_reference(message.body) for message in messages),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
+from dejaq.domain.large import content_of, size_of
 from dejaq.protocol.v1 import journal_pb2 as journal
 
 CREATED, LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
@@ -46,8 +47,8 @@ class Outbox:
                 events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
             bodies = batch.bodies[start:end]
             events.ts.extend(_short(batch.ts[start:end]))
-            events.body_bytes.extend(_short(list(map(len, bodies))))
-            events.body_crcs.extend(map(crc32, bodies))
+            events.body_bytes.extend(_short(list(map(size_of if batch.large else len, bodies))))
+            events.body_crcs.extend(map(crc32, map(content_of, bodies) if batch.large else bodies))
             if batch.priorities is not None:
                 events.priorities.extend(_short(batch.priorities[start:end]))
 
@@ -97,8 +98,8 @@ class Outbox:
         events.spans.add(count=len(ids))
         events.ids.extend(ids)
         events.ts.extend(ts)
-        events.body_bytes.extend(map(len, bodies))
-        events.body_crcs.extend(map(crc32, bodies))
+        events.body_bytes.extend(map(size_of, bodies))
+        events.body_crcs.extend(map(crc32, map(content_of, bodies)))
         events.priorities.extend(priorities)
 
     def dropped(self, topic: str) -> None:

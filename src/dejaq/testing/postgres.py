@@ -34,7 +34,10 @@ _SETTINGS = {
     "autovacuum_naptime": "10s",
 }
 _STOP_SECONDS = 20.0
-_TABLES = ["message", "lease", "counter", "session", "journal", "origin", "topic", "writer", "parcel", "merge"]
+_TABLES = [
+    *("message", "lease", "counter", "session", "journal", "origin", "topic", "writer", "parcel", "merge"),
+    *("large_body", "large_part"),
+]
 
 
 class ServerMissing(RuntimeError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 
 import dejaq
+from dejaq import limits
+from dejaq.broker.metrics import UPLOADED
 from dejaq.journal.verification import verify
 from dejaq.testing.postgres import shared_server
 
@@ -68,3 +71,26 @@ async def _work(client: dejaq.Client) -> None:
     assert seen == {b"%d" % number for number in range(COUNT)}
     assert await client.count("mail") == 1
     assert sum(count for _, count in await client.histogram("mail", start=0, end=2_000_000_000_000, step=10**9)) == 1
+
+
+async def test_bodies_are_shared_and_large_ones_travel_in_parts() -> None:
+    """G12: what is above 32 KiB is stored once, and not sent again; what is above 1 MiB comes in parts as elsewhere."""
+    cluster = f"bodies_{secrets.token_hex(4)}"
+    medium, large = os.urandom(40_000), os.urandom(2_500_000)
+    async with (
+        dejaq.Broker(storage=shared_server().dsn, cluster=cluster) as broker,
+        dejaq.connect(broker) as client,
+    ):
+        await client.create_topic("shared", buckets=4, share_bodies=True, max_body_bytes=limits.LARGE_BODY_BYTES_MAX)
+        async with client.producer("shared") as producer:
+            for body in (medium, large, b"small"):
+                results = await producer.send_batch([body] * 3)
+                assert results.ok
+        assert broker.central.metrics.value(UPLOADED, "shared") == len(medium) + len(large)
+        async with client.consumer("shared", name="c", max_messages=9) as consumer:
+            seen = []
+            async for batch in consumer.batches():
+                seen += batch.bodies
+                await batch.delete()
+        assert sorted(seen) == sorted([medium, large, b"small"] * 3)
+        assert await broker.central.storage.bodies.reclaim(2**60) == 2

@@ -74,6 +74,13 @@ class CuttingTransport:
             raise NoBroker("it is down")
         return await self._inner.call(method, request, response, timeout)
 
+    async def upload(
+        self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
+    ) -> Response:
+        if self.down:
+            raise NoBroker("it is down")
+        return await self._inner.upload(method, requests, response, timeout)
+
     async def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         if self.down:
             raise NoBroker("it is down")

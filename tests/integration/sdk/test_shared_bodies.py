@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dejaq
 from dejaq.domain.bodies import NAMED_BYTES_MIN, digest_of
+from dejaq.storage.base import Capabilities
+from dejaq.storage.memory import MemoryStorage
 from tests.integration.sdk.cutting import CuttingTransport
 from tests.unit.broker.client import Batches, RawClient
 
@@ -107,6 +110,11 @@ async def test_a_digest_of_nothing_here_is_refused_and_changes_nothing(
 
 
 async def test_a_store_that_cannot_share_says_so() -> None:
-    async with dejaq.Broker() as broker, dejaq.connect(broker) as client:
+    class Plain(MemoryStorage):
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, shares_bodies=False)
+
+    async with dejaq.Broker(storage=Plain()) as broker, dejaq.connect(broker) as client:
         with pytest.raises(dejaq.InvalidArgument, match="the storage 'memory' cannot share bodies"):
             await client.create_topic("shared", share_bodies=True)

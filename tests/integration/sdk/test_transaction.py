@@ -141,6 +141,8 @@ async def test_without_an_answer_it_is_indefinite(
     client: dejaq.Client, wire: CuttingTransport, out: str, clock: VirtualClock
 ) -> None:
     async with dejaq.connect(wire, clock=clock, deadline=0.2) as hasty:
+        async with hasty.transaction() as t:
+            t.send(out, b"first")
         with pytest.raises(dejaq.Indefinite):
             async with hasty.transaction() as t:
                 t.send(out, b"x")

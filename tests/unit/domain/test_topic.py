@@ -11,7 +11,7 @@ EDGES = {
     "buckets": (limits.BUCKETS_MIN, limits.BUCKETS_MAX),
     "max_future_ms": (0, limits.TS_MS_MAX),
     "max_lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
-    "max_body_bytes": (0, limits.BODY_BYTES_MAX),
+    "max_body_bytes": (0, limits.LARGE_BODY_BYTES_MAX),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.domain.batch import Deletion, RowRange
+from dejaq.domain.batch import Deletion, RowRange, too_large
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.ids import valid_id, valid_ids
 from dejaq.domain.message import check_headers
@@ -31,6 +31,7 @@ class OwnerChanges:
     priorities: list[int]
     headers: list[bytes]
     versions: list[int | None]
+    large: bool = False
 
     @classmethod
     def from_proto(cls, proto: carrier.EditBatch, *, now: int) -> OwnerChanges:
@@ -42,6 +43,7 @@ class OwnerChanges:
             priorities=list(proto.priorities),
             headers=list(proto.headers),
             versions=list(proto.versions),
+            large=proto.large,
         )
         check_count(len(changes.ids))
         columns = (changes.ts, changes.bodies, changes.priorities, changes.headers)
@@ -62,7 +64,7 @@ class OwnerChanges:
             if code is not Code.OK:
                 refused.setdefault(row, code)
         for row, body in enumerate(self.bodies):
-            if len(body) > settings.max_body_bytes:
+            if too_large(body, settings, large=self.large):
                 refused.setdefault(row, Code.BODY_TOO_LARGE)
         refuse_headers(self.headers, refused)
         return refused
@@ -76,6 +78,7 @@ class OwnerChanges:
             priorities=_pick(self.priorities, rows) or None,
             headers=_pick(self.headers, rows) or None,
             versions=_pick(self.versions, rows) or None,
+            large=self.large,
         )
 
 

@@ -94,11 +94,23 @@ class Transactions:
                 row = min(refused)
                 return self._answer(Verdict(refused[row], number, row))
             steps.append(step)
+        self._throttle(request.client, steps)
         transaction = Transaction(session, request.sequence, steps)
         verdict = await self.do(transaction, recalling=recalling)
         if verdict.code is Code.LEASED and not recalling:
             return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row, alone=True)
         return self._answer(verdict)
+
+    def _throttle(self, client: str, steps: Sequence[Step]) -> None:
+        """Count what an owner creates or changes in topics that bound it; raises OVERLOADED for a client above that."""
+        rows: dict[int, int] = {}
+        topics: dict[int, Topic] = {}
+        for step in steps:
+            if step.topic.settings.client_rate and isinstance(step, CreateStep | EditStep | CancelStep):
+                topics[step.topic.number] = step.topic
+                rows[step.topic.number] = rows.get(step.topic.number, 0) + _counted(step)[1]
+        for number, topic in topics.items():
+            self._parts.throttles.take(topic, client, rows[number])
 
     async def do(self, transaction: Transaction, *, recalling: bool = True) -> Verdict:
         """Do steps that were looked at before; messages that are held ahead of their time are called back for it."""

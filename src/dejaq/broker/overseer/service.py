@@ -100,7 +100,9 @@ class OverseerService:
     async def describe_topic(self, request: overseer.TopicRequest) -> overseer.TopicResponse:
         """One topic and its numbers."""
         topic = self._parts.catalog.find(request.name)
-        return overseer.TopicResponse(topic=(await self._topics([topic]))[0])
+        capabilities = self._parts.storage.capabilities
+        shared = capabilities.shared_inline_bytes_max if topic.settings.share_bodies else 0
+        return overseer.TopicResponse(topic=(await self._topics([topic]))[0], inline_body_bytes_max=shared)
 
     async def list_topics(self, request: overseer.ListTopicsRequest) -> overseer.ListTopicsResponse:
         """Every topic and its numbers."""

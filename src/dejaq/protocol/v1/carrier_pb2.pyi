@@ -150,7 +150,7 @@ class ConsumerHandshake(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class CreateBatch(_message.Message):
-    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative", "digests")
+    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative", "digests", "large")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class CreateBatch(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    LARGE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sequence: int
     bucket: int
@@ -171,7 +172,54 @@ class CreateBatch(_message.Message):
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     relative: bool
     digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    large: bool
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ..., digests: _Optional[_Iterable[bytes]] = ..., large: _Optional[bool] = ...) -> None: ...
+
+class UploadFrame(_message.Message):
+    __slots__ = ("head", "part")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    head: UploadHead
+    part: bytes
+    def __init__(self, head: _Optional[_Union[UploadHead, _Mapping]] = ..., part: _Optional[bytes] = ...) -> None: ...
+
+class UploadHead(_message.Message):
+    __slots__ = ("topic", "bucket", "size", "stored", "digest")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    bucket: int
+    size: int
+    stored: int
+    digest: bytes
+    def __init__(self, topic: _Optional[str] = ..., bucket: _Optional[int] = ..., size: _Optional[int] = ..., stored: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class BodyReference(_message.Message):
+    __slots__ = ("reference",)
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    reference: bytes
+    def __init__(self, reference: _Optional[bytes] = ...) -> None: ...
+
+class DownloadRequest(_message.Message):
+    __slots__ = ("topic", "id", "reference", "first_part")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PART_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    id: str
+    reference: bytes
+    first_part: int
+    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., reference: _Optional[bytes] = ..., first_part: _Optional[int] = ...) -> None: ...
+
+class BodyPart(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Headers(_message.Message):
     __slots__ = ("entries",)
@@ -187,7 +235,7 @@ class Headers(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EditBatch(_message.Message):
-    __slots__ = ("ids", "ts", "bodies", "priorities", "headers", "versions", "relative")
+    __slots__ = ("ids", "ts", "bodies", "priorities", "headers", "versions", "relative", "large")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
     BODIES_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +243,7 @@ class EditBatch(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    LARGE_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     ts: _containers.RepeatedScalarFieldContainer[int]
     bodies: _containers.RepeatedScalarFieldContainer[bytes]
@@ -202,7 +251,8 @@ class EditBatch(_message.Message):
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     versions: _containers.RepeatedScalarFieldContainer[int]
     relative: bool
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., versions: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ...) -> None: ...
+    large: bool
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., versions: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., large: _Optional[bool] = ...) -> None: ...
 
 class CancelBatch(_message.Message):
     __slots__ = ("ids", "versions")
@@ -277,7 +327,7 @@ class IdSpan(_message.Message):
     def __init__(self, count: _Optional[int] = ..., prefix: _Optional[str] = ..., first: _Optional[int] = ...) -> None: ...
 
 class Push(_message.Message):
-    __slots__ = ("lease", "expires", "spans", "ids", "ts", "bodies", "attempts", "priorities", "headers", "rows", "by_priority")
+    __slots__ = ("lease", "expires", "spans", "ids", "ts", "bodies", "attempts", "priorities", "headers", "rows", "by_priority", "large")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +339,7 @@ class Push(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LARGE_FIELD_NUMBER: _ClassVar[int]
     lease: int
     expires: int
     spans: _containers.RepeatedCompositeFieldContainer[IdSpan]
@@ -300,7 +351,8 @@ class Push(_message.Message):
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     rows: _containers.RepeatedScalarFieldContainer[int]
     by_priority: bool
-    def __init__(self, lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., rows: _Optional[_Iterable[int]] = ..., by_priority: _Optional[bool] = ...) -> None: ...
+    large: bool
+    def __init__(self, lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., attempts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., rows: _Optional[_Iterable[int]] = ..., by_priority: _Optional[bool] = ..., large: _Optional[bool] = ...) -> None: ...
 
 class Recall(_message.Message):
     __slots__ = ("lease", "rows")
@@ -329,14 +381,16 @@ class AwaitRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("session", "sequence", "steps")
+    __slots__ = ("session", "sequence", "steps", "client")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sequence: int
     steps: _containers.RepeatedCompositeFieldContainer[Step]
-    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+    client: str
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., client: _Optional[str] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("topic", "actor", "create", "edit", "cancel", "settle")

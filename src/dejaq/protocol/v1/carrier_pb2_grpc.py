@@ -92,6 +92,21 @@ class CarrierStub:
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
                 _registered_method=True)
+        self.Upload = channel.stream_unary(
+                '/dejaq.v1.Carrier/Upload',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.UploadFrame.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.BodyReference.FromString,
+                _registered_method=True)
+        self.FindBody = channel.unary_unary(
+                '/dejaq.v1.Carrier/FindBody',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.UploadHead.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.BodyReference.FromString,
+                _registered_method=True)
+        self.Download = channel.unary_stream(
+                '/dejaq.v1.Carrier/Download',
+                request_serializer=dejaq_dot_v1_dot_carrier__pb2.DownloadRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_carrier__pb2.BodyPart.FromString,
+                _registered_method=True)
         self.Redrive = channel.unary_unary(
                 '/dejaq.v1.Carrier/Redrive',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.RedriveRequest.SerializeToString,
@@ -187,6 +202,28 @@ class CarrierServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Upload(self, request_iterator, context):
+        """Large bodies. An upload begins with its head, then sends every part, and is answered when all of it is durable, with what a
+        message has as its body to refer to it. What no message refers to is removed after an hour.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindBody(self, request, context):
+        """Where a topic shares bodies: the reference to a large body that is there already, or none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Download(self, request, context):
+        """The parts of a large body that a message refers to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Redrive(self, request, context):
         """Dead letters: move them back to a topic, or remove them, whoever owns them. Outcomes by place in `ids`.
         """
@@ -257,6 +294,21 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Scan,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.ScanRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.ScanColumns.SerializeToString,
+            ),
+            'Upload': grpc.stream_unary_rpc_method_handler(
+                    servicer.Upload,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.UploadFrame.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.BodyReference.SerializeToString,
+            ),
+            'FindBody': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindBody,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.UploadHead.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.BodyReference.SerializeToString,
+            ),
+            'Download': grpc.unary_stream_rpc_method_handler(
+                    servicer.Download,
+                    request_deserializer=dejaq_dot_v1_dot_carrier__pb2.DownloadRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_carrier__pb2.BodyPart.SerializeToString,
             ),
             'Redrive': grpc.unary_unary_rpc_method_handler(
                     servicer.Redrive,
@@ -568,6 +620,87 @@ class Carrier:
             '/dejaq.v1.Carrier/Scan',
             dejaq_dot_v1_dot_carrier__pb2.ScanRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.ScanColumns.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Upload(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/dejaq.v1.Carrier/Upload',
+            dejaq_dot_v1_dot_carrier__pb2.UploadFrame.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.BodyReference.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindBody(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/FindBody',
+            dejaq_dot_v1_dot_carrier__pb2.UploadHead.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.BodyReference.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Download(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dejaq.v1.Carrier/Download',
+            dejaq_dot_v1_dot_carrier__pb2.DownloadRequest.SerializeToString,
+            dejaq_dot_v1_dot_carrier__pb2.BodyPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -169,12 +169,14 @@ class TopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class TopicResponse(_message.Message):
-    __slots__ = ("topic", "created")
+    __slots__ = ("topic", "created", "inline_body_bytes_max")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
+    INLINE_BODY_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     topic: TopicInfo
     created: bool
-    def __init__(self, topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
+    inline_body_bytes_max: int
+    def __init__(self, topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ..., inline_body_bytes_max: _Optional[int] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ()

@@ -11,6 +11,7 @@ import asyncpg
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.ids import bucket_of
+from dejaq.domain.large import content_of
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code, DejaqError, error_of
@@ -19,6 +20,7 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.postgres.change import Change, minutes_of, places_of
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, keys_of, looks_generated
+from dejaq.storage.postgres.uploading import missing
 
 Ranges = list[list[int]]
 # A create meets a message that is deleted at the same moment; more often than this it is no accident.
@@ -106,7 +108,7 @@ class Counters:
 
 def is_plain(batch: CreateBatch, counters: Counters, seen: Ranges) -> bool:
     """Whether every row is expected to be created: none refused, none seen, none of a text that may be another's."""
-    if batch.refused or counters.seen(seen):
+    if batch.refused or batch.large or counters.seen(seen):
         return False
     return batch.ids is None or not any(map(looks_generated, batch.ids))
 
@@ -163,6 +165,8 @@ async def create(change: Change, batch: CreateBatch, counters: Counters | None =
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     columns = Columns(topic, batch)
     await _check_twins(change, batch, columns, outcomes)
+    if batch.large:
+        await _check_large(change, batch, columns, outcomes)
     await _insert(change, batch, columns, outcomes)
     created = ranges.without(len(batch), outcomes.codes)
     # A row that was refused may yet be created by a later try; only what stands counts as done.
@@ -189,10 +193,24 @@ async def decide(change: Change, batch: CreateBatch) -> Outcomes:
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     columns = Columns(topic, batch)
     await _check_twins(change, batch, columns, outcomes)
+    if batch.large:
+        await _check_large(change, batch, columns, outcomes)
+        return outcomes
     left = {columns.keys[row]: row for row in range(len(batch)) if row not in outcomes.codes}
     if left:
         await _compare(change, batch, columns, outcomes, left)
     return outcomes
+
+
+async def _check_large(change: Change, batch: CreateBatch, columns: Columns, outcomes: Outcomes) -> None:
+    """Find the rows that are there, and then those that refer to large bodies that are not."""
+    left = {columns.keys[row]: row for row in range(len(batch)) if row not in outcomes.codes}
+    if left:
+        await _compare(change, batch, columns, outcomes, left)
+    gone = await missing(change, batch.bodies)
+    for row, body in enumerate(batch.bodies):
+        if body in gone:
+            outcomes.codes.setdefault(row, Code.BODY_MISSING)
 
 
 async def _missing(link: Link, topic: Topic) -> DejaqError:
@@ -233,11 +251,12 @@ async def _compare(
     """Say what becomes of the rows whose keys are there."""
     for found in await change.link.fetch("contents", change.topic.number, list(taken)):
         row = taken[found["id"]]
-        same = (found["asked_ts"], found["owner"], found["priority"], found["headers"], found["body"]) == (
+        body = content_of(found["body"])
+        same = (found["asked_ts"], found["owner"], found["priority"], found["headers"], body) == (
             batch.ts[row],
             batch.owner,
             columns.priorities[row] if columns.priorities else 0,
             columns.headers[row] if columns.headers else b"",
-            batch.bodies[row],
+            content_of(batch.bodies[row]),
         )
         outcomes.codes[row] = decide_create(exists=True, same_content=same)

@@ -13,6 +13,7 @@ import asyncpg
 
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.dead_letter import EXHAUSTED, exhausted, expiry_delay_ms
+from dejaq.domain.large import any_reference
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code
@@ -210,6 +211,7 @@ def _lease_set(lease_id: int, consumer: str, expires: int, columns: Mapping[str,
         priorities=list(priorities) if any(priorities) else None,
         headers=list(headers) if any(headers) else None,
         rows=list(columns["row"]) if "row" in columns else None,
+        large=any_reference(columns["body"]),
     )
 
 

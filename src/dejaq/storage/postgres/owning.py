@@ -18,6 +18,7 @@ from dejaq.storage.postgres.change import Change
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import MARK, LeaseKeys, candidates, id_of
 from dejaq.storage.postgres.leasing import lapse
+from dejaq.storage.postgres.uploading import missing
 
 T = TypeVar("T")
 
@@ -60,11 +61,14 @@ async def edit(change: Change, owner: str, edits: Edits) -> Outcomes:
     """Change what the owner may change; a changed message has a new version and no lock."""
     await lapse(change)
     owned = await _take(change, edits.ids, bodies=edits.bodies is not None)
+    gone = await missing(change, edits.bodies) if edits.large and edits.bodies is not None else frozenset()
     outcomes = Outcomes(len(edits.ids))
     for row, message_id in enumerate(edits.ids):
         key = _find(owned, message_id)
         version = _cell(edits.versions, row)
         code = owned[key].decide(owner, change.now, version) if key is not None else Code.NOT_FOUND
+        if code is Code.OK and _cell(edits.bodies, row) in gone:
+            code = Code.BODY_MISSING
         if key is None or code is not Code.OK:
             outcomes.codes[row] = code
             continue
@@ -114,14 +118,25 @@ def _tell(change: Change, owner: str, edits: Edits, changed: Sequence[_Owned]) -
     )
 
 
-async def decide(change: Change, owner: str, ids: Sequence[str], versions: Sequence[int | None] | None) -> Outcomes:
+async def decide(
+    change: Change,
+    owner: str,
+    ids: Sequence[str],
+    versions: Sequence[int | None] | None,
+    *,
+    edits: Edits | None = None,
+) -> Outcomes:
     """What would become of each row, while the messages are locked."""
     owned = await _take(change, ids, bodies=False)
+    bodies = edits.bodies if edits is not None and edits.large else None
+    gone = await missing(change, bodies) if bodies is not None else frozenset()
     outcomes = Outcomes(len(ids))
     for row, message_id in enumerate(ids):
         key = _find(owned, message_id)
         version = _cell(versions, row)
         code = owned[key].decide(owner, change.now, version) if key is not None else Code.NOT_FOUND
+        if code is Code.OK and _cell(bodies, row) in gone:
+            code = Code.BODY_MISSING
         if code is not Code.OK:
             outcomes.codes[row] = code
     return outcomes

@@ -29,6 +29,7 @@ from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.snapshot import PostgresSnapshot
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.postgres.upkeep import Upkeep
+from dejaq.storage.postgres.uploading import PostgresBodies
 from dejaq.storage.steps import CreateStep, Transaction, Verdict
 
 Result = TypeVar("Result")
@@ -36,6 +37,8 @@ Result = TypeVar("Result")
 CONNECTIONS_DEFAULT = 8
 # A failover takes a cluster some seconds; what lasts longer is told to the clients.
 PATIENCE_MS_DEFAULT = 10_000
+# A larger body is worth a call of its own when it may be there already.
+SHARED_INLINE_BYTES_MAX = 32 * 1024
 _LEASES_KNOWN_MAX = 10_000
 _SESSIONS_KNOWN_MAX = 10_000
 
@@ -57,6 +60,7 @@ class PostgresStorage:
         self._database = Database(self._address, connections=connections, patience_ms=patience_ms)
         self._journal = PostgresJournal(self._database, journal) if journal is not None else None
         self._upkeep = Upkeep(self._database)
+        self.bodies = PostgresBodies(self._database)
         # Caches: what this process gave and got last. The statements check what they say.
         self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
         self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
@@ -70,7 +74,13 @@ class PostgresStorage:
     @property
     def capabilities(self) -> Capabilities:
         """Durable, and for several brokers."""
-        return Capabilities(name="postgres", durable=True, shared=True)
+        return Capabilities(
+            name="postgres",
+            durable=True,
+            shared=True,
+            shares_bodies=True,
+            shared_inline_bytes_max=SHARED_INLINE_BYTES_MAX,
+        )
 
     @property
     def identity(self) -> str:

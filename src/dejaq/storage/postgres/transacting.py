@@ -84,7 +84,8 @@ async def _decide(change: Change, step: Step, keys_of: KeysOf) -> tuple[Outcomes
         return settlement.outcomes, held
     ids = step.edits.ids if isinstance(step, EditStep) else step.ids
     versions = step.edits.versions if isinstance(step, EditStep) else step.versions
-    return await owning.decide(change, step.owner, ids, versions), enumerate(ids)
+    edits = step.edits if isinstance(step, EditStep) else None
+    return await owning.decide(change, step.owner, ids, versions, edits=edits), enumerate(ids)
 
 
 async def _apply(change: Change, step: Step, keys_of: KeysOf) -> Outcomes:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 # The server looks after its tables once a minute; in that time a busy queue leaves a million dead rows behind.
 VACUUM_ROWS = 100_000
-_TABLES = "message, lease, journal, counter, session, writer"
+_TABLES = "message, lease, journal, counter, session, writer, large_body, large_part"
 _HOUR_MS = 3_600_000
 _NEAR_MINUTES = 15
 

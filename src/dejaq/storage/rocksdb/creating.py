@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.ids import GENERATED_LENGTH
+from dejaq.domain.large import content_of
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
 from dejaq.protocol.v1 import records_pb2 as records
@@ -34,6 +35,10 @@ def decide(image: Image, incoming: CreateBatch) -> Outcomes:
         outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
     if incoming.ids is not None:
         _check_ids(image, incoming, outcomes)
+    if incoming.large:
+        for row, body in enumerate(incoming.bodies):
+            if row not in outcomes.codes and image.apart.missing(body):
+                outcomes.codes[row] = Code.BODY_MISSING
     return outcomes
 
 
@@ -89,7 +94,7 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequen
         record.priorities.extend(priorities)
     if any(headers):
         record.headers.extend(headers)
-    if max(map(len, bodies)) > image.apart.inline_bytes_max:
+    if incoming.large or max(map(len, bodies)) > image.apart.inline_bytes_max:
         pairs = [image.apart.put(batch, body) for body in bodies]
         record.bodies.extend([inline for inline, _ in pairs])
         record.apart.extend([number for _, number in pairs])
@@ -167,5 +172,5 @@ def _same_content(image: Image, incoming: CreateBatch, row: int, run: Run, run_r
         record.owner == incoming.owner
         and run.sort_key(run_row) == (incoming.ts[row], priority)
         and (record.headers[run_row] if record.headers else b"") == headers
-        and image.body(run, run_row) == incoming.bodies[row]
+        and content_of(image.body(run, run_row)) == content_of(incoming.bodies[row])
     )

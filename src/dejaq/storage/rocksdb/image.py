@@ -23,6 +23,7 @@ from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
 from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.index import YOUNG_MS, Index
+from dejaq.storage.rocksdb.large import LARGE, LargeBodies
 from dejaq.storage.rocksdb.lease import Lease, LeaseBook, Part
 from dejaq.storage.rocksdb.run import Run
 from dejaq.storage.rocksdb.seen import Seen
@@ -90,6 +91,7 @@ class Image:
         budget: Budget,
         number: Callable[[], int],
         outbox: Outbox | None,
+        large: LargeBodies | None = None,
     ) -> None:
         self.topic = topic
         # The time of the change that is being made.
@@ -107,7 +109,7 @@ class Image:
         self._owner_names: dict[int, str] = {}
         self.index = Index(topic.number, topic.settings.buckets, database, budget)
         self._shared: dict[bytes, Run] | None = None
-        self.apart = Apart(topic, database, number=number)
+        self.apart = Apart(topic, database, number=number, large=large)
 
     def load(self) -> None:
         """Read counts, owners and leases; runs come when they are near."""
@@ -345,7 +347,7 @@ class Image:
     def body(self, run: Run, row: int) -> bytes:
         """The body of a row, wherever it is stored."""
         record = run.record
-        if record.apart and record.apart[row]:
+        if record.apart and 0 < record.apart[row] < LARGE:
             return self.apart.get(record.apart[row])
         return bytes(record.bodies[row])
 

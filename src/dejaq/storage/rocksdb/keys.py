@@ -15,6 +15,9 @@
     b topic number                        body that is stored apart
     n topic number                        how many messages have a shared body, and its digest
     h topic digest                        shared bodies by digest
+    k number                              large body: what it is
+    p number part                         large body: a part
+    u number topic                        how many messages of a topic refer to a large body
     j sequence                            journal: what one change did
 
 `slice` is ts // SLICE_MS; or, of what was due when it was written to a topic by priority, READY_SLICE and the priority.
@@ -36,6 +39,7 @@ READY_SLICE = 1 << 40
 
 META, TOPIC, OWNER, CELL, SESSION = b"m", b"t", b"o", b"c", b"s"
 JOURNAL = b"j"
+LARGE, LARGE_PART, LARGE_USES = b"k", b"p", b"u"
 LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY = b"l", b"x", b"r", b"g", b"d", b"i", b"b"
 USES, DIGEST = b"n", b"h"
 YOUNG = b"y"
@@ -49,6 +53,8 @@ _TOPIC_NUMBER = struct.Struct(">cIQ")
 _BUCKET = struct.Struct(">cIH")
 _RUN = struct.Struct(">cIHQQI")
 _PLACE = struct.Struct(">HQQI")
+_LARGE = struct.Struct(">cQ")
+_LARGE_AND = struct.Struct(">cQI")
 
 
 def of_topic(table: bytes, topic: int) -> bytes:
@@ -64,6 +70,32 @@ def numbered(table: bytes, topic: int, number: int) -> bytes:
 def digest(topic: int, value: bytes) -> bytes:
     """The shared bodies that have a digest."""
     return _TOPIC.pack(DIGEST, topic) + value
+
+
+def large(number: int) -> bytes:
+    """The record of a large body."""
+    return _LARGE.pack(LARGE, number)
+
+
+def large_number(key: bytes) -> int:
+    """The number in the key of a large body."""
+    return int.from_bytes(key[1:9], "big")
+
+
+def large_part(number: int, part: int) -> bytes:
+    """A part of a large body."""
+    return _LARGE_AND.pack(LARGE_PART, number, part)
+
+
+def large_use(number: int, topic: int) -> bytes:
+    """How many messages of a topic refer to a large body."""
+    return _LARGE_AND.pack(LARGE_USES, number, topic)
+
+
+def large_use_of(key: bytes) -> tuple[int, int]:
+    """(number, topic)."""
+    _, number, topic = _LARGE_AND.unpack(key)
+    return number, topic
 
 
 def journal(sequence: int) -> bytes:

@@ -14,6 +14,7 @@ from dejaq.storage.rocksdb import keys, masks, prioritising
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.dying import Dead, bury, split
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.run import Key
@@ -140,6 +141,7 @@ def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
         result.ts.extend([part.due] * (end - start) if part.due else record.ts[start:end])
         if record.apart:
             result.bodies.extend(image.body(part.run, row) for row in range(start, end))
+            result.large = result.large or max(record.apart[start:end]) >= LARGE
         else:
             result.bodies.extend(record.bodies[start:end])
     _add_rare_columns(result, pieces)

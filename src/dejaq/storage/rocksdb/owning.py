@@ -12,6 +12,7 @@ from dejaq.storage.base import Edits, Holder
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Draft, Image, Row
+from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.run import Run
 
@@ -56,12 +57,15 @@ def decide(
     now: int,
     versions: Sequence[int | None] | None = None,
     *,
+    edits: Edits | None = None,
     located: Located | None = None,
 ) -> Outcomes:
     """Whether each message may be changed or cancelled; nothing is done yet. `located` is where they are, if known."""
     outcomes = Outcomes(len(ids))
     for item, at in enumerate(image.locate(ids) if located is None else located):
         code, _ = _decide(image, at, owner, now, versions[item] if versions is not None else None)
+        if code is Code.OK and edits is not None and _body_missing(image, edits, item):
+            code = Code.BODY_MISSING
         if code is not Code.OK:
             outcomes.codes[item] = code
     return outcomes
@@ -81,10 +85,14 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch, *, loca
             # Changed earlier in this batch: its new version is known to nobody yet.
             if version is not None:
                 outcomes.codes[item] = Code.VERSION_CONFLICT
+            elif _body_missing(image, edits, item):
+                outcomes.codes[item] = Code.BODY_MISSING
             else:
                 _apply(image, edits, item, moving[at[0].key, at[1]][1], apart, batch)
             continue
         code, holding = _decide(image, at, owner, now, version)
+        if code is Code.OK and _body_missing(image, edits, item):
+            code = Code.BODY_MISSING
         if code is not Code.OK or at is None:
             outcomes.codes[item] = code
             continue
@@ -109,9 +117,14 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch, *, loca
     return outcomes
 
 
+def _body_missing(image: Image, edits: Edits, item: int) -> bool:
+    body = edits.bodies[item] if edits.large and edits.bodies is not None else None
+    return body is not None and image.apart.missing(body)
+
+
 def _body(image: Image, row: Row, apart: dict[int, bytes]) -> bytes:
     """The body of a changed row, which may not be written yet."""
-    if not row.apart:
+    if not 0 < row.apart < LARGE:
         return row.body
     return apart[row.apart] if row.apart in apart else image.apart.get(row.apart)
 

@@ -20,6 +20,7 @@ from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.cells import READY_CELLS, Cells
 from dejaq.storage.rocksdb.database import Batch, Database
 from dejaq.storage.rocksdb.image import Draft, Image, Near, Row
+from dejaq.storage.rocksdb.large import LargeBodies
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.ready import ReadyWindow
 from dejaq.storage.rocksdb.run import Key, Run
@@ -49,8 +50,9 @@ class PriorityImage(Image):
         budget: Budget,
         number: Callable[[], int],
         outbox: Outbox | None,
+        large: LargeBodies | None = None,
     ) -> None:
-        super().__init__(topic, database, budget=budget, number=number, outbox=outbox)
+        super().__init__(topic, database, budget=budget, number=number, outbox=outbox, large=large)
         buckets = topic.settings.buckets
         self.ready_cells = Cells(topic.number, READY_CELLS)
         self._ready: dict[int, ReadyWindow] = {}

@@ -14,6 +14,7 @@ from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import View
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.run import Run
 
@@ -245,7 +246,7 @@ class _Builder:
         if portion.bodies is not None:
             if record.apart:
                 apart = zip(record.apart[start:end], record.bodies[start:end], strict=True)
-                portion.bodies.extend(self._snapshot.body(number) if number else body for number, body in apart)
+                portion.bodies.extend(self._snapshot.body(n) if 0 < n < LARGE else body for n, body in apart)
             else:
                 portion.bodies.extend(record.bodies[start:end])
 

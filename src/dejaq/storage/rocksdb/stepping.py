@@ -71,8 +71,9 @@ def _decide(image: Image, step: Step, now: int) -> _Decision:
         ids, versions = (
             (step.edits.ids, step.edits.versions) if isinstance(step, EditStep) else (step.ids, step.versions)
         )
+        edits = step.edits if isinstance(step, EditStep) else None
         located = image.locate(ids)
-        outcomes = owning.decide(image, step.owner, ids, now, versions, located=located)
+        outcomes = owning.decide(image, step.owner, ids, now, versions, edits=edits, located=located)
         return _Decision(outcomes, iter(enumerate(ids)), located)
     settlement = _settlement(image, step, now)
     if isinstance(step, ReleaseStep):

@@ -18,24 +18,16 @@ from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.outbox import Outbox
-from dejaq.storage.rocksdb import (
-    creating,
-    dying,
-    journalling,
-    keys,
-    leasing,
-    owning,
-    prioritising,
-    querying,
-    settling,
-    stepping,
-)
+from dejaq.storage.rocksdb import creating, dying, keys, leasing, owning, prioritising, querying, settling, stepping
 from dejaq.storage.rocksdb.committer import Committer
 from dejaq.storage.rocksdb.database import Batch, Database, new_batch
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.journalling import extent, records_behind, trim
+from dejaq.storage.rocksdb.large import LargeBodies
 from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.scanning import RocksSnapshot
 from dejaq.storage.rocksdb.seen import Seen
+from dejaq.storage.rocksdb.uploading import RocksBodies
 from dejaq.storage.rocksdb.watermark import Mark, Watermark, check_manifest, manifest_of
 from dejaq.storage.rocksdb.window import Budget
 from dejaq.storage.steps import Transaction, Verdict
@@ -135,19 +127,25 @@ class RocksStorage:
         self._database = database
         self._number = boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes, ids_max=self._young_ids)
-        self._outbox = Outbox(journalling.ends(database)[1]) if self._journal else None
+        self._outbox = Outbox(extent(database)[1]) if self._journal else None
+        self._large = LargeBodies(database, number=self._next_number)
+        cut = self._large.load()
         for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
             self._enter(read_topic(value))
         self._transactions = Seen(_OF_NO_TOPIC, database)
         self._watermark = watermark
         self._committer = Committer(database, watermark, self._fail)
+        self.bodies = RocksBodies(self._large, self._committer, self._check_working)
         self._failure = None
+        if cut is not None:
+            self._committer.write(cut)
 
     async def close(self) -> None:
         """Make everything durable and give the directory back."""
         if self._failure == "the store is not open":
             return
         self._failure = "the store is not open"
+        self.bodies.close()
         await self._committer.stop()
         self._images.clear()
         for snapshot in self._snapshots:
@@ -183,6 +181,7 @@ class RocksStorage:
             "syncs": self._committer.syncs,
             "sync_seconds": self._committer.sync_seconds,
             "window_bytes": self._budget.used,
+            **self._large.stats(),
         } | (self._outbox.stats() if self._outbox is not None else {})
 
     # Steps
@@ -253,7 +252,14 @@ class RocksStorage:
 
     def _new_image(self, topic: Topic) -> Image:
         make = PriorityImage if topic.by_priority else Image
-        return make(topic, self._database, budget=self._budget, number=self._next_number, outbox=self._outbox)
+        return make(
+            topic,
+            self._database,
+            budget=self._budget,
+            number=self._next_number,
+            outbox=self._outbox,
+            large=self._large,
+        )
 
     def _enter(self, topic: Topic) -> Image:
         image = self._new_image(topic)
@@ -297,6 +303,7 @@ class RocksStorage:
         for table in keys.OF_TOPIC:
             prefix = keys.of_topic(table, topic.number)
             batch.delete_range(prefix, keys.after(prefix))
+        self._large.drop_topic(topic.number, batch)
         await asyncio.shield(self._committer.write(batch))
 
     # The producer's side
@@ -507,7 +514,7 @@ class RocksStorage:
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
         """The records behind a sequence."""
         self._check_working()
-        found = journalling.behind(self._database, after, bytes_max)
+        found = records_behind(self._database, after, bytes_max)
         durable = self._committer.pending()
         if durable is not None:
             await asyncio.shield(durable)
@@ -516,15 +523,10 @@ class RocksStorage:
     async def trim_journal(self, up_to: int) -> None:
         """Remove the records up to a sequence."""
         self._check_working()
-        trimmed, last = journalling.ends(self._database)
-        if up_to > last:
-            raise error_of(Code.INVALID_ARGUMENT, f"the journal ends with record {last}, before {up_to}")
-        if up_to <= trimmed:
-            return
         batch = new_batch()
-        batch.put(journalling.TRIMMED, str(up_to).encode())
-        batch.delete_range(keys.journal(0), keys.journal(up_to + 1))
-        await asyncio.shield(self._committer.write(batch))
+        trim(self._database, up_to, batch)
+        if len(batch):
+            await asyncio.shield(self._committer.write(batch))
 
     # Queries
 

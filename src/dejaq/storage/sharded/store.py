@@ -23,6 +23,7 @@ from dejaq.storage.postgres.querying import page_of
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
+from dejaq.storage.sharded.bodies import ShardedBodies
 from dejaq.storage.sharded.courier import Courier
 from dejaq.storage.sharded.creating import Creator
 from dejaq.storage.sharded.joining import Asked
@@ -50,11 +51,13 @@ class ShardedStorage:
         self._journal = MergedJournal(self.shards)
         self._leases = Leases(self.shards, self._router)
         self._courier = Courier(self.shards)
+        self.bodies = ShardedBodies(self.shards)
 
     @property
     def capabilities(self) -> Capabilities:
         """Durable, for several brokers, and in parts."""
-        return Capabilities(name="postgres", durable=True, shared=True, parts=len(self.shards))
+        parts = len(self.shards)
+        return Capabilities(name="postgres", durable=True, shared=True, parts=parts, large_bodies=parts <= 1)
 
     @property
     def identity(self) -> str:

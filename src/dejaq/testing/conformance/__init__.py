@@ -17,6 +17,7 @@ from dejaq.testing.conformance import (
     ids,
     journal,
     journal_restart,
+    large,
     leases,
     owner,
     priorities,
@@ -47,6 +48,7 @@ CHECKS: tuple[Check, ...] = tuple(
         topics,
         concurrency,
         steps,
+        large,
         journal,
     )
     for check in checks_of(module, on_one_part=module is steps)

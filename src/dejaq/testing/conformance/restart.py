@@ -18,6 +18,7 @@ from dejaq.testing.conformance.scene import (
     numbers_of,
 )
 from dejaq.testing.conformance.steps import creating, deleting
+from dejaq.testing.conformance.uploads import BODY, OTHER, gone, put, read, upload
 
 
 async def messages_survive(scene: Scene) -> None:
@@ -326,3 +327,19 @@ async def priorities_survive(scene: Scene) -> None:
     assert order == ["waiting", "n1", "n2", generated, "n0", "n3"]
     assert await scene.delete(held) == [Code.OK]
     assert await scene.count() == 6
+
+
+async def large_bodies_survive(scene: Scene) -> None:
+    """Those that messages refer to, with the count of them, and an upload that nobody has referred to yet."""
+    used, idle = await upload(scene), await upload(scene, OTHER)
+    for message_id in ("a", "b"):
+        assert await put(scene, message_id, used) is Code.OK
+    await scene.restart()
+    assert await read(scene, used) == BODY
+    assert await scene.cancel("a") == [Code.OK]
+    assert not await gone(scene, used)
+    assert await gone(scene, idle)
+    await scene.restart()
+    assert await read(scene, used) == BODY
+    assert await scene.cancel("b") == [Code.OK]
+    assert await gone(scene, used)

@@ -1,0 +1,68 @@
+-- Large bodies.
+
+-- name: next_large
+SELECT nextval('large_number');
+
+-- name: begin_large
+INSERT INTO large_body (name, place, size, stored, digest, touched_ms) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: put_part
+INSERT INTO large_part (name, part, data) VALUES ($1, $2, $3) ON CONFLICT (name, part) DO NOTHING;
+
+-- name: finish_large
+UPDATE large_body SET whole = true, touched_ms = greatest(touched_ms, $2) WHERE name = $1 RETURNING name;
+
+-- name: drop_large
+WITH parts AS (
+    DELETE FROM large_part WHERE name = any($1::bytea [])
+)
+DELETE FROM large_body WHERE name = any($1::bytea []);
+
+-- name: find_large
+UPDATE large_body SET touched_ms = greatest(touched_ms, $4)
+WHERE name = (
+    SELECT name FROM large_body WHERE digest = $1 AND whole AND size = $2 AND stored = $3 ORDER BY name LIMIT 1
+)
+RETURNING name;
+
+-- Bodies that are, byte for byte, the one that was just uploaded.
+-- name: same_large
+SELECT other.name FROM large_body AS own
+JOIN large_body AS other ON other.digest = own.digest
+WHERE own.name = $1 AND other.name <> $1 AND other.whole AND other.stored = own.stored AND NOT EXISTS (
+    SELECT 1 FROM large_part AS a
+    LEFT JOIN large_part AS b ON b.name = other.name AND b.part = a.part
+    WHERE a.name = $1 AND a.data IS DISTINCT FROM b.data
+)
+ORDER BY other.name LIMIT 1;
+
+-- name: part
+SELECT data FROM large_part WHERE name = $1 AND part = $2;
+
+-- Say that messages are about to refer to these, and which of them are there.
+-- name: touch_large
+UPDATE large_body SET touched_ms = greatest(touched_ms, $2)
+WHERE name = any($1::bytea []) AND whole
+RETURNING name, size, stored, digest;
+
+-- What nobody has touched for long: those that no message refers to go, the others are looked at again later.
+-- name: reclaim_large
+WITH old AS MATERIALIZED (
+    SELECT name FROM large_body WHERE touched_ms <= $1 ORDER BY touched_ms LIMIT 1000 FOR UPDATE SKIP LOCKED
+),
+used AS MATERIALIZED (
+    SELECT name FROM old WHERE EXISTS (
+        SELECT 1 FROM message AS m
+        WHERE
+            octet_length(m.body) = 64 AND substr(m.body, 1, 8) = '\x9364656a61717a02'::bytea
+            AND substr(m.body, 57, 8) = old.name
+    )
+),
+kept AS (
+    UPDATE large_body SET touched_ms = $2 WHERE name IN (SELECT name FROM used)
+),
+parts AS (
+    DELETE FROM large_part WHERE name IN (SELECT name FROM old EXCEPT SELECT name FROM used)
+)
+DELETE FROM large_body WHERE name IN (SELECT name FROM old EXCEPT SELECT name FROM used);

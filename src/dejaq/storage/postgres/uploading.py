@@ -1,0 +1,115 @@
+"""Large bodies in and out of the shared store, a part at a time; the messages themselves say which are in use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+
+from dejaq import limits
+from dejaq.domain.large import Declared, Reference, Seal, reference_of
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.postgres.change import Change, places_of
+from dejaq.storage.postgres.database import Database
+from dejaq.storage.postgres.queries import SQL
+
+log = logging.getLogger(__name__)
+
+
+class PostgresBodies:
+    """Implements `storage.base.Bodies`. Every step commits by itself and may be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def upload(
+        self, topic: Topic, bucket: int, declared: Declared, parts: AsyncIterator[bytes], now: int
+    ) -> Reference:
+        """Write each part before the next is asked for."""
+        number = await self._database.read(lambda link: link.value("next_large"))
+        reference = Reference(declared.size, declared.stored, declared.digest, number)
+        name, (place,) = _name(number), places_of(topic, [bucket])
+        told = (declared.size, declared.stored, declared.digest, now)
+        await self._database.step(lambda link: link.execute("begin_large", name, place, *told))
+        try:
+            await self._take(reference, parts)
+            known = await self._same(topic, name, now)
+            if known is None:
+                # Not there any more: it took so long that it was taken for abandoned.
+                if await self._database.step(lambda link: link.value("finish_large", name, now)) is None:
+                    raise error_of(Code.BODY_MISSING, "the upload took too long; send it again")
+                return reference
+        except BaseException:
+            await self._drop(name)
+            raise
+        await self._drop(name)
+        return Reference(declared.size, declared.stored, declared.digest, known)
+
+    async def _take(self, reference: Reference, parts: AsyncIterator[bytes]) -> None:
+        seal, name = Seal(), _name(reference.number)
+        async for part in parts:
+            seal.add(part)
+            if seal.over(reference):
+                break
+            row = (name, seal.count - 1, part)
+            await self._database.step(lambda link, row=row: link.execute("put_part", *row))  # type: ignore[misc]
+        if not seal.fits(reference):
+            raise error_of(Code.INVALID_ARGUMENT, "the parts of the upload are not what its head says")
+
+    async def _same(self, topic: Topic, name: bytes, now: int) -> int | None:
+        if not topic.settings.share_bodies:
+            return None
+        same = await self._database.read(lambda link: link.value("same_large", name))
+        touched = same and await self._database.step(lambda link: link.fetch("touch_large", [same], now))
+        return int.from_bytes(same, "big") if touched else None
+
+    async def _drop(self, name: bytes) -> None:
+        try:
+            await self._database.step(lambda link: link.execute("drop_large", [name]))
+        except DejaqError as error:
+            log.debug("an upload is left to be reclaimed: %s", error)
+
+    async def find(self, topic: Topic, bucket: int, declared: Declared, now: int) -> Reference | None:
+        """A body that has all 256 bits of the digest."""
+        wanted = (declared.digest, declared.size, declared.stored, now)
+        name = await self._database.step(lambda link: link.value("find_large", *wanted))
+        if name is None:
+            return None
+        return Reference(declared.size, declared.stored, declared.digest, int.from_bytes(name, "big"))
+
+    async def part(self, topic: Topic, bucket: int, reference: Reference, part: int) -> bytes:
+        """One part."""
+        name = _name(reference.number)
+        data: bytes | None = await self._database.read(lambda link: link.value("part", name, part))
+        if data is None:
+            raise error_of(Code.BODY_MISSING, "the large body is not there; its message is gone or has another")
+        return data
+
+    async def reclaim(self, now: int) -> int:
+        """Remove what nobody refers to and nobody has touched for long."""
+        removed = 0
+        while True:
+            answer: str = await self._database.read(
+                lambda link: link.connection.execute(SQL["reclaim_large"], now - limits.UPLOAD_KEEP_MS, now)
+            )
+            count = int(answer.rpartition(" ")[2])
+            removed += count
+            if not count:
+                return removed
+
+
+async def missing(change: Change, bodies: Iterable[bytes | None]) -> set[bytes]:
+    """Which of the bodies refer to large ones that are not there; the others stay at least until the commit."""
+    references = {body: found for body in bodies if body is not None and (found := reference_of(body)) is not None}
+    if not references:
+        return set()
+    names = sorted({_name(reference.number) for reference in references.values()})
+    there = {
+        (record["size"], record["stored"], record["digest"], int.from_bytes(record["name"], "big"))
+        for record in await change.link.fetch("touch_large", names, change.now)
+    }
+    return {body for body, one in references.items() if (one.size, one.stored, one.digest, one.number) not in there}
+
+
+def _name(number: int) -> bytes:
+    return number.to_bytes(8, "big")
