@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import dejaq
+from dejaq.testing.brokers import BrokerCluster
+from dejaq.testing.etcd import EtcdCluster
+from dejaq.testing.postgres import shared_server
 from dejaq.testing.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import new_seed, size
@@ -26,39 +29,60 @@ async def test_killed_at_any_moment_each_occurrence_comes_once(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """G11: no occurrence is left out or made twice, whatever the cron unit was doing when it was killed."""
+    async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
+        await each_once(client, lambda _: broker.restart(), record_property)
+
+
+@pytest.mark.chaos
+@pytest.mark.xdist_group("cluster")
+async def test_in_a_cluster_whose_brokers_are_killed_in_turn_each_occurrence_comes_once(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """G11: every broker looks at the schedules, one of them wins, and another goes on at once when that one dies."""
+    async with EtcdCluster(tmp_path, size=1) as etcd, BrokerCluster(shared_server().dsn, etcd.url) as cluster:
+
+        async def kill(cycle: int) -> None:
+            await cluster.brokers[cycle % len(cluster.brokers)].restart()
+
+        async with dejaq.connect(cluster.url, deadline=60) as client:
+            await each_once(client, kill, record_property)
+
+
+async def each_once(
+    client: dejaq.Client, kill: Callable[[int], Awaitable[None]], record_property: Callable[[str, object], None]
+) -> None:
+    """Have schedules made and their occurrences consumed while `kill` is called now and then."""
     seed = new_seed()
     chance = random.Random(seed)
     seen: Counter[str] = Counter()
-    async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
-        await client.create_topic(TOPIC, kind="cron", buckets=4)
-        cron = client.cron(TOPIC)
+    await client.create_topic(TOPIC, kind="cron", buckets=4)
+    cron = client.cron(TOPIC)
 
-        async def consume() -> None:
-            async with client.consumer(TOPIC, name="worker") as consumer:
-                async for batch in consumer.batches():
-                    # Told apart by attempts: a first delivery counts, be it repeated or not.
-                    seen.update(lease.id for lease in batch if lease.attempts == 1)
-                    await batch.delete()
+    async def consume() -> None:
+        async with client.consumer(TOPIC, name="worker") as consumer:
+            async for batch in consumer.batches():
+                # Told apart by attempts: a first delivery counts, be it repeated or not.
+                seen.update(lease.id for lease in batch if lease.attempts == 1)
+                await batch.delete()
 
-        consuming = asyncio.create_task(consume())
-        await cron.add_many(dejaq.Schedule(f"s-{n}", "@every 1s", "{count}", missed="all") for n in range(SCHEDULES))
-        for cycle in range(CYCLES):
-            due = round((cycle + chance.random()) * SCHEDULES)
-            await eventually(lambda due=due: seen.total() >= due, within=60, what=f"{due} came", poll=0.005)
-            await broker.restart()
-        await eventually(lambda: seen.total() >= SCHEDULES * (CYCLES + 2), within=60, what="the rest came")
-        infos = [info async for info in cron.all()]
-        last = {info.name: info.count for info in infos}
-        for info in infos:
-            await cron.pause(info.name)
-        await eventually(lambda: _empty(client, consuming), within=60, what="everything is taken")
-        consuming.cancel()
-        await asyncio.gather(consuming, return_exceptions=True)
+    consuming = asyncio.create_task(consume())
+    await cron.add_many(dejaq.Schedule(f"s-{n}", "@every 1s", "{count}", missed="all") for n in range(SCHEDULES))
+    for cycle in range(CYCLES):
+        due = round((cycle + chance.random()) * SCHEDULES)
+        await eventually(lambda due=due: seen.total() >= due, within=60, what=f"{due} came", poll=0.005)
+        await kill(cycle)
+    await eventually(lambda: seen.total() >= SCHEDULES * (CYCLES + 2), within=60, what="the rest came")
+    infos = [info async for info in cron.all()]
+    for info in infos:
+        await cron.pause(info.name)
+    await eventually(lambda: _empty(client, consuming), within=60, what="everything is taken")
+    consuming.cancel()
+    await asyncio.gather(consuming, return_exceptions=True)
     record_property("figure", f"{CYCLES} kills, {seen.total()} occurrences of {SCHEDULES} schedules")
     assert [(name, count) for name, count in seen.items() if count > 1] == [], f"seed {seed}"
-    for name in last:
-        made = sorted(one for one in seen if one.startswith(f"{name}:"))
-        assert made == _without_gaps(made), f"{name} left one out, seed {seed}"
+    for info in infos:
+        made = sorted(one for one in seen if one.startswith(f"{info.name}:"))
+        assert made == _without_gaps(made), f"{info.name} left one out, seed {seed}"
 
 
 async def _empty(client: dejaq.Client, consuming: asyncio.Task[None]) -> bool:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dejaq.config import load_config
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "deploy").iterdir())
 
@@ -13,3 +15,9 @@ FILES = sorted((ROOT / "deploy").iterdir())
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_docs_show_the_file_as_it_is(path: Path) -> None:
     assert path.read_text() in (ROOT / "docs/operations.md").read_text()
+
+
+def test_the_brokers_file_is_one_that_a_broker_takes() -> None:
+    config = load_config(ROOT / "deploy/dejaq.toml", env={})
+    assert (config.cluster, config.advertise) == ("shop", "10.0.0.1:7400")
+    assert config.storage.startswith("postgres://dejaq@10.0.0.1,10.0.0.2,10.0.0.3/")

@@ -31,6 +31,8 @@ NEXT_STEPS: dict[Code, str] = {
     Code.BODY_TOO_LARGE: "send less; `dejaq topic describe NAME` shows max_body_bytes",
     Code.INDEFINITE: "repeat it with the same --id; a repeat never makes a second message",
     Code.STORE_LOCKED: "stop the broker that holds it, or choose another --data",
+    Code.CLUSTER_REFUSED: "change the name of the broker or of the cluster, or its storage",
+    Code.SYNCHRONIZATION_FAILED: "check the addresses of etcd, and that more than half of its servers run",
     Code.STORE_CORRUPT: "restore the directory from a backup; nothing in it was changed",
     Code.STORE_NEWER: "run the DejaQ release that wrote it, or a newer one",
     Code.STORE_FAILED: "check the disk or the database server: free space, rights and its log",
