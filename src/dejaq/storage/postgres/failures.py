@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import asyncpg
 
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, DejaqError, Unavailable, error_of
 from dejaq.storage.postgres.address import Address
 
 # Whatever the driver raises for a server that refuses, fails or cannot be reached.
@@ -82,6 +82,16 @@ def sentence_of(error: BaseException, address: Address) -> str:
     return f"{address} failed: {type(error).__name__}"
 
 
+class Moving(Unavailable):
+    """The bucket is on its way to another shard; nothing was changed."""
+
+
+# What the server says of a bucket that is frozen.
+MOVING_STATE = "DQ001"
+
+
 def failure_of(error: BaseException, address: Address) -> DejaqError:
     """The error of the contract for one of the driver."""
+    if getattr(error, "sqlstate", None) == MOVING_STATE:
+        return Moving("the message's bucket is on its way to another shard; try again")
     return error if isinstance(error, DejaqError) else error_of(Code.STORE_FAILED, sentence_of(error, address))

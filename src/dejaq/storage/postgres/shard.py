@@ -17,7 +17,8 @@ from dejaq.storage.base import Filter
 from dejaq.storage.postgres import leasing, querying
 from dejaq.storage.postgres.change import Away, places_of
 from dejaq.storage.postgres.creating import unpack
-from dejaq.storage.postgres.database import Link
+from dejaq.storage.postgres.database import Link, Result, Work
+from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.keys import LeaseKeys, candidates, id_of
 from dejaq.storage.postgres.parcels import Parcel, receive
 from dejaq.storage.postgres.store import PostgresStorage
@@ -57,6 +58,26 @@ class PostgresShard(PostgresStorage):
     def address(self) -> str:
         """Where it is, without a password."""
         return str(self._address)
+
+    @property
+    def schema(self) -> str:
+        """The schema that it has in its database."""
+        return self._address.schema
+
+    async def connect(self) -> asyncpg.Connection:
+        """A connection of one's own, to be closed; raises as the other calls do."""
+        try:
+            return await self._database.connect()
+        except DRIVER_ERRORS as error:
+            raise failure_of(error, self._address) from None
+
+    async def look(self, work: Work[Result]) -> Result:
+        """Read something in one view."""
+        return await self._database.look(work)
+
+    def forget(self) -> None:
+        """Know nothing of leases and sessions but what the tables say: buckets came or went."""
+        self._forget()
 
     def set_away(self, away: Away | None) -> None:
         """Say which buckets are on another shard; None where there is no other."""

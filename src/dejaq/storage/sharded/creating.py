@@ -14,6 +14,7 @@ from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code, DejaqError, Indefinite
 from dejaq.storage import ranges
 from dejaq.storage.postgres.creating import Counters
+from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.sharded.routing import Router
 from dejaq.storage.sharded.shards import Ask, Shards
@@ -38,6 +39,9 @@ class Creator:
 
     async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
         """Create the admitted rows; INDEFINITE where a shard fails, since another may have done its part."""
+        return await self._shards.until_moved(lambda: self._create(topic, batch, now))
+
+    async def _create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
         if len(self._router.places(topic)) == 1:
             return await self._shards.ask(0, lambda shard: shard.create(topic, batch, now))
         session = (topic.number, batch.session.pack())
@@ -49,6 +53,7 @@ class Creator:
             batch = replace(batch, refused={**told, **batch.refused})
         if len(batch.refused) == len(batch):
             return Outcomes(len(batch), dict(batch.refused))
+        await self._shards.steady(topic, self._buckets(topic, batch))
         rows_of = self._cut(topic, batch)
 
         def of(rows: Sequence[int]) -> Ask[Outcomes]:
@@ -57,6 +62,9 @@ class Creator:
         answers = await self._shards.ask_all({place: of(rows) for place, rows in rows_of.items()})
         errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
         if errors:
+            if any(isinstance(error, Moving) for error in errors):
+                # What was done elsewhere is known by its counters.
+                raise Moving
             if len(answers) == 1 or (all(not error.indefinite for error in errors) and len(errors) == len(answers)):
                 raise errors[0]
             raise Indefinite("a part of the batch was not created; repeat it", details=errors[0].message)
@@ -66,6 +74,11 @@ class Creator:
                 outcomes.codes.update({rows_of[place][number]: code for number, code in answer.codes.items()})
         self._note(session, batch, outcomes)
         return outcomes
+
+    def _buckets(self, topic: Topic, batch: CreateBatch) -> set[int]:
+        if batch.ids is None:
+            return {batch.bucket}
+        return {batch.bucket_of(row, topic.settings.buckets) for row in range(len(batch))}
 
     def _cut(self, topic: Topic, batch: CreateBatch) -> dict[int, Sequence[int]]:
         """The rows of each shard."""

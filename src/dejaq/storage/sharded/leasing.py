@@ -10,6 +10,7 @@ from dataclasses import replace
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, RowRange, whole
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.leasing import Joined, allowed
 from dejaq.storage.postgres.shard import STRIDE, PostgresShard
 from dejaq.storage.postgres.turns import Turns
@@ -38,6 +39,13 @@ class Leases:
 
     async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         """Lease what is due on every shard, the first ones first, under one lease id."""
+        try:
+            return await self._lease(topic, request, now)
+        except Moving:
+            # Nothing was leased; what is on its way is leased where it arrives.
+            return None
+
+    async def _lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
         if not allowed(request, now):
             return None
         groups = self._router.groups(topic, request.buckets)
@@ -46,11 +54,9 @@ class Leases:
         if len(groups) == 1:
             ((place, buckets),) = groups.items()
             part = replace(request, buckets=buckets)
-            lease = await self._shards.ask(place, lambda shard: shard.lease(topic, part, now))
-        else:
-            async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
-                lease = await self._lease_together(topic, request, now, groups)
-        return lease
+            return await self._shards.ask(place, lambda shard: shard.lease(topic, part, now))
+        async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
+            return await self._lease_together(topic, request, now, groups)
 
     async def _lease_together(
         self, topic: Topic, request: LeaseRequest, now: int, groups: Mapping[int, Sequence[int]]
@@ -114,12 +120,12 @@ class Leases:
         if (given := self._given.get(lease_id)) is not None and rows is None:
             rows = list(given.values())
         parts = self._parts_of(topic, lease_id, rows)
-        answers = await self._shards.ask_all({place: ask(part) for place, part in parts.items()})
+        answers = await self._shards.ask_steadily({place: ask(part) for place, part in parts.items()})
         outcomes = _joined(parts, answers, rows)
         others = [place for place in self._router.places(topic) if place not in answers]
         if outcomes.codes and others:
             parts |= dict.fromkeys(others, Asked(rows))
-            answers |= await self._shards.ask_all(dict.fromkeys(others, ask(Asked(rows))))
+            answers |= await self._shards.ask_steadily(dict.fromkeys(others, ask(Asked(rows))))
             outcomes = _joined(parts, answers, rows)
         return outcomes
 

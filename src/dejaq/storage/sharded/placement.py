@@ -46,6 +46,8 @@ class ShardMap:
     leaving: bool = False
     done: Unit = NOTHING
     moving: Unit = NOTHING
+    # Whether what is on its way has arrived, and is only to be removed where it was.
+    copied: bool = False
     _owners: dict[Unit, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -78,6 +80,10 @@ class ShardMap:
         before, after = self._ends(topic.number, bucket)
         return (before, after) if before != after else None
 
+    def owner_before(self, topic: Topic, bucket: int) -> int:
+        """The shard that had a bucket before the present change."""
+        return self._ends(topic.number, bucket)[0]
+
     def _ends(self, number: int, bucket: int) -> tuple[int, int]:
         """Who has a bucket before and after the present change."""
         found = self._owners.get((number, bucket))
@@ -103,6 +109,7 @@ class ShardMap:
             "leaving": self.leaving,
             "done": self.done,
             "moving": self.moving,
+            "copied": self.copied,
         }
         return json.dumps(told, sort_keys=True).encode()
 
@@ -117,6 +124,7 @@ class ShardMap:
             leaving=told["leaving"],
             done=tuple(told["done"]),
             moving=tuple(told["moving"]),
+            copied=told["copied"],
         )
 
     def next(self, **changes: object) -> ShardMap:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from dejaq.domain.topic import Topic
 from dejaq.errors import DejaqError, StoreError, Unavailable
+from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.sharded.placement import ShardInfo, ShardMap
 
@@ -18,6 +21,9 @@ Ask = Callable[[PostgresShard], Awaitable[Result]]
 
 # A shard that does not answer a look in this time is left out of the next ones until it does.
 LOOK_SECONDS = 1.0
+# How long a request waits for a bucket that moves, and how often one looks again that met it unawares.
+MOVING_SECONDS = 15.0
+POLL_SECONDS = 0.05
 _MEND_SECONDS_MIN, _MEND_SECONDS_MAX = 0.2, 5.0
 
 
@@ -31,6 +37,7 @@ class Shards:
         self._late: dict[str, set[asyncio.Future[Any]]] = {}
         self._mender: asyncio.Task[None] | None = None
         self._now = 0
+        self._map_changed = asyncio.Event()
 
     # Life
 
@@ -72,6 +79,10 @@ class Shards:
             if info.name not in self._by_name:
                 await self._open(info, must=False)
         self.map = fresh
+        for shard in self:
+            shard.forget()
+        self._map_changed.set()
+        self._map_changed = asyncio.Event()
 
     async def recover(self, now: int) -> None:
         """Bring back every shard that failed; raises while the first does."""
@@ -96,6 +107,32 @@ class Shards:
                 except DejaqError as error:
                     log.debug("shard %s does not work yet: %s", shard.name, error)
             pause = min(2 * pause, _MEND_SECONDS_MAX) if failed else _MEND_SECONDS_MIN
+
+    # Waiting for buckets that move
+
+    async def steady(self, topic: Topic, buckets: Iterable[int] | None = None) -> None:
+        """Wait until none of the buckets, or of the topic's, is on its way; raises UNAVAILABLE when it takes long."""
+        deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
+        listed = range(topic.settings.buckets) if buckets is None else list(buckets)
+        while self.map.moving > self.map.done and any(self.map.frozen(topic, bucket) for bucket in listed):
+            await self.another_map(deadline)
+
+    async def another_map(self, deadline: float, *, poll: float = MOVING_SECONDS) -> None:
+        """Wait for the next map, for `poll` seconds at most; raises UNAVAILABLE at the deadline."""
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise Moving("the messages are on their way to another shard; try again")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._map_changed.wait(), min(left, poll))
+
+    async def until_moved(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Do something that is undone when it meets a bucket on its way, until it does not."""
+        deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
+        while True:
+            try:
+                return await work()
+            except Moving:
+                await self.another_map(deadline, poll=POLL_SECONDS)
 
     # Asking
 
@@ -131,6 +168,8 @@ class Shards:
             except DejaqError as error:
                 return {place: error}
         tasks = {place: asyncio.ensure_future(self.ask(place, call)) for place, call in calls.items()}
+        if not tasks:
+            return {}
         # Nothing is cancelled: a commit whose caller went away is made all the same.
         await asyncio.wait(tasks.values())
         found: dict[int, Result | DejaqError] = {}
@@ -140,6 +179,15 @@ class Shards:
             except DejaqError as error:
                 found[place] = error
         return found
+
+    async def ask_steadily(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result | DejaqError]:
+        """Ask several shards at once, and those again that met a bucket on its way: they have done nothing."""
+        deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
+        answers = await self.ask_all(calls)
+        while again := [place for place, answer in answers.items() if isinstance(answer, Moving)]:
+            await self.another_map(deadline, poll=POLL_SECONDS)
+            answers |= await self.ask_all({place: calls[place] for place in again})
+        return answers
 
     async def look(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result]:
         """What the shards that answer soon say; raises when none does."""

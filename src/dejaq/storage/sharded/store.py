@@ -19,6 +19,7 @@ from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.postgres.change import Away
+from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.querying import page_of
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.postgres.turns import Turns
@@ -31,7 +32,7 @@ from dejaq.storage.sharded.journal import MergedJournal
 from dejaq.storage.sharded.leasing import Leases
 from dejaq.storage.sharded.placement import ShardMap, is_whole
 from dejaq.storage.sharded.routing import Router
-from dejaq.storage.sharded.shards import Ask, MakeShard, Shards, raise_if_all_failed
+from dejaq.storage.sharded.shards import MOVING_SECONDS, POLL_SECONDS, Ask, MakeShard, Shards, raise_if_all_failed
 from dejaq.storage.sharded.snapshot import ShardedSnapshot
 from dejaq.storage.sharded.stepping import shard_of
 from dejaq.storage.steps import Transaction, Verdict
@@ -127,6 +128,7 @@ class ShardedStorage:
         """Work by another map from now on; shards that it brings are opened and told of the topics."""
         known = [shard.name for shard in self.map.shards]
         await self.shards.follow(fresh)
+        self._leases.forget()
         self._place_all()
         names = [shard.name for shard in fresh.shards]
         if names != known:
@@ -157,6 +159,10 @@ class ShardedStorage:
 
     async def drop_topic(self, topic: Topic, now: int) -> None:
         """Remove everything of a topic, from the first shard last; only that one tells of it."""
+        await self.shards.until_moved(lambda: self._drop(topic, now))
+
+    async def _drop(self, topic: Topic, now: int) -> None:
+        await self.shards.steady(topic)
         for place in reversed(range(1, len(self.shards))):
             await self.shards.ask(place, lambda shard: shard.drop_topic(_silent(topic), now))
         await self.shards.ask(0, lambda shard: shard.drop_topic(topic, now))
@@ -198,18 +204,23 @@ class ShardedStorage:
         """Do something to messages by id, each on its shard; rows of a shard that fails have its error's code."""
         await self._put_back(topic, now)
         outcomes = Outcomes(len(ids))
-        rows_of = await self._router.rows_of(topic, ids)
-
-        def of(rows: Sequence[int]) -> Ask[Outcomes]:
-            return lambda shard: part(shard, rows)
-
-        answers = await self.shards.ask_all({place: of(rows) for place, rows in rows_of.items()})
-        raise_if_all_failed(answers)
-        for place, answer in answers.items():
-            for number, row in enumerate(rows_of[place]):
-                code = answer.code if isinstance(answer, DejaqError) else answer[number]
-                if code is not Code.OK:
-                    outcomes.codes[row] = code
+        deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
+        left: Sequence[int] = range(len(ids))
+        while left:
+            await self.shards.steady(topic)
+            rows_of = await self._router.rows_of(topic, [ids[row] for row in left])
+            asked = {place: [left[row] for row in rows] for place, rows in rows_of.items()}
+            answers = await self.shards.ask_all({place: _ask_rows(part, rows) for place, rows in asked.items()})
+            left = [row for place, answer in answers.items() if isinstance(answer, Moving) for row in asked[place]]
+            if left:
+                await self.shards.another_map(deadline, poll=POLL_SECONDS)
+                answers = {place: answer for place, answer in answers.items() if not isinstance(answer, Moving)}
+            raise_if_all_failed(answers)
+            for place, answer in answers.items():
+                for number, row in enumerate(asked[place]):
+                    code = answer.code if isinstance(answer, DejaqError) else answer[number]
+                    if code is not Code.OK:
+                        outcomes.codes[row] = code
         return outcomes
 
     async def _put_back(self, topic: Topic, now: int) -> None:
@@ -243,6 +254,7 @@ class ShardedStorage:
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """What is left of a consumer's live leases, on the shards that answer."""
+        await self.shards.steady(topic)
         found = await self.shards.look(self._everywhere(topic, lambda shard: shard.leases_of(topic, consumer, now)))
         return joining.by_expiry(found.values())
 
@@ -353,14 +365,19 @@ class ShardedStorage:
         """Do all steps on the one shard that has all they name, or none."""
         if not transaction.steps:
             return Verdict()
-        place = await shard_of(transaction, self.shards, self._router)
-        if place is None:
-            return Verdict(Code.ALREADY_EXISTS)
-        verdict = await self.shards.ask(place, lambda shard: shard.transact(transaction, now))
+        verdict = await self.shards.until_moved(lambda: self._transact(transaction, now))
         if verdict.code is not Code.ALREADY_EXISTS:
             for topic in {step.topic.number: step.topic for step in transaction.steps}.values():
                 await self._put_back(topic, now)
         return verdict
+
+    async def _transact(self, transaction: Transaction, now: int) -> Verdict:
+        for step in transaction.steps:
+            await self.shards.steady(step.topic)
+        place = await shard_of(transaction, self.shards, self._router)
+        if place is None:
+            return Verdict(Code.ALREADY_EXISTS)
+        return await self.shards.ask(place, lambda shard: shard.transact(transaction, now))
 
     async def reject(
         self,
@@ -432,6 +449,7 @@ class ShardedStorage:
         find: Callable[[PostgresShard, list[str]], Awaitable[list[T | None]]],
     ) -> list[T | None]:
         found: list[T | None] = [None] * len(ids)
+        await self.shards.steady(topic)
         rows_of = await self._router.rows_of(topic, ids)
 
         def of(rows: Sequence[int]) -> Ask[list[T | None]]:
@@ -477,11 +495,18 @@ class ShardedStorage:
 
     async def _gather(self, topic: Topic, call: Ask[T]) -> list[T]:
         """What every shard that may have something of a topic says; raises when one does not answer."""
+        await self.shards.steady(topic)
         answers = await self.shards.ask_all(self._everywhere(topic, call))
         for answer in answers.values():
             if isinstance(answer, DejaqError):
                 raise answer
         return [answer for answer in answers.values() if not isinstance(answer, DejaqError)]
+
+
+def _ask_rows(
+    part: Callable[[PostgresShard, Sequence[int]], Awaitable[Outcomes]], rows: Sequence[int]
+) -> Ask[Outcomes]:
+    return lambda shard: part(shard, rows)
 
 
 def _silent(topic: Topic) -> Topic:

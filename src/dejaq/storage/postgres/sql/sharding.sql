@@ -58,3 +58,70 @@ DELETE FROM merge WHERE origin = $1 AND first = any($2::bigint []);
 
 -- name: seen
 SELECT seen FROM session WHERE topic = $1 AND session = $2;
+
+-- Moving buckets.
+
+-- name: refuse_moving
+CREATE OR REPLACE FUNCTION refuse_moving() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('dejaq.moving', true) = 'on' THEN
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END IF;
+    RAISE EXCEPTION 'the bucket of a message is on another shard, or on its way there' USING ERRCODE = 'DQ001';
+END
+$$;
+
+-- Waits for those who write, as its lock says; who comes later finds it.
+-- name: freeze
+CREATE OR REPLACE TRIGGER message_moving_to BEFORE INSERT OR UPDATE ON message
+FOR EACH ROW WHEN (new.place = any('{{{places}}}'::integer [])) EXECUTE FUNCTION refuse_moving();
+CREATE OR REPLACE TRIGGER message_moving_from BEFORE DELETE ON message
+FOR EACH ROW WHEN (old.place = any('{{{places}}}'::integer [])) EXECUTE FUNCTION refuse_moving();
+
+-- name: rows_at
+SELECT place, count(*) AS rows FROM message WHERE place = any($1::integer []) GROUP BY place;
+
+-- name: moved_rows
+SELECT * FROM message WHERE place = any($1::integer []);
+
+-- name: moved_leases
+SELECT DISTINCT lease.topic, lease.id, lease.next_end, lease.consumer, lease.keys
+FROM message AS m JOIN lease ON lease.topic = any(ARRAY[m.topic]) AND lease.id = any(ARRAY[m.version])
+WHERE m.place = any($1::integer []) AND m.consumer <> '';
+
+-- name: moved_ids
+SELECT id FROM message WHERE place = any($1::integer []) AND topic + 0 = $2 AND version = $3;
+
+-- name: lock_lease
+SELECT keys, next_end FROM lease WHERE topic = $1 AND id = $2 FOR UPDATE;
+
+-- name: adopt_lease
+INSERT INTO lease (topic, id, next_end, consumer, keys, open) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (topic, id) DO UPDATE
+SET next_end = least(lease.next_end, excluded.next_end), keys = excluded.keys, open = excluded.open;
+
+-- name: count_places
+INSERT INTO counter (topic, minute, held, shard, owner, count)
+SELECT topic, ts / 60000, consumer <> '', -1, owner, $2 * count(*)
+FROM message WHERE place = any($1::integer []) GROUP BY 1, 2, 3, 5 ORDER BY 1, 2, 3, 5
+ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count;
+
+-- name: remove_places
+DELETE FROM message WHERE place = any($1::integer []);
+
+-- name: moved_version
+SELECT coalesce(max(greatest(version, before)), 0) FROM message WHERE place = any($1::integer []);
+
+-- name: sessions_of
+SELECT topic, session, used_ms, seen FROM session WHERE topic = any($1::integer []);
+
+-- name: join_session
+INSERT INTO session (topic, session, used_ms, seen) VALUES ($1, $2, $3, $4)
+ON CONFLICT (topic, session) DO UPDATE
+SET used_ms = greatest(session.used_ms, excluded.used_ms), seen = excluded.seen WHERE session.seen = $5
+RETURNING 1;
+
+-- name: sizes
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relkind = 'r';
