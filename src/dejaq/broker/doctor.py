@@ -8,6 +8,7 @@
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |
+| shards | what is on a shard of the storage that does not work | the shard works again |
 | newer | topics of a kind that is not known here | the broker is upgraded |
 | draining | everything but settling | never |
 """

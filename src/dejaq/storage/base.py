@@ -38,6 +38,11 @@ class Capabilities:
     # Whether it takes large bodies.
     large_bodies: bool = True
 
+    @property
+    def label(self) -> str:
+        """The backend in a word or two, for people."""
+        return self.name if self.parts == 1 else f"{self.name}, {self.parts} shards"
+
 
 @runtime_checkable
 class FindsBodies(Protocol):

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from dejaq import limits
 from dejaq.broker.background import Background
@@ -40,6 +41,9 @@ from dejaq.storage.base import Storage
 from dejaq.storage.sharded.placement import Spread
 from dejaq.synchronization.base import Change, Record, Synchronization
 from dejaq.timekeeper.clock import Clock
+
+if TYPE_CHECKING:
+    from dejaq.storage.sharded.store import ShardedStorage
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +97,7 @@ class Cluster:
         self._producers = producers
         self._seats = Seats()
         self._shards = (
-            ShardWatch(broker=self.own, storage=storage, synchronization=synchronization)
+            ShardWatch(broker=self.own, storage=cast("ShardedStorage", storage), synchronization=synchronization)
             if isinstance(storage, Spread)
             else None
         )
@@ -103,6 +107,7 @@ class Cluster:
         self._process = Process.here(clock.identity)
         self._record: Record | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._rescue: asyncio.Task[None] | None = None
         self._clients_changed = asyncio.Event()
         self._compare = asyncio.Event()
         # Whom clients were sent to since it last told of itself, and of its clients.
@@ -204,6 +209,14 @@ class Cluster:
                 log.exception("the watch of %s failed and begins anew", prefix)
                 await self._clock.sleep(1.0)
 
+    def _mind_shards(self) -> None:
+        """Say which shards do not work, and see to buckets that were left on their way."""
+        if self._shards is None:
+            return
+        self._doctor.report("shards", self._shards.failures())
+        if self._shards.left and (self._rescue is None or self._rescue.done()):
+            self._rescue = self._background.spawn(self._shards.rescue(self._clock.now_ms()), name="rescue of buckets")
+
     async def _follow_shards(self, shards: ShardWatch) -> None:
         while True:
             try:
@@ -221,7 +234,7 @@ class Cluster:
             id=self.own,
             address=self._address,
             version=package_version(),
-            storage=self._storage.capabilities.name,
+            storage=self._storage.capabilities.label,
             started_ms=self._started_ms,
             seen_ms=self._clock.now_ms(),
             sessions=self._sessions(),
@@ -255,6 +268,7 @@ class Cluster:
                 await self._compare_clocks()
                 await self._publish()
                 await self.steward.finish()
+                self._mind_shards()
             except DejaqError as error:
                 log.info("the cluster was not told of this broker: %s", error)
             except Exception:

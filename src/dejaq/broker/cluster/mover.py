@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dejaq.broker.cluster import member as members_
-from dejaq.broker.cluster.shards import MAP, SEEN
+from dejaq.broker.cluster.shards import CLAIM, MAP, SEEN
 from dejaq.crashpoints import crash_at
 from dejaq.domain.topic import Topic
 from dejaq.errors import ClusterRefused, SynchronizationError
@@ -27,7 +27,6 @@ from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Record, Synchronizat
 
 log = logging.getLogger(__name__)
 
-CLAIM = "work/shards"
 CLAIM_SECONDS = TTL_SECONDS_DEFAULT + 3.0
 _POLL_SECONDS = 0.02
 # What moves at once: so many messages, unless one bucket has more, and so many buckets.
@@ -80,6 +79,22 @@ class Mover:
             for shard in self._shards.values():
                 await moving.freeze(shard, [])
             return self.progress
+        finally:
+            for shard in self._shards.values():
+                await shard.close()
+            await self.synchronization.remove(CLAIM)
+
+    async def rescue(self) -> None:
+        """Finish only the few that are on their way, in the place of a mover that is gone."""
+        if await self.synchronization.put(CLAIM, b"rescue", expected=0, bound=True) is None:
+            return
+        try:
+            record = await self.synchronization.get(MAP)
+            if record is not None:
+                self._take(record)
+                if self.map.moving > self.map.done:
+                    await self._open()
+                    await self._move_some()
         finally:
             for shard in self._shards.values():
                 await shard.close()

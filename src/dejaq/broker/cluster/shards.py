@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from dejaq.errors import ClusterRefused
-from dejaq.storage.sharded.placement import ShardMap, Spread
+from dejaq.storage.sharded.placement import ShardMap
 from dejaq.synchronization.base import Change, Synchronization
+
+if TYPE_CHECKING:
+    from dejaq.storage.sharded.store import ShardedStorage
 
 log = logging.getLogger(__name__)
 
 MAP = "shards/map"
 SEEN = "shards/seen/"
+# Who moves buckets has this record, which goes with it.
+CLAIM = "work/shards"
 
 
 class ShardWatch:
     """This broker's view of the map."""
 
-    def __init__(self, *, broker: str, storage: Spread, synchronization: Synchronization) -> None:
+    def __init__(self, *, broker: str, storage: ShardedStorage, synchronization: Synchronization) -> None:
         self._broker = broker
         self._storage = storage
         self._synchronization = synchronization
@@ -50,6 +56,27 @@ class ShardWatch:
                     f"shard {shard!r} of the storage is one of {', '.join(others)}, and this broker is set up with "
                     f"{', '.join(names)}; name all of them, and add one with: dejaq storage add-shard"
                 )
+
+    @property
+    def left(self) -> bool:
+        """Whether buckets are on their way; who moves them should be there."""
+        return self._storage.map.moving > self._storage.map.done
+
+    async def rescue(self, now: int) -> None:
+        """Finish a move of a few buckets that its mover has left, so that they are served again."""
+        if await self._synchronization.get(CLAIM) is not None:
+            return
+        from dejaq.broker.cluster.mover import Mover
+
+        log.warning("buckets are on their way to another shard and nobody moves them; this is finished here")
+        await Mover(synchronization=self._synchronization, make=self._storage.shards.make, now=now).rescue()
+
+    def failures(self) -> str | None:
+        """Which shards do not work, for people; None where all do."""
+        failed = {shard.name: shard.failure for shard in self._storage.shards if shard.failure is not None}
+        if not failed or len(failed) == len(self._storage.map.shards):
+            return None
+        return f"buckets wait for the shards of the storage that do not work: {'; '.join(map(str, failed.values()))}"
 
     async def told(self, changes: list[Change]) -> None:
         """Follow the map, and say that it is followed."""

@@ -132,7 +132,7 @@ class OverseerService:
             id=self._parts.config.name,
             address=self.address,
             version=package_version(),
-            storage=self._parts.storage.capabilities.name,
+            storage=self._parts.storage.capabilities.label,
             started_ms=self._started_ms,
             clock_ms=self._parts.clock.now_ms(),
             degradations=list(doctor.degradations.values()),

@@ -32,7 +32,7 @@ class Shards:
 
     def __init__(self, first: ShardMap, make: MakeShard) -> None:
         self.map = first
-        self._make = make
+        self.make = make
         self._by_name: dict[str, PostgresShard] = {}
         self._late: dict[str, set[asyncio.Future[Any]]] = {}
         self._mender: asyncio.Task[None] | None = None
@@ -49,7 +49,7 @@ class Shards:
         self._mender = asyncio.get_running_loop().create_task(self._mend(), name="shards")
 
     async def _open(self, info: ShardInfo, *, must: bool) -> None:
-        shard = self._by_name.get(info.name) or self._make(info)
+        shard = self._by_name.get(info.name) or self.make(info)
         self._by_name[info.name] = shard
         try:
             await shard.open(self._now)
