@@ -1,6 +1,6 @@
-"""Brokers on one PostgreSQL and one etcd: throughput by the number of brokers, and accuracy from one to another.
+"""Brokers on PostgreSQL and etcd: throughput by the number of brokers, and accuracy from one to another.
 
-    python -m bench.cluster [--json]
+    python -m bench.cluster [--servers 2]
 
 Everything runs on this machine: more brokers share the same cores, so throughput shows what a cluster costs, not how it
 grows. Before each run two clients do the same with a bare SKIP LOCKED table on the same server (`bench.postgres_cost`);
@@ -19,6 +19,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -246,24 +247,29 @@ async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str
     return {"due_per_s": per_s, "early": sum(one < 0 for one in late), **lateness_figures(late), **figures}
 
 
-def _on_disk(folder: Path) -> Path:
+def _on_disk(folder: Path, number: int) -> Path:
     """A directory that PostgreSQL's user can enter, where a sync is a sync."""
     folder.chmod(0o755)
-    place = folder / "postgres"
+    place = folder / f"postgres-{number}"
     place.mkdir()
     return place
 
 
-async def run(messages: int, seconds: int, per_s: int, repeats: int) -> dict[str, Any]:
-    """Every figure, as medians of the repeats."""
-    found: dict[str, Any] = {"messages": messages, "throughput": {}, "accuracy": []}
-    with tempfile.TemporaryDirectory() as folder, PostgresServer(_on_disk(Path(folder)), settings=SETTINGS) as postgres:
+async def run(messages: int, seconds: int, per_s: int, repeats: int, servers: int) -> dict[str, Any]:
+    """Every figure, as medians of the repeats; the bare table is on the first of the servers."""
+    found: dict[str, Any] = {"messages": messages, "servers": servers, "throughput": {}, "accuracy": []}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        every = [
+            stack.enter_context(PostgresServer(_on_disk(Path(folder), number), settings=SETTINGS))
+            for number in range(servers)
+        ]
+        postgres, storage = every[0], " ".join(server.dsn for server in every)
         connection = await asyncpg.connect(postgres.dsn)
         await connection.execute(BARE)
         await connection.close()
         async with EtcdCluster(Path(folder)) as etcd:
             for size in (1, 2, 3):
-                async with BrokerCluster(postgres.dsn, etcd.url, size=size) as cluster:
+                async with BrokerCluster(storage, etcd.url, size=size) as cluster:
                     runs = [await throughput(cluster, postgres.dsn, messages) for _ in range(repeats)]
                     found["throughput"][size] = {name: median(one[name] for one in runs) for name in runs[0]}
                     print(f"{size} brokers: {found['throughput'][size]}", file=sys.stderr, flush=True)
@@ -280,8 +286,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--per-s", type=int, default=2_000)
     parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(run(arguments.messages, arguments.seconds, arguments.per_s, arguments.repeats))))
+    parser.add_argument("--servers", type=int, default=1, help="servers of PostgreSQL, each a shard")
+    told = parser.parse_args()
+    print(json.dumps(asyncio.run(run(told.messages, told.seconds, told.per_s, told.repeats, told.servers))))
 
 
 if __name__ == "__main__":
