@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC
 from enum import StrEnum
@@ -246,6 +246,17 @@ def _instant(at_ms: int) -> str:
     """A time in UTC as ids say it."""
     text = zone_of("UTC").local(at_ms).strftime("%Y%m%dT%H%M%S")
     return text + (f".{at_ms % 1_000:03d}" if at_ms % 1_000 else "") + "Z"
+
+
+def withdrawn(schedule: Schedule, progress: Progress, ids: Collection[str]) -> Progress:
+    """The progress when these of the prepared occurrences never come: neither count nor history knows of them."""
+    gone = {at for at in progress.prepared if schedule.occurrence_id(at) in ids}
+    return replace(
+        progress,
+        count=progress.count - len(gone),
+        prepared=(),
+        history=tuple(entry for entry in progress.history if entry[0] not in gone or entry[1] != Outcome.CREATED),
+    )
 
 
 def _occurrence(schedule: Schedule, at_ms: int, count: int, topic: str) -> Occurrence:

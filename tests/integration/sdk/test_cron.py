@@ -84,7 +84,8 @@ async def test_pause_takes_back_what_is_prepared_and_resume_goes_on(
     await pass_time(clock, minute_after(clock) - clock.now_ms() - LEAD_MS // 2)
     assert await client.count(CRON) == 1
     paused = await cron.pause("report")
-    assert (paused.paused, paused.next) == (True, None)
+    assert (paused.paused, paused.next, paused.count) == (True, None, 0)
+    assert await cron.history("report") == ()
     assert await client.count(CRON) == 0
     await pass_time(clock, 3 * MINUTE)
     assert await client.count(CRON) == 0

@@ -25,6 +25,7 @@ from dejaq.domain.schedule import (
     prepared_ids,
     schedule_of,
     wake_ms,
+    withdrawn,
 )
 from dejaq.domain.topic import Topic, TopicKind
 from dejaq.errors import Code, InvalidArgument, Unavailable, error_of
@@ -85,8 +86,9 @@ class CronService:
                 raise error_of(
                     Code.ID_TAKEN, f"schedule {schedule.name!r} is there and says something else; replace it"
                 )
-            after = replace(begun(said, now), count=progress.count, history=progress.history, paused=progress.paused)
-            steps += await self._withdrawn(topic, there, progress, now)
+            withdrawal, left = await self._withdrawn(topic, there, progress, now)
+            after = replace(begun(said, now), count=left.count, history=left.history, paused=progress.paused)
+            steps += withdrawal
             steps.append(await self._edited(topic, message, said, after))
             infos.append((said, after))
         if fresh:
@@ -134,15 +136,15 @@ class CronService:
         steps: list[Step] = []
         after = progress
         if request.action == cron.PAUSE:
-            steps = await self._withdrawn(topic, schedule, progress, now)
-            after = replace(progress, paused=True, prepared=())
+            steps, left = await self._withdrawn(topic, schedule, progress, now)
+            after = replace(left, paused=True)
         elif request.action == cron.RESUME:
             if progress.paused:
                 after = replace(progress, paused=False, next_ms=schedule.next_after(now))
         elif request.action == cron.RUN:
             after, steps = await self._run(topic, schedule, progress, request.key, now)
         elif request.action == cron.REMOVE:
-            steps = await self._withdrawn(topic, schedule, progress, now)
+            steps, _ = await self._withdrawn(topic, schedule, progress, now)
             steps.append(CancelStep(await self._book(topic), OWNER, [schedule.name]))
             return (schedule, progress), await self._do(steps)
         else:
@@ -185,12 +187,17 @@ class CronService:
         found = await self._parts.storage.get(await self._book(topic), names, self._parts.clock.now_ms())
         return [(message, *decode(message.body)) if message is not None else None for message in found]
 
-    async def _withdrawn(self, topic: Topic, schedule: Schedule, progress: Progress, now: int) -> list[Step]:
-        """Cancel what is prepared and not yet due, where its owner still has it and nobody works on it."""
+    async def _withdrawn(
+        self, topic: Topic, schedule: Schedule, progress: Progress, now: int
+    ) -> tuple[list[Step], Progress]:
+        """Cancel what is prepared and not yet due, where its owner still has it and nobody works on it.
+
+        Gives the steps and the progress without them.
+        """
         ids = prepared_ids(schedule, progress, now)
         found = await self._parts.storage.get(topic, ids, now) if ids else []
         left = [m.id for m in found if m is not None and m.producer_group == schedule.group and m.ts > now]
-        return [CancelStep(topic, schedule.group, left)] if left else []
+        return ([CancelStep(topic, schedule.group, left)] if left else []), withdrawn(schedule, progress, left)
 
     async def _edited(self, topic: Topic, message: Message, schedule: Schedule, progress: Progress) -> EditStep:
         edits = Edits(
