@@ -296,6 +296,8 @@ def _recurrence(expression: str, zone: str, start_ms: int, skipped: SkippedHour,
 
 _ENUMS = {"skipped_hour": SkippedHour, "repeated_hour": RepeatedHour, "missed": Missed, "overlap": Overlap}
 _DEFAULTS = [(one.name, getattr(Schedule(name="", expression=""), one.name)) for one in fields(Schedule)]
+_LETTERS: dict[str, str] = {Outcome.CREATED: "c", Outcome.OVERLAPPED: "o", Outcome.MISSED: "m", Outcome.RUN: "r"}
+_OUTCOMES = {letter: str(outcome) for outcome, letter in _LETTERS.items()}
 _STEPS = [one.name for one in fields(Progress)]
 
 
@@ -303,6 +305,10 @@ def encode(schedule: Schedule, progress: Progress) -> bytes:
     """A schedule and its progress as the body of its message; what has its default is left out."""
     said = {key: value for key, default in _DEFAULTS if (value := getattr(schedule, key)) != default}
     done = {key: value for key in _STEPS if (value := getattr(progress, key)) or (key == "next_ms" and value == 0)}
+    if progress.history:
+        # Twenty pairs would be most of the record.
+        letters = "".join([_LETTERS[outcome] for _, outcome in progress.history])
+        done["history"] = [letters, *[at for at, _ in progress.history]]
     return json.dumps({"schedule": said, "progress": done}, separators=(",", ":")).encode()
 
 
@@ -315,10 +321,18 @@ def decode(body: bytes) -> tuple[Schedule, Progress]:
             if key in said:
                 said[key] = kind(said[key])
         done["prepared"] = tuple(done.get("prepared", ()))
-        done["history"] = tuple([(int(at), str(outcome)) for at, outcome in done.get("history", ())])
+        done["history"] = _history(done.get("history") or [""])
         return Schedule(**said), Progress(**done)
     except (ValueError, KeyError, TypeError, AttributeError) as cause:
         raise _invalid("the record of a schedule cannot be read") from cause
+
+
+def _history(written: list[Any]) -> tuple[tuple[int, str], ...]:
+    if not isinstance(written[0], str):
+        # Pairs, as an older release wrote them.
+        return tuple((int(at), str(outcome)) for at, outcome in written)
+    letters, *times = written
+    return tuple([(at, _OUTCOMES[letter]) for letter, at in zip(letters, times, strict=True)])
 
 
 def schedule_of(values: Mapping[str, Any]) -> Schedule:

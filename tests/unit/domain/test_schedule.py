@@ -27,6 +27,7 @@ from dejaq.domain.schedule import (
     prepared_ids,
     schedule_of,
     wake_ms,
+    withdrawn,
 )
 from dejaq.errors import Code, DejaqError
 
@@ -185,6 +186,20 @@ PROGRESS = st.builds(
 @given(schedule=SCHEDULES, progress=PROGRESS)
 def test_a_record_reads_back_as_it_was_written(schedule: Schedule, progress: Progress) -> None:
     assert decode(encode(schedule, progress)) == (schedule, progress)
+
+
+def test_a_record_of_an_older_release_is_read() -> None:
+    body = b'{"schedule":{"name":"s","expression":"@daily"},"progress":{"history":[[5,"created"],[6,"run"]]}}'
+    assert decode(body)[1].history == ((5, "created"), (6, "run"))
+
+
+def test_what_is_withdrawn_was_never_there() -> None:
+    """Neither count nor history knows of occurrences that were taken back before they were due."""
+    schedule = Schedule("s", "@every 10s", start_ms=NOW)
+    made, after = advance(schedule, begun(schedule, NOW), topic="t", now=NOW, last_there=False)
+    left = withdrawn(schedule, after, {made[-1].id})
+    assert (left.count, left.prepared) == (len(made) - 1, ())
+    assert [at for at, _ in left.history] == [one.ts for one in made[:-1]]
 
 
 @given(body=st.binary(max_size=60) | st.sampled_from([b"{}", b"[]", b'{"schedule":{},"progress":{}}', b"1"]))
