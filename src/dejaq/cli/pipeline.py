@@ -51,7 +51,7 @@ journal_option = click.option(
     envvar="DEJAQ_JOURNAL",
     show_envvar=True,
     metavar="DIR",
-    help="The directory with the segments that the broker writes.",
+    help="The directory with the segments that the broker writes, or with such directories of several brokers.",
 )
 batch_option = click.option(
     "--batch-events",

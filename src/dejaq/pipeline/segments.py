@@ -55,9 +55,14 @@ def journal_directory(text: str) -> Path:
 
 
 def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:
-    """The segments that count and are not in the lake, in the order of their records."""
+    """The segments that count and are not in the lake, in the order of their records.
+
+    They lie in the directory itself, or, where several brokers have a journal, in directories in it.
+    """
     try:
-        names = sorted(named_files(directory, MANIFEST_SUFFIX))
+        folders = [directory, *(path for path in directory.iterdir() if path.is_dir())]
+        places = {name: folder for folder in folders for name in named_files(folder, MANIFEST_SUFFIX)}
+        names = sorted(places)
     except OSError as error:
         raise PipelineError(f"the journal {directory} cannot be read: {error.strerror}") from None
     fresh = [name for name in names if not known.get(name.origin, Ranges()).holds(name.first, name.last)]
@@ -70,7 +75,7 @@ def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:
     for earlier, later in pairwise(fresh):
         if earlier.origin == later.origin and later.first <= earlier.last:
             raise PipelineError(f"{earlier.segment} and {later.segment} both have record {later.first}")
-    return [_described(directory, name) for name in fresh]
+    return [_described(places[name], name) for name in fresh]
 
 
 def _described(directory: Path, name: SegmentName) -> Segment:

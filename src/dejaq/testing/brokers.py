@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -36,8 +37,13 @@ class BrokerCluster:
         preludes: Sequence[str] = (),
         network: Network | None = None,
         name: str | None = None,
+        data: Path | None = None,
+        journal: Path | None = None,
     ) -> None:
-        """On a network each broker has a machine of its own, named as itself."""
+        """On a network each broker has a machine of its own, named as itself.
+
+        Below `data` and `journal` each has a directory for its own files.
+        """
         self.machines = [network.machine(f"broker-{number}") for number in range(size)] if network is not None else []
         self.name = name or f"test-{secrets.token_hex(4)}"
         self.brokers = [
@@ -50,6 +56,8 @@ class BrokerCluster:
                         synchronization if isinstance(synchronization, str) else synchronization(number),
                     ),
                     *(("--insecure",) if self.machines else ()),
+                    *(("--data", str(data / f"broker-{number}")) if data is not None else ()),
+                    *(("--journal", str(journal / f"broker-{number}")) if journal is not None else ()),
                     *options,
                 ],
                 machine=self.machines[number] if self.machines else None,

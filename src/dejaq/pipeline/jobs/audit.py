@@ -24,8 +24,23 @@ def balance(messages: DataFrame) -> DataFrame:
     outcome = F.col("outcome")
     ended = [F.count(F.when(outcome == name, 1)).alias(name) for name in (*OUTCOMES, PENDING)]
     summed = messages.groupBy("topic").agg(F.count(F.when(F.col("born").isNotNull(), 1)).alias("created"), *ended)
+    summed = summed.join(_elsewhere(messages), "topic", "left").fillna(0, subset=["elsewhere"])
+    summed = summed.withColumn(PENDING, F.col(PENDING) - F.col("elsewhere")).drop("elsewhere")
     accounted = sum((F.col(name) for name in (*OUTCOMES, PENDING)), F.lit(0))
     return summed.withColumn("difference", F.col("created") - accounted).orderBy("topic")
+
+
+def _elsewhere(messages: DataFrame) -> DataFrame:
+    """For each topic: the rows that stand open in one origin's history because another's goes on with the message.
+
+    Brokers that share a store have a history each: one created the message, another may have leased and ended it.
+    """
+    born, pending = F.col("born").isNotNull(), F.col("outcome") == PENDING
+    strays = messages.where(~born).groupBy("topic", "id")
+    others = strays.agg(F.count(F.when(~pending, 1)).alias("ended"), F.count(F.when(pending, 1)).alias("open"))
+    lives = messages.where(born).groupBy("topic", "id").agg(F.count(F.when(pending, 1)).alias("here"))
+    both = lives.join(others, ["topic", "id"])
+    return both.groupBy("topic").agg(F.sum(F.least("here", "ended") + F.col("open")).alias("elsewhere"))
 
 
 def audit(
