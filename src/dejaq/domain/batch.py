@@ -169,9 +169,10 @@ class Portion:
 class StoredRuns:
     """Some messages of a snapshot as a store keeps them: serialized `Run`s, with no body apart.
 
-    `rows` holds a mask of the rows that count, little-endian; empty bytes where all do.
+    `rows` holds a mask of the rows that count, little-endian; empty bytes where all do. `count` is of all rows.
     """
 
+    count: int = 0
     runs: list[bytes] = field(default_factory=list)
     buckets: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)

@@ -19,8 +19,9 @@ from dejaq.timekeeper.clock import Clock
 
 # How much longer than a portion took the scans rest before the next: they take a tenth of the time.
 _PAUSE_SHARE = 9.0
-# Runs go together until a message has about so many bytes, while nobody waits for deliveries.
+# Runs go together until a message has about so many bytes or rows, while nobody waits for deliveries.
 _MESSAGE_BYTES = 1024 * 1024
+_MESSAGE_ROWS = 20_000
 
 
 @dataclass(slots=True)
@@ -116,7 +117,7 @@ class Snapshots:
 
     async def _gathered(self, portions: AsyncIterator[Portion | StoredRuns]) -> carrier.ScanColumns | None:
         """One portion of columns, or as many of runs as go together; None at the end."""
-        gathered, size = carrier.ScanColumns(), 0
+        gathered, size, rows = carrier.ScanColumns(), 0, 0
         async for portion in portions:
             if isinstance(portion, Portion):
                 columns = portion_to_proto(portion)
@@ -124,7 +125,8 @@ class Snapshots:
                 return columns
             add_stored(gathered, portion)
             size += sum(map(len, portion.runs))
-            if size >= _MESSAGE_BYTES or self._delivers():
+            rows += portion.count
+            if size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or self._delivers():
                 break
         return gathered if size else None
 

@@ -212,6 +212,7 @@ def fitting(run: Run, rows: int, where: Filter) -> int:
 
 
 def _add_stored(whole: StoredRuns, run: Run, rows: int, value: bytes) -> None:
+    whole.count += run.count
     whole.runs.append(value)
     whole.buckets.append(run.bucket)
     whole.versions.append(run.number)
