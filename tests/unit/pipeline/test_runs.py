@@ -10,11 +10,13 @@ import pytest
 from dejaq import limits
 from dejaq.broker.carrier.snapshots import Snapshots
 from dejaq.domain.batch import CreateBatch, LeaseRequest
-from dejaq.domain.bodies import Compression, sealed
+from dejaq.domain.bodies import MARK, Compression, sealed
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession
+from dejaq.domain.large import Reference
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.timekeeper.clock import VirtualClock
 from pyspark_dejaq.columns import record_batch
@@ -78,3 +80,10 @@ async def test_runs_and_columns_make_the_same_rows(tmp_path: Path, without_bodie
     bodies = {row["id"]: row["body"] for row in by_runs}
     assert bodies["m-1"] == (None if without_bodies else b"b" * 200)
     assert bodies["m-2"] == (None if without_bodies else LARGE)
+
+
+def test_a_large_body_is_null_and_the_others_are_read() -> None:
+    large = Reference(size=2**21, stored=2**21, digest=b"d" * 32, number=7).pack()
+    packed = records.Run(owner="g", ids=["a", "b", "c"], ts=[1, 2, 3], bodies=[b"x", large, sealed(MARK)])
+    scan = carrier.ScanColumns(runs=[packed.SerializeToString()], run_buckets=[0], run_rows=[b""])
+    assert run_batch(scan, "t", AT)["body"].to_pylist() == [b"x", None, MARK]
