@@ -3,6 +3,8 @@
 import re
 import secrets
 
+import asyncpg
+
 from dejaq.storage.postgres.leasing import over
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.store import PostgresStorage
@@ -26,6 +28,14 @@ def _without_a_key(plan: list[str]) -> list[str]:
     return found
 
 
+async def _plan(connection: asyncpg.Connection, name: str, query: str) -> list[str]:
+    """The plan that a connection of the store keeps for a query."""
+    parameters = len((await connection.prepare(query)).get_parameters())
+    await connection.execute(f"PREPARE {name}_ AS {query}")
+    given = f"({', '.join(['NULL'] * parameters)})" if parameters else ""
+    return [row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}_{given}")]
+
+
 async def test_plans_made_for_an_empty_table_look_rows_up():
     storage = PostgresStorage(shared_server().dsn, cluster=f"plans_{secrets.token_hex(4)}", journal="x")
     await storage.open(0)
@@ -37,12 +47,22 @@ async def test_plans_made_for_an_empty_table_look_rows_up():
         if name == "due":
             continue
         query = over(name, 3, False) if "{due}" in text else text
-        parameters = len((await connection.prepare(query)).get_parameters())
-        await connection.execute(f"PREPARE {name}_ AS {query}")
-        given = f"({', '.join(['NULL'] * parameters)})" if parameters else ""
-        plan = [row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}_{given}")]
+        plan = await _plan(connection, name, query)
         if name not in WHOLE and (found := _without_a_key(plan)):
             bad[name] = found
     await connection.close()
     await storage.close()
     assert bad == {}
+
+
+async def test_a_lease_reads_each_bucket_in_the_order_of_its_kind_of_topic():
+    """What is due is merged from ordered scans, of priorities by their own index; nothing is sorted."""
+    storage = PostgresStorage(shared_server().dsn, cluster=f"plans_{secrets.token_hex(4)}")
+    await storage.open(0)
+    connection = await storage._database.connect()
+    for by_priority, index in ((False, "message_timeline"), (True, "message_rank")):
+        plan = await _plan(connection, index, over("lease", 3, by_priority))
+        assert sum(f"using {index} " in line for line in plan) == 3, plan
+        assert not [line for line in plan if line.lstrip(" ->").startswith(("Sort  ", "Incremental Sort  "))], plan
+    await connection.close()
+    await storage.close()
