@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Callable
 
+from dejaq.broker.blocks import keep_blocks
 from dejaq.broker.central import Central
 from dejaq.broker.embedded import storage_of, synchronization_of
 from dejaq.config import BrokerConfig
@@ -20,6 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 async def serve(config: BrokerConfig, *, started: Callable[[Central], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then let clients finish and return; a second signal does not wait for them."""
+    keep_blocks()
     clock = SystemClock()
     central = Central(
         config=config,

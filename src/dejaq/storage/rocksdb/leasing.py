@@ -146,11 +146,10 @@ def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
             result.bodies.extend(record.bodies[start:end])
     _add_rare_columns(result, pieces)
     whole = len(result) == held.count
-    numbers = None if whole and len(pieces) == 1 else _numbers(pieces)
-    result.rows = None if whole else numbers
+    result.rows = None if whole else _numbers(pieces)
     # Sorting what is sorted costs a tenth of finding its order, and most of it is.
-    if numbers is not None and len(pieces) > 1 and (result.priorities or result.ts != sorted(result.ts)):
-        _sort(result, numbers, by_priority=image.topic.by_priority)
+    if len(pieces) > 1 and (result.priorities or result.ts != sorted(result.ts)):
+        _sort(result, _numbers(pieces), by_priority=image.topic.by_priority)
     return result
 
 
