@@ -32,6 +32,10 @@ def test_the_audit_of_three_brokers_balances_though_one_is_killed(
     (balance,) = audit["balance"]
     assert (balance["created"], balance["deleted"]) == (6 * EACH, 3 * EACH)
     assert (balance["cancelled"], balance["pending"], balance["on_timeline"]) == (EACH, 2 * EACH, 2 * EACH)
+    assert run(["pipeline", "accuracy", "--lake", str(lake), "--json"]) == 0
+    hours = json.loads(capsys.readouterr().out)["hours"]
+    # Whoever leased a message knows when it was due, be it another than its creator.
+    assert (sum(row["delivered"] for row in hours), sum(row["unknown"] for row in hours)) == (3 * EACH, 0)
 
 
 async def live(tmp_path: Path, journal: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
