@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
+import shutil
 from pathlib import Path
+from typing import Any
 
+import dejaq as sdk
 from dejaq.testing.postgres import shared_server
 from dejaq.testing.process import BrokerProcess, free_port
+from dejaq.testing.waiting import eventually
 from tests.acceptance.process import dejaq
 from tests.acceptance.test_serve_errors import check
 
@@ -41,3 +46,34 @@ def test_one_setting_makes_a_broker_on_postgres(tmp_path: Path) -> None:
             assert dejaq("count", "mail", url=broker.url).out.strip().endswith("1")
 
     asyncio.run(serve())
+
+
+async def test_the_outbox_of_a_broker_that_lost_its_directory_is_found_and_exported(tmp_path: Path) -> None:
+    """G9: what a broker has told and not exported outlives its directory, and can be exported."""
+    dsn, cluster, data = shared_server().dsn, f"outbox_{secrets.token_hex(4)}", tmp_path / "data"
+    late = {"DEJAQ_JOURNAL_INTERVAL_MS": "3600000"}
+    options = ["--cluster", cluster, "--data", str(data)]
+    async with BrokerProcess(storage=dsn, options=options, env=late) as broker, sdk.connect(broker.url) as client:
+        await client.create_topic("mail", buckets=4)
+        async with client.producer("mail") as producer:
+            assert (await producer.send_batch([b"x"] * 50, delay=3_600)).ok
+        broker.kill()
+    lost = (data / "outbox").read_text().strip()
+    shutil.rmtree(data)
+    async with BrokerProcess(storage=dsn, options=options):
+        found = {row["outbox"]: row["waiting"] for row in told(dsn, cluster)}
+        assert found[lost] > 0
+    shutil.rmtree(data)
+    data.mkdir()
+    (data / "outbox").write_text(f"{lost}\n")
+    async with BrokerProcess(storage=dsn, options=options):
+        await eventually(lambda: told(dsn, cluster)[0]["waiting"] == 0, within=20, what="it is exported", poll=0.2)
+    done = dejaq("audit", "verify", str(data / "journal"), "--json")
+    assert done.code == 0, done.err
+    assert sum(json.loads(path.read_text())["events"] for path in (data / "journal").glob("*.json")) == 50
+
+
+def told(dsn: str, cluster: str) -> list[dict[str, Any]]:
+    done = dejaq("storage", "outboxes", dsn, "--cluster", cluster, "--json")
+    assert done.code == 0, done.err
+    return sorted(done.objects, key=lambda row: -int(row["waiting"]))

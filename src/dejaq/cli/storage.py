@@ -61,6 +61,23 @@ def restored(invocation: Invocation, /, dsn: str, cluster: str) -> None:
     )
 
 
+@storage.command()
+@click.argument("dsn")
+@click.option("--cluster", default="dejaq", show_default=True, help="The cluster whose schema it is.")
+@pass_invocation
+def outboxes(invocation: Invocation, /, dsn: str, cluster: str) -> None:
+    """Show what waits in the database at DSN to be written to the journals of brokers.
+
+    A broker that lost its data directory begins another outbox, and nobody exports what waits in the one before. Write
+    that one's name into the file `outbox` of its new directory before it starts, and it goes on with it.
+    """
+    _need_driver()
+    from dejaq.storage.postgres.schema import outboxes_at
+
+    for name, waiting in asyncio.run(outboxes_at(Address(dsn, cluster))):
+        invocation.output.record({"outbox": name, "waiting": waiting}, f"{name}  {waiting} records wait")
+
+
 def _need_driver() -> None:
     if find_spec("asyncpg") is None:
         raise click.UsageError("This needs what `pip install 'dejaq-mq[postgres]'` installs.")

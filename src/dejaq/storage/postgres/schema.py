@@ -53,12 +53,22 @@ async def migrate_at(address: Address) -> tuple[int, int]:
 
 async def restored_at(address: Address) -> None:
     """Go on under numbers that were not given before; for a schema that was restored from a backup."""
+    await _ask(address, "skip_numbers")
+
+
+async def outboxes_at(address: Address) -> list[tuple[str, int]]:
+    """The name of each broker's outbox, and how many records wait there to be exported."""
+    return [(row["name"], row["waiting"]) for row in await _ask(address, "outboxes")]
+
+
+async def _ask(address: Address, query: str) -> list[asyncpg.Record]:
     try:
         connection = await connect(address.dsn, seconds=_CONNECT_SECONDS)
         try:
             await check(connection, address)
             await connection.execute(f"SET search_path TO {_quoted(address)}")
-            await connection.execute(SQL["skip_numbers"])
+            records: list[asyncpg.Record] = await connection.fetch(SQL[query])
+            return records
         finally:
             await connection.close()
     except DRIVER_ERRORS as error:

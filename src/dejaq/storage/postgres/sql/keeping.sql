@@ -40,6 +40,11 @@ SELECT name FROM identity WHERE number = 0;
 -- name: find_origin
 SELECT number, sequence FROM origin WHERE name = $1;
 
+-- name: outboxes
+SELECT o.name, count(j.origin) AS waiting
+FROM origin AS o LEFT JOIN journal AS j ON j.origin = o.number
+GROUP BY o.name ORDER BY o.name;
+
 -- name: make_origin
 INSERT INTO origin (number, name) VALUES (nextval('origin_number'), $1) ON CONFLICT (name) DO NOTHING;
 
