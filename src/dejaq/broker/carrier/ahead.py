@@ -6,24 +6,30 @@ from collections import deque
 
 # Whatever its pace, a consumer may hold so many rows.
 AHEAD_ROWS = 16
-# And as many as it settled in this time, if that is more: so much work is ahead of what comes now.
+# And as many as it settled in so long, if that is more: so much work is ahead of what comes now.
 AHEAD_MS = 100
+# Its best such stretch of this time counts, so that a pause of the machine does not make it begin anew.
+MEMORY_MS = 1_000
 
 
 class Ahead:
     """Counts what a consumer settled just now."""
 
     def __init__(self) -> None:
-        self._settled: deque[tuple[int, int]] = deque()
-        self._rows = 0
+        # (stretch, rows settled in it), oldest first.
+        self._stretches: deque[tuple[int, int]] = deque()
 
     def settled(self, rows: int, now: int) -> None:
         """Rows were settled."""
-        self._settled.append((now, rows))
-        self._rows += rows
+        stretch = now // AHEAD_MS
+        if self._stretches and self._stretches[-1][0] >= stretch:
+            last, before = self._stretches.pop()
+            self._stretches.append((last, before + rows))
+        else:
+            self._stretches.append((stretch, rows))
 
     def rows_max(self, now: int) -> int:
         """How many rows the consumer may hold."""
-        while self._settled and self._settled[0][0] <= now - AHEAD_MS:
-            self._rows -= self._settled.popleft()[1]
-        return max(AHEAD_ROWS, self._rows)
+        while self._stretches and self._stretches[0][0] <= (now - MEMORY_MS) // AHEAD_MS:
+            self._stretches.popleft()
+        return max([AHEAD_ROWS, *[rows for _, rows in self._stretches]])
