@@ -1,4 +1,4 @@
-"""What shared and compressed bodies save and cost: python -m bench.bodies [--messages N]
+"""What shared, compressed and large bodies save and cost: python -m bench.bodies [--messages N] [--large]
 
 Each case has a broker of its own on temporary data. `wire` is what the producer sends, `disk` what the data
 directory grows by, both for all messages; the journal is off, since it has no bodies.
@@ -12,9 +12,14 @@ import json
 import random
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
 
 import dejaq
+from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.link import Link
 from dejaq.testing.process import BrokerProcess
@@ -26,12 +31,28 @@ BATCH = 500
 LARGE_BYTES = 64 * 1024
 
 
+PARTED_BYTES = 64 * 1024 * 1024
+PARTED_COUNT = 10
+
+
 class Wire:
-    """Counts the bytes of every frame that clients of this process send."""
+    """Counts the bytes of every frame, and of every part of a body, that clients of this process send."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        ask = Link.ask
+        ask, upload = Link.ask, GrpcTransport.upload
+
+        async def parts(frames: AsyncIterator[Message]) -> AsyncIterator[Message]:
+            async for frame in frames:
+                self.bytes += frame.ByteSize()
+                yield frame
+
+        async def uploading(
+            transport: GrpcTransport, method: str, frames: AsyncIterator[Message], *rest: Any
+        ) -> Message:
+            return await upload(transport, method, parts(frames), *rest)
+
+        GrpcTransport.upload = uploading  # type: ignore[assignment,method-assign]
 
         async def counted(link: Link, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
             self.bytes += frame.ByteSize()
@@ -98,6 +119,51 @@ async def case(name: str, bodies: list[bytes], **settings: object) -> None:
     print(json.dumps(figures), flush=True)
 
 
+async def parted(name: str, bodies: list[bytes], **settings: object) -> None:
+    """Bodies of 64 MiB: sent two at a time, then read in parts one after the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        async with BrokerProcess(data) as broker, dejaq.connect(broker.url, deadline=120) as client:
+            await client.create_topic(
+                "bench",
+                buckets=16,
+                journal=False,
+                max_body_bytes=PARTED_BYTES,
+                **settings,  # type: ignore[arg-type]
+            )
+            before, sent, peak = size_of(data), WIRE.bytes, peak_bytes(broker.pid)
+            async with client.producer("bench") as producer:
+                began = time.monotonic()
+                (await producer.send_batch(bodies)).raise_for_failures()
+                created = time.monotonic() - began
+            disk, sent = size_of(data) - before, WIRE.bytes - sent
+            taken = 0
+            began = time.monotonic()
+            async with client.consumer("bench", name="c", max_messages=len(bodies), fetch_large=False) as consumer:
+                async for lease in consumer:
+                    async for part in lease.parts():
+                        taken += len(part)
+                    await lease.delete()
+            consumed = time.monotonic() - began
+            grown = peak_bytes(broker.pid) - peak
+    assert taken == sum(map(len, bodies))
+    figures = {
+        "case": name,
+        "body_mb": round(taken / 1e6, 1),
+        "wire_mb": round(sent / 1e6, 1),
+        "disk_mb": round(disk / 1e6, 1),
+        "send_mb_per_s": round(taken / created / 1e6),
+        "read_mb_per_s": round(taken / consumed / 1e6),
+        "broker_peak_growth_mb": round(grown / 1e6),
+    }
+    print(json.dumps(figures), flush=True)
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024
+
+
 def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
@@ -105,8 +171,16 @@ def size_of(path: Path) -> int:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=20_000)
-    count = parser.parse_args().messages
+    parser.add_argument("--large", action="store_true", help="only the bodies of 64 MiB")
+    chosen = parser.parse_args()
+    count = chosen.messages
     chance = random.Random(7)
+    kinds = unique(PARTED_COUNT, chance, PARTED_BYTES)
+    await parted("64 MiB unique, plain", kinds)
+    await parted("64 MiB unique, share_bodies", kinds, share_bodies=True)
+    await parted("64 MiB, 90 % repeats, share_bodies", kinds[:1] * PARTED_COUNT, share_bodies=True)
+    if chosen.large:
+        return
     for name, bodies in (("unique", unique(count, chance)), ("90 % repeats", repeated(count, chance))):
         await case(f"{name}, plain", bodies)
         await case(f"{name}, share_bodies", bodies, share_bodies=True)

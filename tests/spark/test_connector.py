@@ -330,3 +330,17 @@ def test_a_write_rides_through_a_kill_of_the_broker(spark: SparkSession, tmp_pat
             _write(_rows(spark, 10), process, "t", timeout="1")
     finally:
         process.close()
+
+
+def test_rows_are_compressed_as_the_topic_says(spark: SparkSession, broker: BrokerProcess) -> None:
+    """What Spark writes is stored as a producer stores it, and read as it was."""
+    with dejaq.sync.connect(broker.url) as client:
+        client.create_topic("packed", buckets=4, compression="zstd")
+        text = "many words that are said again and again " * 50
+        rows = spark.createDataFrame([("a", 0, text.encode()), ("b", 0, b"small")], "id string, ts bigint, body binary")
+        _write(rows, broker, "packed")
+        with client.consumer("packed", name="c", max_messages=2) as consumer:
+            stored = {lease.id: (lease.body, len(lease.raw_body)) for lease in consumer}
+    assert stored["b"] == (b"small", 5)
+    assert stored["a"][0] == text.encode()
+    assert stored["a"][1] < len(text) // 10
