@@ -68,7 +68,8 @@ async def test_a_shard_is_added_under_load(brokers: BrokerCluster, etcd: EtcdClu
         for number, point in enumerate(POINTS):
             # What a dead mover left on its way a broker has finished, or nobody could send on.
             await progressed(workload, 0.1 * (number + 1))
-            code, told = await storage(brokers, etcd, "add-shard", "second", second, "--grace", "0", crash_at=point)
+            options = ("--grace", "0", "--at-once", "1")
+            code, told = await storage(brokers, etcd, "add-shard", "second", second, *options, crash_at=point)
             assert code == (-signal.SIGKILL if point else 0), told
 
     workload = await under_load(brokers, faults)

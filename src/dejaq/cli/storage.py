@@ -95,8 +95,11 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("dsn")
 @_where
 @click.option("--grace", type=float, default=20.0, show_default=True, help="Seconds a late writer is refused for.")
+@click.option("--at-once", type=click.IntRange(1), default=64, show_default=True, help="Buckets that move at a time.")
 @pass_invocation
-def add_shard(invocation: Invocation, /, name: str, dsn: str, synchronization: str, cluster: str, grace: float) -> None:
+def add_shard(
+    invocation: Invocation, /, name: str, dsn: str, synchronization: str, cluster: str, grace: float, at_once: int
+) -> None:
     """Add the database at DSN to the storage of a running cluster, as the shard NAME.
 
     The buckets that are the new shard's move to it, a few at a time, while the brokers serve; all others stay where
@@ -115,6 +118,7 @@ def add_shard(invocation: Invocation, /, name: str, dsn: str, synchronization: s
                 synchronization=synchronization,
                 cluster=cluster,
                 grace=grace,
+                at_once=at_once,
                 tell=lambda moved: bar.advance(0, f"{moved.moved} of {moved.buckets}, {moved.messages:,} messages"),
             )
         )

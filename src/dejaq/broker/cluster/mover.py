@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dejaq.broker.cluster import member as members_
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_SECONDS = TTL_SECONDS_DEFAULT + 3.0
 _POLL_SECONDS = 0.02
-# What moves at once: so many messages, unless one bucket has more, and so many buckets.
+# What moves at once: so many messages, unless one bucket has more, and usually so many buckets.
 ROWS_AT_ONCE = 5_000
 UNITS_AT_ONCE = 64
 LAST: Unit = (2**31 - 1, 0)
@@ -53,6 +53,8 @@ class Mover:
     now: int
     tell: Callable[[Progress], None] = lambda progress: None
     grace: float = 2 * PATIENCE_MS_DEFAULT / 1_000
+    # How many buckets move at once, at most.
+    at_once: int = UNITS_AT_ONCE
     progress: Progress = field(default_factory=Progress)
     _shards: dict[str, PostgresShard] = field(default_factory=dict)
     _map: ShardMap | None = None
@@ -206,7 +208,7 @@ class Mover:
         """The last of the buckets that move next."""
         rows = 0
         last: Unit = NOTHING
-        for topic, bucket in units[:UNITS_AT_ONCE]:
+        for topic, bucket in units[: self.at_once]:
             source, _ = self.map.moves(topic, bucket) or (0, 0)
             rows += sum((await moving.rows_at(self._shard(source), places_of(topic, [bucket]))).values())
             if last != NOTHING and rows > ROWS_AT_ONCE:
@@ -228,8 +230,9 @@ class Mover:
                 places = _places(some)
                 # Those before stay frozen: a writer that is very late must not find them open where they were.
                 await moving.freeze(self._shard(source), [*self._moved_before(source, every), *places])
-                topics = sorted({topic.number for topic, _ in some})
-                copied = await moving.copy(self._shard(source), self._shard(target), places, topics)
+                topics = {topic.number: topic for topic, _ in some}
+                await self._teach(self._shard(target), topics)
+                copied = await moving.copy(self._shard(source), self._shard(target), places, sorted(topics))
                 self.progress.messages += copied
                 crash_at("mover.copied")
             await self._put(self.map.next(copied=True))
@@ -239,6 +242,13 @@ class Mover:
         await self._put(self.map.next(done=self.map.moving, moving=NOTHING, copied=False))
         self.progress.moved += len(units)
         self.tell(self.progress)
+
+    async def _teach(self, target: PostgresShard, topics: Mapping[int, Topic]) -> None:
+        """A topic may have been made by a broker that did not know of the new shard yet."""
+        known = {topic.number for topic in await target.topics()}
+        for number, topic in topics.items():
+            if number not in known:
+                await target.put_topic(topic)
 
     def _moved_before(self, source: int, topics: list[Topic]) -> list[int]:
         units = self._units(topics, NOTHING, self.map.done)

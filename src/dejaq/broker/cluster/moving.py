@@ -73,12 +73,13 @@ async def add(
     synchronization: str,
     cluster: str,
     grace: float,
+    at_once: int,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Add a shard to the storage of a running cluster."""
     async with _joined(synchronization, cluster) as service:
         now = SystemClock().now_ms()
-        mover = Mover(synchronization=service, make=_make(cluster), now=now, tell=tell, grace=grace)
+        mover = Mover(service, _make(cluster), now, tell=tell, grace=grace, at_once=at_once)
         return await mover.add(name, dsn)
 
 
