@@ -225,3 +225,23 @@ async def test_two_brokers_share_the_shards(dsns: dict[str, str], cluster: str) 
             assert not (await other.delete(topic, lease.lease_id, "w", rows, NOW)).codes
             assert len((await one.delete(topic, lease.lease_id, "w", rows, NOW)).codes) == len(rows)
         assert await one.count(topic, Filter(), NOW) == 40 - len(ids)
+
+
+async def test_versions_never_go_back(dsns: dict[str, str], cluster: str) -> None:
+    """G3: who saw a shard behind, and leaps after another has leapt further, does not set it back."""
+    async with opened(storage_on(dsns, cluster)) as storage:
+        shard = storage.shards.at(1)
+        other = await shard.connect()
+        async with other.transaction():
+            await other.execute("SELECT number FROM identity WHERE number = 0 FOR UPDATE")
+            leap = asyncio.create_task(shard.keep_up(1 << 30))
+            await asyncio.wait({leap}, timeout=0.3)
+            assert not leap.done(), "it waits for its turn"
+            await other.execute("SELECT setval('version', $1)", (1 << 40) + shard.ordinal)
+        await leap
+        assert await other.fetchval("SELECT last_value FROM version") == (1 << 40) + shard.ordinal
+        await shard.keep_up(1 << 41)
+        last = await other.fetchval("SELECT last_value FROM version")
+        await other.close()
+        assert last > 1 << 41
+        assert last % 256 == shard.ordinal

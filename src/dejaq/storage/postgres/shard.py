@@ -142,7 +142,14 @@ class PostgresShard(PostgresStorage):
 
     async def keep_up(self, version: int) -> None:
         """Give only versions above this one from now on."""
-        await self._database.step(lambda link: link.execute("keep_up", version, STRIDE, self.ordinal))
+
+        async def leap(link: Link) -> None:
+            # One after the other: who looked before another leapt would set the sequence back.
+            await link.execute("lock_identity")
+            await link.execute("keep_up", version, STRIDE, self.ordinal)
+
+        if await self._database.read(lambda link: link.value("last_version")) < version:
+            await self._database.change(leap)
 
     async def rows_behind(
         self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int

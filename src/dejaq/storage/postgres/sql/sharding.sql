@@ -9,6 +9,9 @@ SELECT ts, priority, size FROM ({due}) AS due WHERE $1::integer IS NOT NULL ORDE
 -- name: keep_up
 SELECT setval('version', $1::bigint - $1 % $2::bigint + $3::bigint + $2::bigint * 1048576::bigint) FROM version WHERE last_value < $1;
 
+-- name: lock_identity
+SELECT number FROM identity WHERE number = 0 FOR UPDATE;
+
 -- name: shard
 SELECT name FROM identity WHERE number = 1;
 
