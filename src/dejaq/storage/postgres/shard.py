@@ -122,19 +122,18 @@ class PostgresShard(PostgresStorage):
 
     # Looking
 
-    async def peek(self, topic: Topic, request: LeaseRequest, now: int) -> list[tuple[int, int, int]]:
-        """(ts, priority, size) of what a lease would take, in its order."""
+    async def peek(self, topic: Topic, request: LeaseRequest, now: int) -> tuple[int, list[tuple[int, int, int]]]:
+        """How far its versions are; and (ts, priority, size) of what a lease would take, in its order."""
         until = now if topic.by_priority else max(request.until, now)
         query = leasing.over("peek", len(request.buckets), topic.by_priority)
         places = places_of(topic, request.buckets)
 
-        async def look(link: Link) -> list[asyncpg.Record]:
-            found: list[asyncpg.Record] = await link.connection.fetch(
-                query, topic.number, places, until, now, request.rows_max
-            )
-            return found
+        async def look(link: Link) -> tuple[int, list[tuple[int, int, int]]]:
+            found = await link.connection.fetch(query, topic.number, places, until, now, request.rows_max)
+            last: int = await link.value("last_version") if found else 0
+            return last, [(ts, priority, size) for ts, priority, size in found]
 
-        return [(ts, priority, size) for ts, priority, size in await self._database.step(look)]
+        return await self._database.step(look)
 
     async def put_back(self, topic: Topic, now: int) -> None:
         """Put what was lost where its topic's back-off says."""

@@ -61,18 +61,22 @@ class Leases:
     async def _lease_together(
         self, topic: Topic, request: LeaseRequest, now: int, groups: Mapping[int, Sequence[int]]
     ) -> LeaseSet | None:
-        def peek(own: LeaseRequest) -> Ask[list[tuple[int, int, int]]]:
+        def peek(own: LeaseRequest) -> Ask[tuple[int, list[tuple[int, int, int]]]]:
             return lambda shard: shard.peek(topic, own, now)
 
         requests = {place: replace(request, buckets=buckets) for place, buckets in groups.items()}
         peeks = await self._shards.look({place: peek(own) for place, own in requests.items()})
         shares = joining.quotas(
-            peeks, rows_max=request.rows_max, bytes_max=request.bytes_max, by_priority=topic.by_priority
+            {place: rows for place, (_, rows) in peeks.items()},
+            rows_max=request.rows_max,
+            bytes_max=request.bytes_max,
+            by_priority=topic.by_priority,
         )
         total, first = sum(shares.values()), 0
         sets: dict[int, LeaseSet] = {}
         lease_id: int | None = None
-        for place, share in shares.items():
+        # Who has counted furthest gives the id, so that it is above the versions of all rows.
+        for place, share in sorted(shares.items(), key=lambda one: -peeks[one[0]][0]):
             own = replace(requests[place], rows_max=share)
             joined = Joined(lease_id, first, total) if len(shares) > 1 else None
             first += share
