@@ -93,14 +93,14 @@ class PatroniServer:
 
     def _processes(self) -> list[int]:
         """Patroni, the postmaster, and what still runs of it."""
-        mark, found = os.fsencode(self.data.parent), []
+        found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 where = os.fsencode((folder / "cwd").readlink())
             except OSError:
                 continue
-            if where == os.fsencode(self.data) or (os.fsencode(self._file) in words and mark):
+            if where == os.fsencode(self.data) or os.fsencode(self._file) in words:
                 found.append(int(folder.name))
         return found
 
@@ -135,7 +135,8 @@ class PatroniCluster:
         self.servers = [
             PatroniServer(number, network.machine(f"postgres-{number}"), self.path) for number in range(size)
         ]
-        net = f"{network.host.rpartition('.')[0]}.0/24"
+        # On loopback a connection comes from 127.0.0.1, whatever address it goes to.
+        net = "127.0.0.0/8" if network.reason else f"{network.host.rpartition('.')[0]}.0/24"
         for server in self.servers:
             server.configure(configuration.read_text(), etcd=etcd, net=net)
 
