@@ -11,8 +11,8 @@ from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.postgres import shared_server
 
 SCAN = re.compile(r"(Seq|Index|Index Only) Scan( using \w+)? on (message|lease|journal|session|counter)\b")
-# Once an hour, beside the work.
-WHOLE = {"forget_sessions"}
+# Beside the work: once an hour, for somebody who looks, when buckets move; large bodies have an index of their own.
+WHOLE = {"forget_sessions", "outboxes", "moved_leases", "reclaim_large"}
 
 
 def _without_a_key(plan: list[str]) -> list[str]:
@@ -44,7 +44,8 @@ async def test_plans_made_for_an_empty_table_look_rows_up():
     await connection.execute("VACUUM ANALYZE message, lease, session, journal, counter")
     bad = {}
     for name, text in SQL.items():
-        if name == "due":
+        # What changes the schema has no plan.
+        if name == "due" or not text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
             continue
         query = over(name, 3, False) if "{due}" in text else text
         plan = await _plan(connection, name, query)
