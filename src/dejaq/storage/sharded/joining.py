@@ -98,6 +98,7 @@ def merged(sets: Sequence[LeaseSet], *, by_priority: bool) -> LeaseSet:
         headers=headers if any(headers) else None,
         rows=numbers,
         dead=dead,
+        large=any(one.large for one in full),
     )
 
 

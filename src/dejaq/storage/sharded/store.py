@@ -179,7 +179,8 @@ class ShardedStorage:
         def part(shard: PostgresShard, rows: Sequence[int]) -> Awaitable[Outcomes]:
             columns = (edits.ts, edits.bodies, edits.priorities, edits.headers, edits.versions)
             cut = [None if column is None else [column[row] for row in rows] for column in columns]
-            return shard.edit(topic, owner, Edits([edits.ids[row] for row in rows], *cut), now)  # type: ignore[arg-type]
+            own = Edits([edits.ids[row] for row in rows], *cut)  # type: ignore[arg-type]
+            return shard.edit(topic, owner, replace(own, large=edits.large), now)
 
         return await self._by_id(topic, edits.ids, now, part)
 
