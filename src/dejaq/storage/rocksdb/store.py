@@ -501,8 +501,10 @@ class RocksStorage:
             self._check_known(step.topic)
         self._forget_sessions(now)
         images = {step.topic.number: self._image(step.topic) for step in transaction.steps}
-        for image in images.values():
-            self._put_back(image, now)
+        # A repeat changes nothing, not even where the rows of ended leases wait.
+        if not self._transactions.rows(transaction.session, transaction.sequence, 1):
+            for image in images.values():
+                self._put_back(image, now)
 
         def change(writes: Batch) -> Verdict:
             return stepping.transact(images, self._transactions, transaction, now, writes)
