@@ -496,12 +496,11 @@ class RocksStorage:
     # Both sides at once
 
     async def transact(self, transaction: Transaction, now: int) -> Verdict:
-        """Do all steps in one write, or none."""
+        """Do all steps in one write, or none; a repeat changes nothing, not even where rows of ended leases wait."""
         for step in transaction.steps:
             self._check_known(step.topic)
         self._forget_sessions(now)
         images = {step.topic.number: self._image(step.topic) for step in transaction.steps}
-        # A repeat changes nothing, not even where the rows of ended leases wait.
         if not self._transactions.rows(transaction.session, transaction.sequence, 1):
             for image in images.values():
                 self._put_back(image, now)
