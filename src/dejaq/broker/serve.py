@@ -8,10 +8,10 @@ import logging
 import signal
 from collections.abc import Callable
 
-from dejaq.broker.blocks import keep_blocks
 from dejaq.broker.central import Central
 from dejaq.broker.embedded import storage_of, synchronization_of
 from dejaq.config import BrokerConfig
+from dejaq.protocol.blocks import keep_blocks
 from dejaq.timekeeper.clock import SystemClock
 
 log = logging.getLogger(__name__)

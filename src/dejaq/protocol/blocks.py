@@ -1,4 +1,4 @@
-"""Memory in large blocks, as the frames and runs of a busy broker need it."""
+"""Memory in large blocks, as the frames and runs of a busy broker and the batches of a Spark worker need it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import resource
-from dejaq.broker.blocks import keep_blocks
+from dejaq.protocol.blocks import keep_blocks
 if {kept}:
     keep_blocks()
 def faults(times):
