@@ -49,7 +49,8 @@ async def under_load(
             assert max(early_us_of(workload, name) for name in workload.ledger.sends) <= early_us_max, f"seed {seed}"
         else:
             assert not verdict.findings, f"{verdict}\nseed {seed}"
-            assert check_ledger(workload.ledger, workload.left) == [], f"seed {seed}"
+            found = check_ledger(workload.ledger, workload.left)
+            assert found == [], f"{found}\nseed {seed}"
     return workload
 
 

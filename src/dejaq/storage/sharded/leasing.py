@@ -121,6 +121,7 @@ class Leases:
         def ask(asked: Asked) -> Ask[Outcomes]:
             return lambda shard: call(shard, asked)
 
+        version = self._shards.map.version
         if (given := self._given.get(lease_id)) is not None and rows is None:
             rows = list(given.values())
         parts = self._parts_of(topic, lease_id, rows)
@@ -131,6 +132,12 @@ class Leases:
             parts |= dict.fromkeys(others, Asked(rows))
             answers |= await self._shards.ask_steadily(dict.fromkeys(others, ask(Asked(rows))))
             outcomes = _joined(parts, answers, rows)
+        if outcomes.codes and self._shards.map.version != version:
+            # Rows may have moved to a shard that was asked before they came.
+            said = [(parts[place], answer) for place, answer in answers.items() if isinstance(answer, Outcomes)]
+            everywhere = dict.fromkeys(self._router.places(topic), Asked(rows))
+            again = await self._shards.ask_steadily({place: ask(part) for place, part in everywhere.items()})
+            outcomes = _joined(everywhere, again, rows, said)
         return outcomes
 
     def _parts_of(self, topic: Topic, lease_id: int, rows: Sequence[RowRange] | None) -> dict[int, Asked]:
@@ -160,13 +167,16 @@ def _leased(topic: Topic, request: LeaseRequest, now: int, joined: Joined | None
 
 
 def _joined(
-    parts: Mapping[int, Asked], answers: Mapping[int, Outcomes | DejaqError], rows: Sequence[RowRange] | None
+    parts: Mapping[int, Asked],
+    answers: Mapping[int, Outcomes | DejaqError],
+    rows: Sequence[RowRange] | None,
+    before: Sequence[tuple[Asked, Outcomes]] = (),
 ) -> Outcomes:
     """What the shards said of rows of one lease; where one failed, what is not done has its error's code."""
     raise_if_all_failed(answers)
     errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
     said = [(parts[place], answer) for place, answer in answers.items() if not isinstance(answer, DejaqError)]
-    return joining.settled(said, rows, errors[0].code if errors else Code.LEASE_LOST)
+    return joining.settled([*before, *said], rows, errors[0].code if errors else Code.LEASE_LOST)
 
 
 def _rows(part: LeaseSet) -> RowRange:
