@@ -81,6 +81,7 @@ class Later:
         self._acknowledged: dict[str, int] = {}
 
     async def send(self, count: int) -> None:
+        await self._client.create_topic("later", buckets=4)
         async with self._client.producer("later", group="billing") as producer:
             for number in range(count):
                 ts = 1_900_000_000_000 + number * 7_000
@@ -111,7 +112,6 @@ async def test_r4_killed_at_a_named_point(store: str, point: str, tmp_path: Path
         try:
             await broker.ready()
             async with dejaq.connect(broker.url, deadline=60) as client:
-                await client.create_topic("later", buckets=4)
                 later = Later(client)
                 workload = Workload(client, "mail", Load(messages=300, lease_seconds=0.5), seed=seed + number)
                 running = asyncio.gather(workload.run(), later.send(40))
