@@ -16,6 +16,7 @@ from tests.spark.history import START_MS, random_store, write_segments
 
 def _bring(path: Path, journal: Path) -> None:
     """Put a segment and its manifest where the pipeline looks."""
+    journal.mkdir(exist_ok=True)
     for file in (path, path.with_suffix(".json")):
         shutil.copy(file, journal / file.name)
 
@@ -30,7 +31,7 @@ def test_one_batch_equals_the_oracle(lake: Lake, journal: Path) -> None:
 
 def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
     store = random_store(2, steps=160)
-    paths = write_segments(journal / "all", store.events, cuts=(10, 40, 41))
+    paths = write_segments(journal.parent / "aside", store.events, cuts=(10, 40, 41))
     for path in paths:
         _bring(path, journal)
         (told,) = run(lake, journal)
@@ -41,8 +42,8 @@ def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
 
 def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal: Path) -> None:
     one, two = random_store(3, steps=120), random_store(4, steps=60, origin="store-2")
-    first, second, third = write_segments(journal / "all", one.events, cuts=(15, 50))
-    (other,) = write_segments(journal / "all", two.events, cuts=())
+    first, second, third = write_segments(journal.parent / "aside", one.events, cuts=(15, 50))
+    (other,) = write_segments(journal.parent / "aside", two.events, cuts=())
     paths = [second, other, first, third]
     late = []
     for path in paths:
@@ -92,7 +93,7 @@ def test_a_batch_leaves_pending_messages_of_other_days_alone(lake: Lake, journal
         store.now += 100
         store.lease()
         store.settle()
-    paths = write_segments(journal / "all", store.events, cuts=(cut,))
+    paths = write_segments(journal.parent / "aside", store.events, cuts=(cut,))
     before = {}
     for path in paths:
         _bring(path, journal)
@@ -158,7 +159,7 @@ def test_messages_of_a_deleted_topic_end_with_it(lake: Lake, journal: Path) -> N
     cut = store.sequence
     store.drop("billing")
     store.create()
-    paths = write_segments(journal / "all", store.events, cuts=(10, cut - 1))
+    paths = write_segments(journal.parent / "aside", store.events, cuts=(10, cut - 1))
     # In order, then a batch that ends a topic of which the lake has pending messages.
     _bring(paths[0], journal)
     list(run(lake, journal))
