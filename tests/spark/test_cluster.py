@@ -61,8 +61,8 @@ async def live(tmp_path: Path, journal: Path, lake: Path, capsys: pytest.Capture
         await asyncio.gather(*consumers)
         await cluster.brokers[0].restart()
         await cluster.whole()
-        arguments = ["--journal", str(journal), "--lake", str(lake), "--url", cluster.url, "--live", "--json"]
-        assert await asyncio.to_thread(run, ["pipeline", "audit", *arguments]) == 0
+        arguments = ["--journal", str(journal), "--settle", "60", "--lake", str(lake), "--url", cluster.url]
+        assert await asyncio.to_thread(run, ["pipeline", "audit", *arguments, "--live", "--json"]) == 0
     answer: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return answer
 

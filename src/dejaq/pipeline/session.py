@@ -123,15 +123,21 @@ def suited_to(spark: SparkSession, events: int) -> Iterator[None]:
 @contextmanager
 def session(master: str, **options: Any) -> Iterator[SparkSession]:
     """The running session, or one that is started as by `start` and ends here."""
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
-    found = running or start(master, **options)
+    try:
+        # Also one that another thread has started.
+        yield SparkSession.active()
+        return
+    except PySparkRuntimeError as error:
+        if error.getErrorClass() != "NO_ACTIVE_OR_DEFAULT_SESSION":
+            raise
+    found = start(master, **options)
     try:
         yield found
     finally:
-        if running is None:
-            found.stop()
+        found.stop()
 
 
 @contextmanager

@@ -115,8 +115,10 @@ def is_plain(batch: CreateBatch, counters: Counters, seen: Ranges) -> bool:
 
 async def create_all(
     link: Link, topic: Topic, batch: CreateBatch, now: int, *, counters: Counters, seen: Ranges, origin: int | None
-) -> Ranges | None:
-    """Create a whole batch in one statement; the session's ranges then, or None when it stands otherwise.
+) -> tuple[Ranges, int] | None:
+    """Create a whole batch in one statement; None when its session stands otherwise.
+
+    Otherwise the session's ranges then, and the bytes that the journal was told.
 
     Raises `Taken` when one of the ids is there.
     """
@@ -149,7 +151,7 @@ async def create_all(
         )
     except asyncpg.UniqueViolationError:
         raise Taken from None
-    return after if done else None
+    return (after, sum(map(len, record))) if done else None
 
 
 async def create(change: Change, batch: CreateBatch, counters: Counters | None = None) -> tuple[Outcomes, Ranges]:

@@ -230,15 +230,22 @@ class PostgresStorage:
     ) -> creating.Ranges | None:
         origin = self._journal.origin if self._journal is not None else None
 
-        async def make(link: Link) -> creating.Ranges | None:
+        async def make(link: Link) -> tuple[creating.Ranges, int] | None:
             return await creating.create_all(link, topic, batch, now, counters=counters, seen=seen, origin=origin)
 
         try:
             if topic.settings.durability is Durability.RELAXED:
-                return await self._database.change(make, relaxed=True)
-            return await self._database.step(make)
+                done = await self._database.change(make, relaxed=True)
+            else:
+                done = await self._database.step(make)
         except creating.Taken:
             return None
+        if done is None:
+            return None
+        used, size = done
+        if size and self._journal is not None:
+            self._journal.written(size)
+        return used
 
     def _know_session(self, session: tuple[int, bytes], seen: creating.Ranges) -> None:
         self._sessions[session] = seen
