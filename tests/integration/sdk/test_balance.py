@@ -90,7 +90,9 @@ async def test_of_a_steady_flow_a_consumer_half_as_fast_gets_about_half(client: 
             await producer.send_batch([b"x"] * 8)
             await WORK.sleep(0.05)
 
-    assert 0.75 <= await evenness(client, steadily) <= 1.35
+    # The middle of three: a pause of the machine at the wrong moment gives all of it to one of them.
+    found = [await evenness(client, steadily) for _ in range(3)]
+    assert 0.75 <= sorted(found)[1] <= 1.35, found
 
 
 async def test_one_stuck_consumer_delays_nobody_s_messages(client: dejaq.Client) -> None:
