@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from dejaq.domain.topic import Topic, TopicSettings, TopicState
 
@@ -21,7 +23,11 @@ def write_topic(topic: Topic) -> bytes:
 
 def read_topic(value: bytes) -> Topic:
     """The topic that `write_topic` wrote."""
-    record = json.loads(value)
+    return topic_of(json.loads(value))
+
+
+def topic_of(record: Mapping[str, Any]) -> Topic:
+    """The topic of a record's values."""
     settings, newer = TopicSettings.from_record(record["settings"])
     return Topic(
         name=record["name"],

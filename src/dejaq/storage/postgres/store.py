@@ -15,7 +15,8 @@ import asyncpg
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
 from dejaq.domain.message import Message
-from dejaq.domain.topic import Durability, Topic, TopicSettings, TopicState
+from dejaq.domain.topic import Durability, Topic
+from dejaq.domain.topic_record import topic_of
 from dejaq.errors import ClusterRefused, Code, error_of
 from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
 from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
@@ -549,12 +550,4 @@ async def _identify(link: Link) -> str:
 
 
 def _topic(record: asyncpg.Record) -> Topic:
-    settings, newer = TopicSettings.from_record(json.loads(record["settings"]))
-    return Topic(
-        name=record["name"],
-        number=record["number"],
-        settings=settings,
-        state=TopicState(record["state"]),
-        created_ms=record["created_ms"],
-        newer=newer,
-    )
+    return topic_of({**record, "settings": json.loads(record["settings"])})
