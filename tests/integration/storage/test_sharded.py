@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 import dejaq
@@ -16,6 +17,7 @@ from dejaq.domain.large import Declared
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import ClusterRefused, Code, Conflict, DejaqError, Unavailable
 from dejaq.storage.base import Filter
+from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.sharded.placement import ShardInfo, ShardMap, first_map
@@ -269,3 +271,25 @@ async def test_several_shards_take_no_large_bodies() -> None:
             with pytest.raises(dejaq.Refused) as refused:
                 await producer.send(bytes(2**21))
             assert refused.value.code is dejaq.Code.BODY_TOO_LARGE
+
+
+async def test_brokers_that_start_at_once_become_a_shard_one_after_the_other(
+    dsns: dict[str, str], cluster: str
+) -> None:
+    """It changes the step of a sequence, which another that read it meanwhile found empty."""
+    store = PostgresStorage(dsns["a"], cluster=cluster)
+    await store.open(NOW)
+    await store.close()
+    shard = PostgresShard(dsns["a"], name="a", ordinal=0, cluster=cluster)
+    another = await asyncpg.connect(dsns["a"], server_settings={"search_path": cluster})
+
+    async def waits() -> bool:
+        return bool(await another.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    async with another.transaction():
+        await another.execute(SQL["lock_identity"])
+        opening = asyncio.create_task(shard.open(NOW))
+        await eventually(waits, within=20, what="the shard waits for the other broker")
+    await opening
+    await shard.close()
+    await another.close()

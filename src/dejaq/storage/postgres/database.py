@@ -205,12 +205,14 @@ class Database:
                 return await self._with_link(attempt)
             except DejaqError:
                 raise
-            except Exception as error:  # noqa: BLE001  `kind_of` says what it means
+            except Exception as error:
                 if attempt.may_stand(kind_of(error)):
                     if await self._resolve(attempt, deadline):
                         result: Result = attempt.result()
                         return result
                 elif kind_of(error) is Kind.STANDS:
+                    if not isinstance(error, DRIVER_ERRORS):
+                        log.exception("a change failed by a fault of our own")
                     self._note(error)
                     raise failure_of(error, self.address) from None
                 if loop.time() >= deadline:

@@ -21,7 +21,7 @@ from dejaq.storage.postgres.database import Link, Result, Work
 from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.keys import LeaseKeys, candidates, id_of
 from dejaq.storage.postgres.parcels import Parcel, receive
-from dejaq.storage.postgres.store import PostgresStorage
+from dejaq.storage.postgres.store import PostgresStorage, told_of
 from dejaq.storage.steps import Transaction
 
 # Versions of the shard with ordinal n are n modulo this, so that no two shards give the same.
@@ -94,9 +94,12 @@ class PostgresShard(PostgresStorage):
             raise
 
     async def _enlist(self, link: Link) -> None:
-        there = await link.value("shard")
-        told = json.loads(there) if there is not None else None
         mine = {"name": self.name, "ordinal": self.ordinal, "of": []}
+        told = await told_of(link)
+        if told is None:
+            # One broker after the other: the sequence cannot be read while another gives it a new step.
+            await link.execute("lock_identity")
+            told = await told_of(link)
         if told is not None and told == mine | {"of": told["of"]}:
             return
         if told is not None:
@@ -117,8 +120,8 @@ class PostgresShard(PostgresStorage):
 
     async def noted(self) -> list[str]:
         """The shards that it was told to be one of."""
-        there = await self._database.read(lambda link: link.value("shard"))
-        return list(json.loads(there)["of"]) if there is not None else []
+        told = await self._database.read(told_of)
+        return list(told["of"]) if told is not None else []
 
     # Looking
 

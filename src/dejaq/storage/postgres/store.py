@@ -7,7 +7,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import asyncpg
@@ -103,8 +103,8 @@ class PostgresStorage:
 
     async def _check_place(self) -> None:
         """See to it that this is all of the storage, and not one of its shards."""
-        told = await self._database.read(lambda link: link.value("shard"))
-        names = json.loads(told)["of"] if told is not None else []
+        told = await self._database.read(told_of)
+        names = told["of"] if told is not None else []
         if len(names) > 1:
             await self._database.close()
             raise ClusterRefused(
@@ -547,6 +547,13 @@ async def _identify(link: Link) -> str:
     await link.execute("make_identity", secrets.token_hex(16))
     name: str = await link.value("identity")
     return name
+
+
+async def told_of(link: Link) -> dict[str, Any] | None:
+    """Which shard of which the store was told to be, if it was."""
+    there = await link.value("shard")
+    told: dict[str, Any] | None = json.loads(there) if there is not None else None
+    return told
 
 
 def _topic(record: asyncpg.Record) -> Topic:
