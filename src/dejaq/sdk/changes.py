@@ -13,7 +13,8 @@ from dejaq.domain.large import content_of, is_reference
 from dejaq.domain.message import Message
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.sdk.connection import Connection
+from dejaq.sdk.connection import Answer, Connection
+from dejaq.sdk.gathering import Gathering
 from dejaq.sdk.queries import Queries
 
 T = TypeVar("T")
@@ -93,13 +94,44 @@ def _same_body(message: Message, stored: bytes) -> bool:
     return not is_reference(stored) and message.body == shown(stored)
 
 
+# Changes that weigh more are worth a frame of their own; a row weighs this without its body and headers.
+_GATHERED_BYTES_MAX = 256 * 1024
+_ROW_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A change or a cancellation that fits one frame, and when it gives up."""
+
+    change: Change
+    until: float
+    cancels: bool = False
+
+    def weight(self) -> int:
+        """About how many bytes it takes."""
+        change = self.change
+        return len(change.ids) * _ROW_BYTES + sum(map(len, change.bodies or ())) + sum(map(len, change.headers or ()))
+
+    def shape(self) -> tuple[bool, ...]:
+        """Requests of one shape may share a frame."""
+        change = self.change
+        columns = (change.ts, change.bodies, change.priorities, change.headers, change.versions)
+        return (self.cancels, change.large, *(column is not None for column in columns))
+
+
 class Changes:
-    """Sends changes of one producer's topic and settles what an outage left in doubt."""
+    """Sends changes of one producer's topic and settles what an outage left in doubt.
+
+    Small ones that wait for one another share a frame and a commit.
+    """
 
     def __init__(self, connection: Connection, queries: Queries, topic: str) -> None:
         self._connection = connection
         self._queries = queries
         self._topic = topic
+        self._gathering = Gathering(
+            self._send, weigh=_Request.weight, weight_max=_GATHERED_BYTES_MAX, shape=_Request.shape
+        )
 
     async def edit(self, change: Change) -> dict[int, Code]:
         """Apply a change; the codes that are not OK, by row.
@@ -110,9 +142,7 @@ class Changes:
         codes: dict[int, Code] = {}
         until = self._connection.until()
         for start, part in change.parts():
-            frame = self._connection.frame()
-            part.fill(frame.edit)
-            answer = await self._connection.request(frame, until)
+            answer = await self._gathering.ask(_Request(part, until))
             doubtful = [row for row, code in answer.codes.items() if code is Code.VERSION_CONFLICT]
             if answer.unsure and doubtful:
                 found = await self._queries.get(self._topic, [part.ids[row] for row in doubtful])
@@ -129,12 +159,29 @@ class Changes:
         """
         codes: dict[int, Code] = {}
         until = self._connection.until()
-        for start in range(0, len(ids), limits.BATCH_COUNT_MAX):
-            frame = self._connection.frame()
-            frame.cancel.ids.extend(ids[start : start + limits.BATCH_COUNT_MAX])
-            frame.cancel.versions.extend((versions or ())[start : start + limits.BATCH_COUNT_MAX])
-            answer = await self._connection.request(frame, until)
+        for start, part in Change(ids=ids, versions=versions).parts():
+            answer = await self._gathering.ask(_Request(part, until, cancels=True))
             for row, code in answer.codes.items():
                 if not (answer.unsure and code is Code.NOT_FOUND):
                     codes[start + row] = code
         return codes
+
+    async def _send(self, requests: Sequence[_Request]) -> list[Answer]:
+        frame = self._connection.frame()
+        for request in requests:
+            if request.cancels:
+                frame.cancel.ids.extend(request.change.ids)
+                frame.cancel.versions.extend(request.change.versions or ())
+            else:
+                request.change.fill(frame.edit)
+        answer = await self._connection.request(frame, min(request.until for request in requests))
+        if len(requests) == 1:
+            return [answer]
+        answers: list[Answer] = []
+        first = 0
+        for request in requests:
+            rows = range(len(request.change.ids))
+            codes = {row: answer.codes[first + row] for row in rows if first + row in answer.codes}
+            answers.append(Answer(codes, answer.unsure))
+            first += len(rows)
+        return answers

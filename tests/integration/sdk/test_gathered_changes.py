@@ -1,0 +1,76 @@
+"""Small changes that wait for one another go in one frame, and each still gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import dejaq
+from dejaq.timekeeper.clock import VirtualClock
+from tests.integration.sdk.conftest import TOPIC
+from tests.integration.sdk.cutting import CuttingTransport
+
+IDS = [f"m-{number}" for number in range(10)]
+
+
+async def answers(*changes: object) -> list[object]:
+    """Each change's answer, or the code that it was refused with."""
+    done = await asyncio.gather(*changes, return_exceptions=True)  # type: ignore[call-overload]
+    return [one.code if isinstance(one, dejaq.DejaqError) else None for one in done]
+
+
+async def test_cancels_that_wait_share_a_frame_and_each_has_its_own_answer(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    asked = [*IDS[:5], "missing", *IDS[5:]]
+    assert await answers(*map(producer.cancel, asked)) == [
+        dejaq.Code.NOT_FOUND if one == "missing" else None for one in asked
+    ]
+    assert [len(frame.cancel.ids) for frame in wire.frames if frame.HasField("cancel")] == [1, 1, 9]
+    assert await client.count(TOPIC) == 0
+
+
+async def test_changes_of_another_kind_do_not_share_a_frame(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
+) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    moves = [producer.move(one, delay=90) for one in IDS[:4]]
+    edits = [producer.edit(one, body=one.encode()) for one in IDS[4:8]]
+    stale = [producer.edit(one, body=b"z", version=1) for one in IDS[6:8]]
+    assert await answers(*moves, *edits, *stale) == [None] * 8 + [dejaq.Code.VERSION_CONFLICT] * 2
+    assert [len(frame.edit.ids) for frame in wire.frames if frame.HasField("edit")] == [1, 1, 2, 4, 2]
+    found = {message.id: message async for page in client.browse(TOPIC) for message in page}
+    assert [found[one].body for one in IDS] == [b"x"] * 4 + [one.encode() for one in IDS[4:8]] + [b"x"] * 2
+    assert min(found[one].ts for one in IDS[:4]) > max(found[one].ts for one in IDS[4:])
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_a_frame_that_is_cut_is_sent_again_and_its_changes_are_definite(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock, done: bool
+) -> None:
+    """G6: whether the broker had done it or not, every cancel is answered as done."""
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    wire.cut("cancel", done=done)
+    cancelling = asyncio.gather(*map(producer.cancel, IDS))
+    while not cancelling.done():
+        await clock.advance(100)
+    assert all(result.ok for result in await cancelling)
+    assert await client.count(TOPIC) == 0
+
+
+async def test_much_at_once_is_cut_into_frames(producer: dejaq.Producer, wire: CuttingTransport) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    await asyncio.gather(*(producer.edit(one, body=b"y" * 100_000) for one in IDS))
+    assert [len(frame.edit.ids) for frame in wire.frames if frame.HasField("edit")] == [1, 1, 2, 2, 2, 2]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent(client: dejaq.Client, producer: dejaq.Producer) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    cancelling = [asyncio.ensure_future(producer.cancel(one)) for one in IDS]
+    await asyncio.sleep(0)
+    for one in cancelling[5:]:
+        one.cancel()
+    await asyncio.gather(*cancelling, return_exceptions=True)
+    assert {message.id async for page in client.browse(TOPIC) for message in page} == set(IDS[5:])
