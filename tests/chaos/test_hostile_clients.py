@@ -17,6 +17,7 @@ from dejaq import limits
 from dejaq.broker.doctor import resident_bytes
 from dejaq.domain.ids import ProducerSession
 from dejaq.protocol.channel import GrpcSession, GrpcTransport
+from dejaq.protocol.spliced import BrokerSent, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import size
@@ -257,8 +258,8 @@ async def test_r14_connections_beyond_the_limit_are_refused(tmp_path: Path) -> N
             yield carrier.ClientFrame(request=1, ping=carrier.Ping())
             await over.wait()
 
-        async def send(frame: carrier.BrokerFrame) -> None:
-            refusals.append(frame)
+        async def send(frame: BrokerSent) -> None:
+            refusals.append(whole(frame))
 
         first = asyncio.create_task(central.greeter.serve(frames(), send, "ipv4:127.0.0.1:1"))
         await eventually(lambda: refusals, within=5, what="the first connection is served")

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dejaq.broker.carrier.session import read_frame
 from dejaq.broker.central import Central
-from dejaq.broker.server import _read_frame
 from dejaq.config import BrokerConfig
 from dejaq.errors import Code
+from dejaq.protocol.spliced import BrokerSent, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.storage.base import Storage
@@ -53,11 +54,11 @@ class Target:
 
     def check(self, *sent: bytes) -> list[carrier.BrokerFrame]:
         """Send frames and a ping; every frame must be answered as itself, and none by a fault of the broker."""
-        answers = self._runner.run(self._feed([_read_frame(data) for data in sent]))
+        answers = self._runner.run(self._feed(sent))
         assert self._central.storage.failure is None
         assert not self._central.doctor.degradations
         # A recall answer that nobody waits for is not answered, unless it is refused.
-        asked = Counter(f.request for f in map(_read_frame, sent) if f.WhichOneof("command") != "recalled")
+        asked = Counter(f.request for f in map(read_frame, sent) if f.WhichOneof("command") != "recalled")
         told = Counter(f.request for f in answers if f.WhichOneof("event") in ANSWERS)
         assert asked <= told, f"asked {asked}, answered {told}"
         for frame in answers:
@@ -65,18 +66,18 @@ class Target:
             assert code not in {Code.INTERNAL, Code.UNAVAILABLE, Code.INDEFINITE}, frame
         return answers
 
-    async def _feed(self, sent: list[carrier.ClientFrame]) -> list[carrier.BrokerFrame]:
+    async def _feed(self, sent: list[bytes]) -> list[carrier.BrokerFrame]:
         answers: list[carrier.BrokerFrame] = []
         over = asyncio.Event()
 
-        async def frames() -> AsyncIterator[carrier.ClientFrame]:
+        async def frames() -> AsyncIterator[bytes | carrier.ClientFrame]:
             for frame in sent:
                 yield frame
             yield carrier.ClientFrame(request=LAST, ping=carrier.Ping())
             await over.wait()
 
-        async def send(frame: carrier.BrokerFrame) -> None:
-            answers.append(frame)
+        async def send(frame: BrokerSent) -> None:
+            answers.append(whole(frame))
             if frame.request == LAST:
                 over.set()
 

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from dejaq.broker.carrier.session import IN_PROCESS
 from dejaq.broker.services import Services
 from dejaq.errors import Code, Indefinite, Unavailable, error_of
+from dejaq.protocol.spliced import BrokerSent, ClientSent, whole
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -79,14 +80,17 @@ class InProcessSession:
 
     async def _serve(self, services: Services) -> None:
         try:
-            await services.session(self._to_broker.items(), self._to_client.put, PEER)
+            await services.session(self._to_broker.items(), self._answer, PEER)
         finally:
             self._to_broker.close()
             self._to_client.close()
 
-    async def send(self, frame: carrier.ClientFrame) -> None:
+    async def _answer(self, frame: BrokerSent) -> None:
+        await self._to_client.put(whole(frame))
+
+    async def send(self, frame: ClientSent) -> None:
         """Send a frame; waits while the broker is not reading."""
-        await self._to_broker.put(frame)
+        await self._to_broker.put(whole(frame))
 
     async def receive(self) -> carrier.BrokerFrame | None:
         """The next frame; None after the broker ended the session."""

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -20,6 +19,7 @@ from dejaq.broker.services import Services
 from dejaq.config import BrokerConfig, is_loopback, split_address
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.poller import hold_poller
+from dejaq.protocol.spliced import serialized
 from dejaq.protocol.status import grpc_metadata, grpc_status
 from dejaq.protocol.v1 import carrier_pb2, cron_pb2, overseer_pb2, peer_pb2
 
@@ -124,8 +124,9 @@ class Server:
         if method.client_streaming:
             return _rpc.stream_stream_rpc_method_handler(
                 self._session,
-                request_deserializer=_read_frame,
-                response_serializer=response.SerializeToString,
+                # The session reads its frames itself, and knows their sizes.
+                request_deserializer=None,
+                response_serializer=serialized,
             )
         if method.server_streaming:
             return _rpc.unary_stream_rpc_method_handler(
@@ -139,9 +140,7 @@ class Server:
             response_serializer=response.SerializeToString,
         )
 
-    async def _session(
-        self, frames: AsyncIterator[carrier_pb2.ClientFrame], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def _session(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
         # Tells the client at once that it has reached a broker.
         await context.send_initial_metadata(())
         await self._services.session(frames, context.write, context.peer())
@@ -177,16 +176,6 @@ class Server:
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: DejaqError) -> None:
     await context.abort(grpc_status(error), str(error), trailing_metadata=grpc_metadata(error))
-
-
-def _read_frame(data: bytes) -> carrier_pb2.ClientFrame:
-    """A frame; one that cannot be read is an empty one, which the session answers, instead of the stream's end."""
-    frame = carrier_pb2.ClientFrame()
-    try:
-        frame.ParseFromString(data)
-    except DecodeError:
-        return carrier_pb2.ClientFrame()
-    return frame
 
 
 def _bind_error(address: str, host: str, port: int) -> DejaqError:

@@ -116,7 +116,7 @@ class LeaseSet:
     expires: int
     spans: list[IdSpan]
     ts: list[int]
-    bodies: list[bytes]
+    bodies: Sequence[bytes]
     attempts: list[int] | None = None
     priorities: list[int] | None = None
     headers: list[bytes] | None = None

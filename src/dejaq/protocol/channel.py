@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from dejaq import limits
 from dejaq.errors import DejaqError, Unavailable
 from dejaq.protocol.poller import hold_poller
+from dejaq.protocol.spliced import ClientSent, serialized
 from dejaq.protocol.status import error_from_grpc
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -49,7 +50,7 @@ class GrpcSession:
     def __init__(self, call: grpc.aio.StreamStreamCall[Any, Any], address: str) -> None:
         self._call = call
         self._address = address
-        self._frames: deque[carrier.ClientFrame] = deque()
+        self._frames: deque[ClientSent] = deque()
         self._filled = asyncio.Event()
         # A semaphore wakes one sender for each place; an event would wake all that wait, again and again.
         self._room = asyncio.Semaphore(QUEUE_FRAMES_MAX)
@@ -57,7 +58,7 @@ class GrpcSession:
         self._broken: DejaqError | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write(), name=f"dejaq-write-{address}")
 
-    async def send(self, frame: carrier.ClientFrame) -> None:
+    async def send(self, frame: ClientSent) -> None:
         """Send a frame; waits while the broker is not reading."""
         if self._broken is None:
             self._waiting += 1
@@ -126,9 +127,9 @@ class GrpcTransport:
 
     async def session(self) -> GrpcSession:
         """Open a session."""
-        method = self._open().stream_stream(
+        method: Any = self._open().stream_stream(
             "/dejaq.v1.Carrier/Session",
-            request_serializer=carrier.ClientFrame.SerializeToString,
+            request_serializer=serialized,
             response_deserializer=carrier.BrokerFrame.FromString,
         )
         call = method()

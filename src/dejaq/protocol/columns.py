@@ -16,6 +16,7 @@ from dejaq.domain.large import reference_of
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
+from dejaq.protocol.body_block import BodySlices
 from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
 
 _CODES = {int(code): code for code in Code}
@@ -81,7 +82,7 @@ def release_times_from_proto(proto: carrier_pb2.Settle, *, now: int) -> int | li
 
 
 def write_push(push: carrier_pb2.Push, lease: LeaseSet) -> None:
-    """Write a lease set into a frame's own Push, so that no column is copied twice."""
+    """Write a lease set into a frame's own Push, so that no column is copied twice; bodies in slices come behind it."""
     push.lease = lease.lease_id
     push.expires = lease.expires
     for span in lease.spans:
@@ -91,7 +92,8 @@ def write_push(push: carrier_pb2.Push, lease: LeaseSet) -> None:
         else:
             push.spans.add(count=span.count, prefix=span.prefix, first=span.first)
     push.ts.extend(lease.ts)
-    push.bodies.extend(lease.bodies)
+    if not isinstance(lease.bodies, BodySlices):
+        push.bodies.extend(lease.bodies)
     if lease.attempts is not None:
         push.attempts.extend(lease.attempts)
     if lease.priorities is not None:

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from dejaq.protocol.spliced import ClientSent
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 Response = TypeVar("Response", bound=Message)
@@ -15,7 +16,7 @@ Response = TypeVar("Response", bound=Message)
 class SessionChannel(Protocol):
     """The client's end of one `Carrier.Session`."""
 
-    async def send(self, frame: carrier.ClientFrame) -> None:
+    async def send(self, frame: ClientSent) -> None:
         """Send a frame; waits while the broker is not reading. Raises Unavailable when the session is broken."""
 
     async def receive(self) -> carrier.BrokerFrame | None:

@@ -23,6 +23,7 @@ from dejaq.errors import (
     error_of,
 )
 from dejaq.protocol.columns import outcomes_from_proto
+from dejaq.protocol.spliced import ClientSent
 from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -281,7 +282,7 @@ class Connection:
         """The loop's time at which a request that begins now gives up."""
         return asyncio.get_running_loop().time() + self.settings.deadline
 
-    async def request(self, frame: carrier.ClientFrame, until: float) -> Answer:
+    async def request(self, frame: ClientSent, until: float) -> Answer:
         """Send a request that may be repeated, as often as it takes, until it is answered.
 
         Raises the broker's refusal; NoBroker when it never left before `until`; Indefinite when it may have been done.

@@ -325,7 +325,7 @@ def _bodies(portion: Portion) -> Sequence[bytes]:
     return bodies
 
 
-def _cut(column: list[Item], index: Sequence[int]) -> list[Item]:
+def _cut(column: Sequence[Item], index: Sequence[int]) -> Sequence[Item]:
     if isinstance(index, range):
         return column[index.start : index.stop]
     return [column[place] for place in index]

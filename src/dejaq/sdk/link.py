@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from dejaq.errors import DejaqError, Indefinite, Unavailable
+from dejaq.protocol.spliced import ClientSent
 from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.transport import SessionChannel, Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -36,7 +37,7 @@ class Link:
         self._telling: set[asyncio.Task[None]] = set()
         self._reader = asyncio.create_task(self._read(), name="dejaq-link")
 
-    async def ask(self, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
+    async def ask(self, frame: ClientSent) -> carrier.BrokerFrame:
         """Send a request and wait for its answer.
 
         Raises Unavailable when it was not sent, and Indefinite when the session broke before its answer came.

@@ -10,6 +10,7 @@ from random import Random
 from dejaq.domain.bodies import NAMED_BYTES_MIN, digest_of
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, generated_ids
 from dejaq.errors import Code, Missing
+from dejaq.protocol.spliced import create_frame
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.connection import Answer, Connection
 from dejaq.sdk.outgoing import Outgoing
@@ -103,8 +104,8 @@ class Sender:
                     raise
             # Nothing was changed: the same batch, with its bodies.
             frame = named(self._connection.frame())
-        fill(frame.create, outgoing)
-        return await self._connection.request(frame, until)
+        fill(frame.create, outgoing, bodies=False)
+        return await self._connection.request(create_frame(frame, outgoing.bodies), until)
 
 
 def fill_with_digests(batch: carrier.CreateBatch, outgoing: Outgoing) -> bool:
@@ -118,10 +119,11 @@ def fill_with_digests(batch: carrier.CreateBatch, outgoing: Outgoing) -> bool:
     return True
 
 
-def fill(batch: carrier.CreateBatch, outgoing: Outgoing) -> None:
-    """Write the columns into a frame's own batch, so that none is copied twice."""
+def fill(batch: carrier.CreateBatch, outgoing: Outgoing, *, bodies: bool = True) -> None:
+    """Write the columns into a frame's own batch, so that none is copied twice; the bodies unless they come behind."""
     batch.ts.extend(outgoing.ts)
-    batch.bodies.extend(outgoing.bodies)
+    if bodies:
+        batch.bodies.extend(outgoing.bodies)
     if outgoing.ids is not None:
         batch.ids.extend(outgoing.ids)
     if outgoing.priorities is not None:

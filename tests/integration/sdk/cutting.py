@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from google.protobuf.message import Message
 
 from dejaq.errors import NoBroker, Unavailable
+from dejaq.protocol.spliced import ClientSent, whole
 from dejaq.protocol.transport import Response, SessionChannel, Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -104,7 +105,8 @@ class CuttingSession:
         self._severed = True
         await self._inner.close()
 
-    async def send(self, frame: carrier.ClientFrame) -> None:
+    async def send(self, sent: ClientSent) -> None:
+        frame = whole(sent)
         command = frame.WhichOneof("command") or ""
         self._transport.frames.append(frame)
         cut = self._transport.struck(command)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.errors import Code
+from dejaq.protocol.spliced import BrokerSent, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.storage.memory import MemoryStorage
@@ -45,8 +46,8 @@ async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_thei
             await (await RawClient(transport).open()).hello()
         sent: list[carrier.BrokerFrame] = []
 
-        async def send(frame: carrier.BrokerFrame) -> None:
-            sent.append(frame)
+        async def send(frame: BrokerSent) -> None:
+            sent.append(whole(frame))
 
         await broker.central.greeter.serve(aiter_of_nothing(), send, "another peer")
         assert sent[0].error.code == Code.LIMIT_EXCEEDED

@@ -31,10 +31,12 @@ from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease
 from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, Unavailable, error_of
+from dejaq.protocol.body_block import BodySlices
 from dejaq.protocol.columns import (
     ranges_of_rows,
     write_push,
 )
+from dejaq.protocol.spliced import BrokerSent, push_frame
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import DeletesMany, Storage
 from dejaq.timekeeper.clock import Clock
@@ -56,7 +58,7 @@ _EXHAUSTED, _REJECTED = "max_attempts", "rejected"
 class Link(Protocol):
     """The consumer's session, as far as the consumer needs it."""
 
-    async def send(self, frame: carrier.BrokerFrame) -> None:
+    async def send(self, frame: BrokerSent) -> None:
         """Send a frame; waits while the client is not reading."""
 
     def end(self, error: DejaqError) -> None:
@@ -285,7 +287,8 @@ class Consumer:
         frame.push.by_priority = self.topic.by_priority
         self._metrics.add(PUSHED, len(lease), self.topic.name)
         self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
-        await self._link.send(frame)
+        bodies = lease.bodies
+        await self._link.send(push_frame(frame, bodies) if isinstance(bodies, BodySlices) else frame)
 
     async def _dead_letter(self) -> Topic:
         return await self._graves.topic_for(self.topic)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from dejaq.domain.batch import LeaseSet, RowRange
+from dejaq.protocol.body_block import body_bytes
 
 _STALE_MAX = 1_000
 
@@ -54,7 +55,7 @@ class Inflight:
         """Count a lease set that is about to be pushed, at `now`."""
         numbers = lease.rows
         mask = (1 << len(lease)) - 1 if numbers is None else mask_of((row, row + 1) for row in numbers)
-        size = sum(map(len, lease.bodies))
+        size = body_bytes(lease.bodies)
         held = self._held.get(lease.lease_id)
         if held is None:
             held = self._held[lease.lease_id] = _Held(rows=0, size=0, ends={})

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from dejaq.crashpoints import crash_at
-from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.spliced import BrokerSent, Spliced
 
 FRAMES_MAX = 16
 _CRASH_POINTS = {"outcomes": "ack", "push": "push"}
@@ -20,13 +20,13 @@ class Outgoing:
     """Takes frames while there is room and writes them in order until it is closed."""
 
     def __init__(self) -> None:
-        self._frames: deque[carrier.BrokerFrame] = deque()
+        self._frames: deque[BrokerSent] = deque()
         self._filled = asyncio.Event()
         self._moved = asyncio.Event()
         self._writing = False
         self._closed = False
 
-    async def put(self, frame: carrier.BrokerFrame) -> None:
+    async def put(self, frame: BrokerSent) -> None:
         """Queue a frame; waits while the client is not reading. After the end frames are dropped."""
         while len(self._frames) >= FRAMES_MAX and not self._closed:
             self._moved.clear()
@@ -35,7 +35,7 @@ class Outgoing:
             self._frames.append(frame)
             self._filled.set()
 
-    async def write(self, send: Callable[[carrier.BrokerFrame], Awaitable[None]]) -> None:
+    async def write(self, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
         """Write what is queued until cancelled or until the client is gone, which raises."""
         try:
             while True:
@@ -46,11 +46,10 @@ class Outgoing:
         finally:
             self.close()
 
-    async def _write_one(
-        self, frame: carrier.BrokerFrame, send: Callable[[carrier.BrokerFrame], Awaitable[None]]
-    ) -> None:
+    async def _write_one(self, frame: BrokerSent, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
         self._writing = True
-        point = _CRASH_POINTS.get(frame.WhichOneof("event") or "", "other")
+        event = "push" if isinstance(frame, Spliced) else frame.WhichOneof("event") or ""
+        point = _CRASH_POINTS.get(event, "other")
         crash_at(f"broker.before_{point}")
         await send(frame)
         crash_at(f"broker.after_{point}")

@@ -14,6 +14,7 @@ from dejaq.domain.ids import GENERATED_LENGTH
 from dejaq.domain.large import content_of
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
+from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage import ranges
 from dejaq.storage.rocksdb import keys
@@ -73,13 +74,18 @@ def _add_generated(
             time_slice = ts[start] // keys.SLICE_MS
             cut = bisect_left(ts, (time_slice + 1) * keys.SLICE_MS, start, end)
             record = records.Run(owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start)
-            _fill(image, record, incoming, range(start, cut), batch)
-            image.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now)
+            block = _fill(image, record, incoming, range(start, cut), batch)
+            image.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now, block=block)
             start = cut
 
 
-def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch) -> None:
-    """Copy rows into a record, column by column; consecutive ones as slices, which is three times as fast."""
+def _fill(
+    image: Image, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch
+) -> BodyBlock | None:
+    """Copy rows into a record, column by column; consecutive ones as slices, which is three times as fast.
+
+    Gives the bodies as a block where none is stored apart; to write them into the record took three times as long.
+    """
     if isinstance(rows, range):
         chosen = slice(rows.start, rows.stop)
         ts, bodies = incoming.ts[chosen], incoming.bodies[chosen]
@@ -98,8 +104,8 @@ def _fill(image: Image, record: records.Run, incoming: CreateBatch, rows: Sequen
         pairs = [image.apart.put(batch, body) for body in bodies]
         record.bodies.extend([inline for inline, _ in pairs])
         record.apart.extend([number for _, number in pairs])
-    else:
-        record.bodies.extend(bodies)
+        return None
+    return BodyBlock(bodies)
 
 
 def _add_listed(
@@ -125,8 +131,8 @@ def _add_listed(
             rows.sort(key=ts.__getitem__)
         listed = _pick(ids, rows)
         record = records.Run(owner=incoming.owner, ids=listed)
-        _fill(image, record, incoming, rows, batch)
-        image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=ts[rows[0]] <= now)
+        block = _fill(image, record, incoming, rows, batch)
+        image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=ts[rows[0]] <= now, block=block)
 
 
 def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
@@ -147,8 +153,8 @@ def _add_by_priority(
         else:
             listed = _pick(incoming.ids, rows)
             record.ids.extend(listed)
-        _fill(image, record, incoming, rows, batch)
-        image.add_run(batch, bucket, time_slice, owner, record, ids=listed)
+        block = _fill(image, record, incoming, rows, batch)
+        image.add_run(batch, bucket, time_slice, owner, record, ids=listed, block=block)
 
 
 def _check_ids(image: Image, incoming: CreateBatch, outcomes: Outcomes) -> None:

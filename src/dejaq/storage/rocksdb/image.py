@@ -15,6 +15,7 @@ from dejaq.domain.batch import IdSpan
 from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
+from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.outbox import EXPIRED, Outbox
 from dejaq.storage.rocksdb import keys, masks
@@ -250,14 +251,16 @@ class Image:
         *,
         ids: Sequence[str] | None = None,
         due: bool = False,
+        block: BodyBlock | None = None,
     ) -> Run:
         """Write a new run with its directory entry or its ids in the index, and its count.
 
-        `ids` are the listed ones, where they are at hand. What is `due` is kept at hand.
+        `ids` are the listed ones, where they are at hand. What is `due` is kept at hand. `block` has the bodies that
+        the record leaves out.
         """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
-        value = record.SerializeToString()
+        value = record.SerializeToString() if block is None else record.SerializeToString() + block.data
         batch.put(key, value)
         if record.session:
             entry = keys.directory(topic, bucket, record.session, record.first)
@@ -265,7 +268,7 @@ class Image:
         else:
             listed = ids if ids is not None else list(record.ids)
             self.index.add(batch, key, listed, young=record.ts[0] <= self.now + YOUNG_MS)
-        run = Run(key, record, len(value))
+        run = Run(key, record, len(value), block=block)
         self._count(run, run.live, 1)
         if due and not self._budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
@@ -335,7 +338,7 @@ class Image:
         return Row(
             id=run.id_at(row),
             ts=ts,
-            body=record.bodies[row],
+            body=run.bodies[row],
             priority=record.priorities[row] if record.priorities else 0,
             attempts=attempts,
             headers=record.headers[row] if record.headers else b"",
@@ -349,12 +352,14 @@ class Image:
         record = run.record
         if record.apart and 0 < record.apart[row] < LARGE:
             return self.apart.get(record.apart[row])
-        return bytes(record.bodies[row])
+        return run.bodies[row]
 
     def sizes(self, run: Run, start: int, end: int) -> list[int]:
         """About how many bytes each row takes on the wire."""
+        if run.block is not None:
+            return [size + 64 for size in run.block.sizes[start:end]]
         if not run.record.apart:
-            return [len(body) + 64 for body in run.record.bodies[start:end]]
+            return [len(body) + 64 for body in run.bodies[start:end]]
         return [len(self.body(run, row)) + 64 for row in range(start, end)]
 
     def give_back(self, run: Run, mask: int) -> None:

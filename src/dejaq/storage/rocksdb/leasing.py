@@ -10,6 +10,7 @@ from itertools import repeat
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code, error_of
+from dejaq.protocol.body_block import BodySlices
 from dejaq.storage.rocksdb import keys, masks, prioritising
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.dying import Dead, bury, split
@@ -140,10 +141,8 @@ def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
         result.spans.append(part.run.id_span(start, end))
         result.ts.extend([part.due] * (end - start) if part.due else record.ts[start:end])
         if record.apart:
-            result.bodies.extend(image.body(part.run, row) for row in range(start, end))
             result.large = result.large or max(record.apart[start:end]) >= LARGE
-        else:
-            result.bodies.extend(record.bodies[start:end])
+    result.bodies = _bodies(image, pieces)
     _add_rare_columns(result, pieces)
     whole = len(result) == held.count
     result.rows = None if whole else _numbers(pieces)
@@ -151,6 +150,20 @@ def lease_set(image: Image, held: Lease, expires: int, rows: int) -> LeaseSet:
     if len(pieces) > 1 and (result.priorities or result.ts != sorted(result.ts)):
         _sort(result, _numbers(pieces), by_priority=image.topic.by_priority)
     return result
+
+
+def _bodies(image: Image, pieces: list[tuple[Part, int, int]]) -> Sequence[bytes]:
+    """The bodies of the pieces, as they are on the wire where every run has them so."""
+    slices = [(part.run.block, start, end) for part, start, end in pieces if part.run.block is not None]
+    if len(slices) == len(pieces):
+        return BodySlices(slices)
+    bodies: list[bytes] = []
+    for part, start, end in pieces:
+        if part.run.record.apart:
+            bodies.extend(image.body(part.run, row) for row in range(start, end))
+        else:
+            bodies.extend(part.run.bodies[start:end])
+    return bodies
 
 
 def _add_rare_columns(result: LeaseSet, pieces: list[tuple[Part, int, int]]) -> None:

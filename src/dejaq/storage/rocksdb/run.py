@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.ids import ProducerSession, generated_ids
+from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
 
@@ -16,6 +18,7 @@ class Run:
     """Rows that were written together. `live` rows are not gone; `free` ones are live and in no lease."""
 
     __slots__ = (
+        "block",
         "bucket",
         "count",
         "free",
@@ -32,8 +35,18 @@ class Run:
         "slice",
     )
 
-    def __init__(self, key: bytes, record: records.Run, size: int, gone: int = 0, leased: int = 0) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        record: records.Run,
+        size: int,
+        gone: int = 0,
+        leased: int = 0,
+        block: BodyBlock | None = None,
+    ) -> None:
         self.key = key
+        # Its bodies, where they are not in the record.
+        self.block = block
         self.bucket, self.slice, self.number, self.owner = keys.unpack_place(keys.place(key))
         self.record = record
         self.count = len(record.ts)
@@ -52,6 +65,11 @@ class Run:
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0) -> Run:
         """The run that was stored under `key`."""
         return cls(key, records.Run.FromString(value), len(value), gone, leased)
+
+    @property
+    def bodies(self) -> Sequence[bytes]:
+        """The body of each row, empty where it is stored apart."""
+        return self.record.bodies if self.block is None else self.block
 
     def id_span(self, start: int, end: int) -> IdSpan:
         """The ids of rows start to end-1."""

@@ -246,10 +246,10 @@ class _Builder:
         portion.headers = _extended(portion.headers, record.headers[start:end], b"", before, count)
         if portion.bodies is not None:
             if record.apart:
-                apart = zip(record.apart[start:end], record.bodies[start:end], strict=True)
+                apart = zip(record.apart[start:end], run.bodies[start:end], strict=True)
                 portion.bodies.extend(self._snapshot.body(n) if 0 < n < LARGE else body for n, body in apart)
             else:
-                portion.bodies.extend(record.bodies[start:end])
+                portion.bodies.extend(run.bodies[start:end])
 
 
 def _extended(
