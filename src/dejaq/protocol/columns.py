@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
 from dejaq.domain.bodies import shown
+from dejaq.domain.body_block import BodySlices
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.large import reference_of
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
-from dejaq.protocol.body_block import BodySlices
 from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
 
 _CODES = {int(code): code for code in Code}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dejaq.protocol.body_block import BodyBlock, BodySlices, varint
+from dejaq.domain.body_block import BodyBlock, BodySlices, varint
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 _MESSAGE_TYPE = 2

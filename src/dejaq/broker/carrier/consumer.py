@@ -27,11 +27,11 @@ from dejaq.broker.metrics import (
     MetricSpec,
 )
 from dejaq.domain.batch import LeaseSet, Outcomes
+from dejaq.domain.body_block import BodySlices
 from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease
 from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, Unavailable, error_of
-from dejaq.protocol.body_block import BodySlices
 from dejaq.protocol.columns import (
     ranges_of_rows,
     write_push,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from dejaq.domain.batch import LeaseSet, RowRange
-from dejaq.protocol.body_block import body_bytes
+from dejaq.domain.body_block import body_bytes
 
 _STALE_MAX = 1_000
 

@@ -10,11 +10,11 @@ from operator import add, itemgetter, mul
 from typing import TypeVar
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
+from dejaq.domain.body_block import BodyBlock
 from dejaq.domain.ids import GENERATED_LENGTH
 from dejaq.domain.large import content_of
 from dejaq.domain.transitions import decide_create
 from dejaq.errors import Code
-from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage import ranges
 from dejaq.storage.rocksdb import keys

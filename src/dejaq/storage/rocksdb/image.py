@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dejaq.domain.batch import IdSpan
+from dejaq.domain.body_block import BodyBlock
 from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
-from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.outbox import EXPIRED, Outbox
 from dejaq.storage.rocksdb import keys, masks

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import repeat
 
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
+from dejaq.domain.body_block import BodySlices
 from dejaq.domain.transitions import Standing, decide_lease
 from dejaq.errors import Code, error_of
-from dejaq.protocol.body_block import BodySlices
 from dejaq.storage.rocksdb import keys, masks, prioritising
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.dying import Dead, bury, split

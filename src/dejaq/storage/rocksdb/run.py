@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dejaq.domain.batch import IdSpan
+from dejaq.domain.body_block import BodyBlock
 from dejaq.domain.ids import ProducerSession, generated_ids
-from dejaq.protocol.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
 

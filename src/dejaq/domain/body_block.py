@@ -11,11 +11,8 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from typing import overload
 
-from dejaq.protocol.v1 import carrier_pb2 as carrier
-
-# Of a field of bytes.
-_BYTES_TYPE = 2
-_BODY_TAG = carrier.CreateBatch.BODIES_FIELD_NUMBER << 3 | _BYTES_TYPE
+# Of the field `bodies` of those messages: its number is 6, its type bytes.
+_BODY_TAG = 6 << 3 | 2
 
 
 class BodyBlock(Sequence[bytes]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.protocol.body_block import BodyBlock, BodySlices, body_bytes
+from dejaq.domain.body_block import BodyBlock, BodySlices, body_bytes
 from dejaq.protocol.spliced import create_frame, push_frame, serialized, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
