@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 import dejaq
+from dejaq import limits
 from dejaq.testing.brokers import BrokerCluster
 from dejaq.testing.etcd import EtcdCluster
 from dejaq.testing.postgres import PostgresServer
@@ -83,9 +84,14 @@ async def test_a_shard_is_added_under_load(brokers: BrokerCluster, etcd: EtcdClu
 
 
 async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster, postgres: PostgresServer):
-    """G3: what a consumer holds while its bucket moves, it settles afterwards; a shard is added once."""
+    """G3, G12: what a consumer holds while its bucket moves, it settles afterwards; large bodies move along, whole."""
     third = postgres.new_database("third")
+    large = os.urandom(3 * limits.PART_BYTES_MAX // 2)
     async with dejaq.connect(brokers.url) as client:
+        await client.create_topic("large", buckets=8, share_bodies=True, max_body_bytes=limits.LARGE_BODY_BYTES_MAX)
+        async with client.producer("large") as producer:
+            for number in range(16):
+                await producer.send(large + bytes([number % 4]), id=f"large-{number}")
         await client.create_topic("mail", buckets=32)
         async with client.producer("mail", group="billing") as producer:
             for number in range(200):
@@ -93,8 +99,11 @@ async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster,
                 await producer.send(b"%d" % number, id=f"m-{number}", delay=0.0 if number % 2 else 3_600.0)
             async with client.consumer("mail", name="w", lease=60.0, max_in_flight=40) as consumer:
                 held = [await anext(consumer) for _ in range(40)]
-                code, told = await storage(brokers, etcd, "add-shard", "third", third, "--grace", "0")
-                assert code == 0, told
+                for point in ("bodies.part_adopted:3", ""):
+                    code, told = await storage(
+                        brokers, etcd, "add-shard", "third", third, "--grace", "0", crash_at=point
+                    )
+                    assert code == (-signal.SIGKILL if point else 0), told
                 for lease in held:
                     await lease.delete()
             assert await client.count("mail") == 160
@@ -102,6 +111,9 @@ async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster,
             await producer.cancel("m-2")
         found = {message.id async for page in client.browse("mail") for message in page}
         assert len(found) == 159
+        async with client.consumer("large", name="w", max_messages=16) as consumer:
+            read = {lease.id: lease.body async for lease in consumer}
+        assert read == {f"large-{number}": large + bytes([number % 4]) for number in range(16)}
     code, told = await storage(brokers, etcd, "add-shard", "third", third)
     assert code != 0
     assert "is one of the storage already" in told

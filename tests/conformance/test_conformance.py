@@ -9,8 +9,6 @@ from tests.conformance.backends import BACKENDS
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_storage(backend: str, check: Check, tmp_path):
-    if backend == "sharded" and (check.name.startswith("large.") or check.name == "restart.large_bodies_survive"):
-        pytest.skip("several shards take no large bodies, and say so")
     await check.run(BACKENDS[backend](tmp_path / "store"))
 
 

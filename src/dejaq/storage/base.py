@@ -35,8 +35,6 @@ class Capabilities:
     parts: int = 1
     # Where it can do so only with large bodies: above which size clients make a body one, in a topic that shares them.
     shared_inline_bytes_max: int = 0
-    # Whether it takes large bodies.
-    large_bodies: bool = True
 
     @property
     def label(self) -> str:

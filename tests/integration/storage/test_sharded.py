@@ -10,10 +10,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-import dejaq
 from dejaq.domain.batch import CreateBatch, LeaseRequest
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.large import Declared
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import ClusterRefused, Code, Conflict, DejaqError, Unavailable
 from dejaq.storage.base import Filter
@@ -24,7 +22,6 @@ from dejaq.storage.sharded.placement import ShardInfo, ShardMap, first_map
 from dejaq.storage.sharded.store import ShardedStorage
 from dejaq.storage.steps import CancelStep, CreateStep, Transaction
 from dejaq.testing.postgres import PostgresServer, shared_server
-from dejaq.testing.shards import two_shards
 from dejaq.testing.waiting import eventually
 
 NOW = 1_700_000_000_000
@@ -250,27 +247,6 @@ async def test_versions_never_go_back(dsns: dict[str, str], cluster: str) -> Non
         await other.close()
         assert last > 1 << 41
         assert last % 256 == shard.ordinal
-
-
-async def test_several_shards_take_no_large_bodies() -> None:
-    """A clear refusal when the topic is made, and for an upload to a topic of an earlier time."""
-    storage = two_shards(cluster="large", connections=2)()
-    async with dejaq.Broker(storage=storage) as broker, dejaq.connect(broker) as client:
-        with pytest.raises(dejaq.InvalidArgument, match="over several shards"):
-            await client.create_topic("large", max_body_bytes=2**21)
-        await client.create_topic("small", buckets=4)
-        topic = broker.central.catalog.live("small")
-
-        async def nothing() -> AsyncIterator[bytes]:
-            yield b"x"
-
-        with pytest.raises(dejaq.Refused, match="several shards"):
-            await storage.bodies.upload(topic, 0, Declared(1, 1, bytes(32)), nothing(), 0)
-        assert await storage.bodies.reclaim(2**60) == 0
-        async with client.producer("small") as producer:
-            with pytest.raises(dejaq.Refused) as refused:
-                await producer.send(bytes(2**21))
-            assert refused.value.code is dejaq.Code.BODY_TOO_LARGE
 
 
 async def test_brokers_that_start_at_once_become_a_shard_one_after_the_other(

@@ -215,7 +215,7 @@ class Cluster:
             return
         self._doctor.report("shards", self._shards.failures())
         if self._shards.left and (self._rescue is None or self._rescue.done()):
-            self._rescue = self._background.spawn(self._shards.rescue(self._clock.now_ms()), name="rescue of buckets")
+            self._rescue = self._background.spawn(self._shards.rescue(self._clock), name="rescue of buckets")
 
     async def _follow_shards(self, shards: ShardWatch) -> None:
         while True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dejaq.broker.cluster import member as members_
@@ -24,6 +24,7 @@ from dejaq.storage.postgres.store import PATIENCE_MS_DEFAULT
 from dejaq.storage.sharded.placement import NOTHING, ShardInfo, ShardMap, Unit
 from dejaq.storage.sharded.shards import MakeShard
 from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Record, Synchronization
+from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Mover:
 
     synchronization: Synchronization
     make: MakeShard
-    now: int
+    clock: Clock
     tell: Callable[[Progress], None] = lambda progress: None
     grace: float = 2 * PATIENCE_MS_DEFAULT / 1_000
     # How many buckets move at once, at most.
@@ -153,7 +154,7 @@ class Mover:
         info = ShardInfo(name, ordinal, dsn)
         # Looked at before anybody is told of it.
         shard = self.make(info)
-        await shard.open(self.now)
+        await shard.open(self.clock.now_ms())
         try:
             if await shard.topics():
                 raise ClusterRefused(f"the store at {shard.address} holds topics; a new shard must be empty")
@@ -166,7 +167,7 @@ class Mover:
     async def _open(self) -> None:
         for info in self.map.shards:
             shard = self.make(info)
-            await shard.open(self.now)
+            await shard.open(self.clock.now_ms())
             self._shards[info.name] = shard
 
     def _shard(self, place: int) -> PostgresShard:
@@ -200,7 +201,9 @@ class Mover:
                 await self._move_some()
                 await self._put(self.map.next(changing="", done=NOTHING, moving=NOTHING, copied=False))
                 return
-            await self._put(self.map.next(moving=await self._next_few(units), copied=False))
+            last = await self._next_few(units)
+            await self._bring_bodies(topics, last)
+            await self._put(self.map.next(moving=last, copied=False))
             crash_at("mover.told")
             await self._move_some()
 
@@ -216,15 +219,25 @@ class Mover:
             last = (topic.number, bucket)
         return last
 
+    def _by_ends(self, units: Iterable[tuple[Topic, int]]) -> dict[tuple[int, int], list[tuple[Topic, int]]]:
+        """Buckets by from where to where they move."""
+        found: dict[tuple[int, int], list[tuple[Topic, int]]] = {}
+        for topic, bucket in units:
+            ends = self.map.moves(topic, bucket)
+            assert ends is not None
+            found.setdefault(ends, []).append((topic, bucket))
+        return found
+
+    async def _bring_bodies(self, topics: list[Topic], last: Unit) -> None:
+        """Bring the large bodies of what moves next while it is served where it is: they may take long."""
+        for (source, target), some in self._by_ends(self._units(topics, self.map.done, last)).items():
+            await moving.bring_bodies(self._shard(source), self._shard(target), _places(some), self.clock)
+
     async def _move_some(self) -> None:
         """Move what the map says is on its way."""
         every = await self._topics()
         units = list(self._units(every, self.map.done, self.map.moving))
-        by_source: dict[tuple[int, int], list[tuple[Topic, int]]] = {}
-        for topic, bucket in units:
-            ends = self.map.moves(topic, bucket)
-            assert ends is not None
-            by_source.setdefault(ends, []).append((topic, bucket))
+        by_source = self._by_ends(units)
         if not self.map.copied:
             for (source, target), some in by_source.items():
                 places = _places(some)
@@ -232,7 +245,7 @@ class Mover:
                 await moving.freeze(self._shard(source), [*self._moved_before(source, every), *places])
                 topics = {topic.number: topic for topic, _ in some}
                 await self._teach(self._shard(target), topics)
-                copied = await moving.copy(self._shard(source), self._shard(target), places, sorted(topics))
+                copied = await moving.copy(self._shard(source), self._shard(target), places, sorted(topics), self.clock)
                 self.progress.messages += copied
                 crash_at("mover.copied")
             await self._put(self.map.next(copied=True))

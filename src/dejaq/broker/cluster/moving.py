@@ -78,8 +78,7 @@ async def add(
 ) -> Progress:
     """Add a shard to the storage of a running cluster."""
     async with _joined(synchronization, cluster) as service:
-        now = SystemClock().now_ms()
-        mover = Mover(service, _make(cluster), now, tell=tell, grace=grace, at_once=at_once)
+        mover = Mover(service, _make(cluster), SystemClock(), tell=tell, grace=grace, at_once=at_once)
         return await mover.add(name, dsn)
 
 

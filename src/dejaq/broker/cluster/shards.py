@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dejaq.errors import ClusterRefused
 from dejaq.storage.sharded.placement import ShardMap
 from dejaq.synchronization.base import Change, Synchronization
+from dejaq.timekeeper.clock import Clock
 
 if TYPE_CHECKING:
     from dejaq.storage.sharded.store import ShardedStorage
@@ -62,14 +63,14 @@ class ShardWatch:
         """Whether buckets are on their way; who moves them should be there."""
         return self._storage.map.moving > self._storage.map.done
 
-    async def rescue(self, now: int) -> None:
+    async def rescue(self, clock: Clock) -> None:
         """Finish a move of a few buckets that its mover has left, so that they are served again."""
         if await self._synchronization.get(CLAIM) is not None:
             return
         from dejaq.broker.cluster.mover import Mover
 
         log.warning("buckets are on their way to another shard and nobody moves them; this is finished here")
-        await Mover(synchronization=self._synchronization, make=self._storage.shards.make, now=now).rescue()
+        await Mover(synchronization=self._synchronization, make=self._storage.shards.make, clock=clock).rescue()
 
     def failures(self) -> str | None:
         """Which shards do not work, for people; None where all do."""

@@ -127,12 +127,6 @@ class Catalog:
         if settings.share_bodies and not self._storage.capabilities.shares_bodies:
             storage = self._storage.capabilities.name
             raise error_of(Code.INVALID_SETTING, f"share_bodies: the storage {storage!r} cannot share bodies")
-        if settings.max_body_bytes > limits.BODY_BYTES_MAX and not self._storage.capabilities.large_bodies:
-            storage = self._storage.capabilities.name
-            raise error_of(
-                Code.INVALID_SETTING,
-                f"max_body_bytes: the storage {storage!r}, over several shards, takes at most {limits.BODY_BYTES_MAX}",
-            )
         if settings.kind not in KINDS:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._changing:

@@ -2,22 +2,30 @@
 
 While a bucket is frozen the server refuses every write to it, whoever asks and whatever that one believes of the map.
 Each step may be done again: what lies at the target is removed before it is copied, and what has been removed is not
-missed.
+missed. Large bodies go first, each by itself, and most of them before anything is frozen; those that are left where
+nobody refers to them any more are reclaimed there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import asyncpg
 
+from dejaq.domain.large import Reference, reference_of
+from dejaq.errors import Unavailable
 from dejaq.storage import ranges
 from dejaq.storage.postgres.creating import pack, unpack
 from dejaq.storage.postgres.database import Link
 from dejaq.storage.postgres.keys import LeaseKeys, spans_of
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.postgres.uploading import touched
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
 
 _ROWS = 2_000
 _LOCK_MS = 500
@@ -57,11 +65,31 @@ async def rows_at(shard: PostgresShard, places: Sequence[int]) -> dict[int, int]
         return dict(await connection.fetch(SQL["rows_at"], places))
 
 
-async def copy(source: PostgresShard, target: PostgresShard, places: Sequence[int], topics: Sequence[int]) -> int:
-    """Copy frozen places with their leases and what is known of producer sessions; how many messages."""
+async def bring_bodies(
+    source: PostgresShard, target: PostgresShard, places: Sequence[int], clock: Clock
+) -> list[Reference]:
+    """Have the large bodies that messages of these places refer to at the target too; which are there now."""
+    async with _at_work(source) as here:
+        bodies = [row["body"] for row in await here.fetch(SQL["moved_references"], places)]
+    references = [found for body in bodies if (found := reference_of(body)) is not None]
+    absent = await target.bodies.absent(references, clock.now_ms())
+    lost = [one for one in absent if not await target.bodies.adopt(one, source.bodies, clock.now_ms())]
+    if lost:
+        log.warning("%d messages refer to large bodies that are not with them", len(lost))
+    return [one for one in references if one not in lost]
+
+
+async def copy(
+    source: PostgresShard, target: PostgresShard, places: Sequence[int], topics: Sequence[int], clock: Clock
+) -> int:
+    """Copy frozen places with their leases, bodies and what is known of producer sessions; how many messages.
+
+    Raises UNAVAILABLE where that took so long that bodies were taken for abandoned.
+    """
     async with _at_work(source) as here, _at_work(target) as there:
         await _join_sessions(here, there, [0, *topics])
         await target.keep_up(await here.fetchval(SQL["moved_version"], places))
+        brought = await bring_bodies(source, target, places, clock)
         async with there.transaction():
             await _clear(there, places)
             copied = 0
@@ -72,6 +100,8 @@ async def copy(source: PostgresShard, target: PostgresShard, places: Sequence[in
                     copied += len(rows)
             await there.execute(SQL["count_places"], places, 1)
             await _move_leases(here, there, places)
+            if not await touched(Link(there, 0), brought, clock.now_ms()) >= set(brought):
+                raise Unavailable("large bodies were removed where they were brought; begin again")
         return copied
 
 

@@ -7,17 +7,19 @@ parcel's name are one commit too; so it may be brought any number of times. Then
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from dejaq.domain.dead_letter import ID, free_id
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import bucket_of
 from dejaq.domain.topic import Topic
+from dejaq.errors import Unavailable
 from dejaq.storage.outbox import CREATED
 from dejaq.storage.postgres.change import Change, places_of
 from dejaq.storage.postgres.failures import Overtaken
 from dejaq.storage.postgres.keys import candidates, id_of
+from dejaq.storage.postgres.uploading import missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,21 @@ async def send(change: Change, target: Topic, parcels: Sequence[Parcel]) -> None
     )
 
 
-async def receive(change: Change, parcels: Sequence[Parcel]) -> None:
-    """Take messages into a topic, each once; one whose id is taken gets another. A topic that is gone takes nothing."""
+async def receive(change: Change, parcels: Sequence[Parcel], lost: Collection[bytes] = ()) -> None:
+    """Take messages into a topic, each once; one whose id is taken gets another. A topic that is gone takes nothing.
+
+    Raises UNAVAILABLE where a large body is not here that one refers to, unless that is `lost` everywhere.
+    """
     link, topic = change.link, change.topic
     if await link.value("topic_state", topic.number) is None:
         return
     names = await link.fetch("take_parcels", [parcel.name for parcel in parcels], change.now)
     change.gathered.noted = True
     fresh = {record["session"] for record in names}
-    new = await _with_free_ids(change, [parcel for parcel in parcels if parcel.name in fresh])
+    new = [parcel for parcel in parcels if parcel.name in fresh]
+    if not await missing(change, [parcel.body for parcel in new]) <= set(lost):
+        raise Unavailable("a large body has not come with its message; it is brought again")
+    new = await _with_free_ids(change, new)
     away = change.gathered.away
     # Another id may belong to another shard.
     onward = [parcel for parcel in new if away is not None and away(topic, parcel.bucket)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from dejaq.storage.steps import Transaction
 
 # Versions of the shard with ordinal n are n modulo this, so that no two shards give the same.
 STRIDE = 256
+# Its large bodies are numbered from here on, n times.
+LARGE_STRIDE = 1 << 48
 _PARCELS_MAX = 500
 
 
@@ -51,6 +53,7 @@ class PostgresShard(PostgresStorage):
         super().__init__(dsn, **options)
         self.name = name
         self.ordinal = ordinal
+        self.bodies.first = ordinal * LARGE_STRIDE
         # What another process left is brought too.
         self._has_sent = True
 
@@ -194,9 +197,12 @@ class PostgresShard(PostgresStorage):
         numbers = [parcel.number for parcel in parcels]
         await self._database.step(lambda link: link.execute("drop_parcels", numbers))
 
-    async def receive(self, topic: Topic, parcels: Sequence[Parcel], now: int) -> None:
-        """Take messages in, each once; one whose id is taken gets another. A topic that is gone takes nothing."""
-        await self._change(topic, now, lambda change: receive(change, parcels))
+    async def receive(self, topic: Topic, parcels: Sequence[Parcel], now: int, lost: Collection[bytes] = ()) -> None:
+        """Take messages in, each once; one whose id is taken gets another. A topic that is gone takes nothing.
+
+        Raises UNAVAILABLE where a large body is not here that one refers to, unless that is `lost` everywhere.
+        """
+        await self._change(topic, now, lambda change: receive(change, parcels, lost))
 
     async def drop_topic(self, topic: Topic, now: int) -> None:
         """Remove everything of a topic, and what is on its way to it."""

@@ -39,7 +39,9 @@ CONNECTIONS_DEFAULT = 8
 # A failover takes a cluster some seconds; what lasts longer is told to the clients.
 PATIENCE_MS_DEFAULT = 10_000
 # A larger body is worth a call of its own when it may be there already.
-SHARED_INLINE_BYTES_MAX = 32 * 1024
+CAPABILITIES = Capabilities(
+    name="postgres", durable=True, shared=True, shares_bodies=True, shared_inline_bytes_max=32 * 1024
+)
 _LEASES_KNOWN_MAX = 10_000
 _SESSIONS_KNOWN_MAX = 10_000
 
@@ -75,13 +77,7 @@ class PostgresStorage:
     @property
     def capabilities(self) -> Capabilities:
         """Durable, and for several brokers."""
-        return Capabilities(
-            name="postgres",
-            durable=True,
-            shared=True,
-            shares_bodies=True,
-            shared_inline_bytes_max=SHARED_INLINE_BYTES_MAX,
-        )
+        return CAPABILITIES
 
     @property
     def identity(self) -> str:

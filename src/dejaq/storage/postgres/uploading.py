@@ -1,4 +1,8 @@
-"""Large bodies in and out of the shared store, a part at a time; the messages themselves say which are in use."""
+"""Large bodies in and out of the shared store, a part at a time; the messages themselves say which are in use.
+
+A store that is one of several numbers its bodies from its own `first` on. So a body that goes to another one, with the
+messages that refer to it, has its number there too.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 
 from dejaq import limits
+from dejaq.crashpoints import crash_at
 from dejaq.domain.large import Declared, Reference, Seal, reference_of
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.postgres.change import Change, places_of
-from dejaq.storage.postgres.database import Database
+from dejaq.storage.postgres.database import Database, Link
 from dejaq.storage.postgres.queries import SQL
 
 log = logging.getLogger(__name__)
@@ -21,12 +26,13 @@ class PostgresBodies:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.first = 0
 
     async def upload(
         self, topic: Topic, bucket: int, declared: Declared, parts: AsyncIterator[bytes], now: int
     ) -> Reference:
         """Write each part before the next is asked for."""
-        number = await self._database.read(lambda link: link.value("next_large"))
+        number = self.first + await self._database.read(lambda link: link.value("next_large"))
         reference = Reference(declared.size, declared.stored, declared.digest, number)
         name, (place,) = _name(number), places_of(topic, [bucket])
         told = (declared.size, declared.stored, declared.digest, now)
@@ -79,11 +85,38 @@ class PostgresBodies:
 
     async def part(self, topic: Topic, bucket: int, reference: Reference, part: int) -> bytes:
         """One part."""
+        return await self.part_of(reference, part)
+
+    async def part_of(self, reference: Reference, part: int) -> bytes:
+        """One part, of whatever topic the body is."""
         name = _name(reference.number)
         data: bytes | None = await self._database.read(lambda link: link.value("part", name, part))
         if data is None:
             raise error_of(Code.BODY_MISSING, "the large body is not there; its message is gone or has another")
         return data
+
+    async def absent(self, references: Iterable[Reference], now: int) -> list[Reference]:
+        """Those that are not here; the others can be referred to for UPLOAD_KEEP_MS at least."""
+        wanted = list(references)
+        there = await self._database.step(lambda link: touched(link, wanted, now)) if wanted else set()
+        return [one for one in wanted if one not in there]
+
+    async def adopt(self, reference: Reference, source: PostgresBodies, now: int) -> bool:
+        """Have a body of another store here too, under its number; whether that one has it.
+
+        Several may do so at the same time. What is left of one that was cut is gone on with, or reclaimed.
+        """
+        name = _name(reference.number)
+        told = (reference.size, reference.stored, reference.digest)
+        place = await source._database.step(lambda link: link.value("place_large", name, *told, now))
+        if place is None:
+            return False
+        await self._database.step(lambda link: link.execute("begin_large", name, place, *told, now))
+        for part in range(reference.parts):
+            row = (name, part, await source.part_of(reference, part))
+            await self._database.step(lambda link, row=row: link.execute("put_part", *row))  # type: ignore[misc]
+            crash_at("bodies.part_adopted")
+        return await self._database.step(lambda link: link.value("finish_adopted", name, now)) is not None
 
     async def reclaim(self, now: int) -> int:
         """Remove what nobody refers to and nobody has touched for long."""
@@ -103,12 +136,17 @@ async def missing(change: Change, bodies: Iterable[bytes | None]) -> set[bytes]:
     references = {body: found for body in bodies if body is not None and (found := reference_of(body)) is not None}
     if not references:
         return set()
-    names = sorted({_name(reference.number) for reference in references.values()})
-    there = {
-        (record["size"], record["stored"], record["digest"], int.from_bytes(record["name"], "big"))
-        for record in await change.link.fetch("touch_large", names, change.now)
+    there = await touched(change.link, references.values(), change.now)
+    return {body for body, one in references.items() if one not in there}
+
+
+async def touched(link: Link, references: Iterable[Reference], now: int) -> set[Reference]:
+    """Which of the bodies are there; they stay for UPLOAD_KEEP_MS at least."""
+    names = sorted({_name(reference.number) for reference in references})
+    return {
+        Reference(record["size"], record["stored"], record["digest"], int.from_bytes(record["name"], "big"))
+        for record in await link.fetch("touch_large", names, now)
     }
-    return {body for body, one in references.items() if (one.size, one.stored, one.digest, one.number) not in there}
 
 
 def _name(number: int) -> bytes:

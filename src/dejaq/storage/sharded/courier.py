@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from dejaq.errors import DejaqError
 from dejaq.storage.postgres.parcels import Parcel
+from dejaq.storage.sharded.bodies import ShardedBodies
 from dejaq.storage.sharded.shards import Shards
 
 log = logging.getLogger(__name__)
@@ -16,8 +17,9 @@ log = logging.getLogger(__name__)
 class Courier:
     """Carries the messages that left one shard for another."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, bodies: ShardedBodies) -> None:
         self._shards = shards
+        self._bodies = bodies
         self._turn = asyncio.Lock()
 
     async def carry(self, now: int) -> None:
@@ -41,4 +43,6 @@ class Courier:
             if (topic := topics.get(parcel.topic)) is not None:
                 heaps.setdefault((parcel.topic, self._shards.map.owner(topic, parcel.bucket)), []).append(parcel)
         for (number, place), heap in heaps.items():
-            await self._shards.at(place).receive(topics[number], heap, now)
+            shard = self._shards.at(place)
+            lost = await self._bodies.bring(shard, [parcel.body for parcel in heap], now)
+            await shard.receive(topics[number], heap, now, lost)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.headers import decode_headers
+from dejaq.domain.large import content_of
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import decide_create
@@ -16,6 +17,7 @@ from dejaq.storage import ranges
 from dejaq.storage.postgres.creating import Counters
 from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.sharded.bodies import ShardedBodies
 from dejaq.storage.sharded.routing import Router
 from dejaq.storage.sharded.shards import Ask, Shards
 
@@ -32,8 +34,9 @@ class Creator:
     with what was noted for it takes nothing for done that is not.
     """
 
-    def __init__(self, shards: Shards, router: Router) -> None:
+    def __init__(self, shards: Shards, router: Router, bodies: ShardedBodies) -> None:
         self._shards = shards
+        self._bodies = bodies
         self._router = router
         self._done: OrderedDict[tuple[int, bytes], list[list[int]]] = OrderedDict()
 
@@ -43,7 +46,7 @@ class Creator:
 
     async def _create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
         if len(self._router.places(topic)) == 1:
-            return await self._shards.ask(0, lambda shard: shard.create(topic, batch, now))
+            return await self._shards.ask(0, lambda shard: self._whole(shard, topic, batch, now))
         session = (topic.number, batch.session.pack())
         known = self._done.get(session, [])
         closed = [(start, end) for start, end in known] if len(known) <= _CLOSED_MAX else []
@@ -57,7 +60,7 @@ class Creator:
         rows_of = self._cut(topic, batch)
 
         def of(rows: Sequence[int]) -> Ask[Outcomes]:
-            return lambda shard: _part(shard, topic, batch, rows, closed, now)
+            return lambda shard: self._part(shard, topic, batch, rows, closed, now)
 
         answers = await self._shards.ask_all({place: of(rows) for place, rows in rows_of.items()})
         errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
@@ -74,6 +77,27 @@ class Creator:
                 outcomes.codes.update({rows_of[place][number]: code for number, code in answer.codes.items()})
         self._note(session, batch, outcomes)
         return outcomes
+
+    async def _whole(self, shard: PostgresShard, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+        if batch.large:
+            await self._bodies.bring(shard, batch.bodies, now)
+        return await shard.create(topic, batch, now)
+
+    async def _part(
+        self,
+        shard: PostgresShard,
+        topic: Topic,
+        batch: CreateBatch,
+        rows: Sequence[int],
+        closed: Sequence[RowRange],
+        now: int,
+    ) -> Outcomes:
+        if batch.large:
+            await self._bodies.bring(shard, [batch.bodies[row] for row in rows], now)
+        if isinstance(rows, range):
+            return await shard.create(topic, batch, now, replace(Counters.of(batch), closed=closed))
+        counters = Counters([batch.sequence + row for row in rows], closed)
+        return await shard.create(topic, _cut_to(batch, rows), now, counters)
 
     def _buckets(self, topic: Topic, batch: CreateBatch) -> set[int]:
         if batch.ids is None:
@@ -112,18 +136,9 @@ class Creator:
             self._done.popitem(last=False)
 
 
-async def _part(
-    shard: PostgresShard,
-    topic: Topic,
-    batch: CreateBatch,
-    rows: Sequence[int],
-    closed: Sequence[RowRange],
-    now: int,
-) -> Outcomes:
-    if isinstance(rows, range):
-        return await shard.create(topic, batch, now, replace(Counters.of(batch), closed=closed))
+def _cut_to(batch: CreateBatch, rows: Sequence[int]) -> CreateBatch:
     assert batch.ids is not None
-    part = replace(
+    return replace(
         batch,
         ids=[batch.ids[row] for row in rows],
         ts=[batch.ts[row] for row in rows],
@@ -132,15 +147,14 @@ async def _part(
         headers=None if batch.headers is None else [batch.headers[row] for row in rows],
         refused={number: batch.refused[row] for number, row in enumerate(rows) if row in batch.refused},
     )
-    return await shard.create(topic, part, now, Counters([batch.sequence + row for row in rows], closed))
 
 
 def _same(batch: CreateBatch, row: int, there: Message) -> bool:
     headers = decode_headers(batch.headers[row]) if batch.headers is not None else {}
-    return (there.ts, there.producer_group, there.priority, there.body, dict(there.headers)) == (
+    return (there.ts, there.producer_group, there.priority, content_of(there.body), dict(there.headers)) == (
         batch.ts[row],
         batch.owner,
         batch.priorities[row] if batch.priorities is not None else 0,
-        batch.bodies[row],
+        content_of(batch.bodies[row]),
         headers,
     )

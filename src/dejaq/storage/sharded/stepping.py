@@ -12,6 +12,17 @@ from dejaq.storage.sharded.shards import Shards
 from dejaq.storage.steps import CancelStep, CreateStep, DeleteStep, EditStep, ReleaseStep, Step, Transaction
 
 
+def bodies_of(transaction: Transaction) -> list[bytes | None]:
+    """The bodies that may refer to large ones."""
+    found: list[bytes | None] = []
+    for step in transaction.steps:
+        if isinstance(step, CreateStep) and step.batch.large:
+            found += step.batch.bodies
+        elif isinstance(step, EditStep) and step.edits.large:
+            found += step.edits.bodies or ()
+    return found
+
+
 async def shard_of(transaction: Transaction, shards: Shards, router: Router) -> int | None:
     """The shard that has all the steps name; None for a repeat. Raises DIFFERENT_STORES where there is no such one."""
     if all(is_whole(step.topic) for step in transaction.steps):

@@ -22,6 +22,7 @@ from dejaq.storage.postgres.change import Away
 from dejaq.storage.postgres.failures import Moving
 from dejaq.storage.postgres.querying import page_of
 from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.storage.postgres.store import CAPABILITIES
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
 from dejaq.storage.sharded.bodies import ShardedBodies
@@ -34,7 +35,7 @@ from dejaq.storage.sharded.placement import ShardMap, is_whole
 from dejaq.storage.sharded.routing import Router
 from dejaq.storage.sharded.shards import MOVING_SECONDS, POLL_SECONDS, Ask, MakeShard, Shards, raise_if_all_failed
 from dejaq.storage.sharded.snapshot import ShardedSnapshot
-from dejaq.storage.sharded.stepping import shard_of
+from dejaq.storage.sharded.stepping import bodies_of, shard_of
 from dejaq.storage.steps import Transaction, Verdict
 
 log = logging.getLogger(__name__)
@@ -48,17 +49,16 @@ class ShardedStorage:
     def __init__(self, first: ShardMap, make: MakeShard) -> None:
         self.shards = Shards(first, make)
         self._router = Router(self.shards)
-        self._creator = Creator(self.shards, self._router)
+        self.bodies = ShardedBodies(self.shards)
+        self._creator = Creator(self.shards, self._router, self.bodies)
         self._journal = MergedJournal(self.shards)
         self._leases = Leases(self.shards, self._router)
-        self._courier = Courier(self.shards)
-        self.bodies = ShardedBodies(self.shards)
+        self._courier = Courier(self.shards, self.bodies)
 
     @property
     def capabilities(self) -> Capabilities:
         """Durable, for several brokers, and in parts."""
-        parts = len(self.shards)
-        return Capabilities(name="postgres", durable=True, shared=True, parts=parts, large_bodies=parts <= 1)
+        return replace(CAPABILITIES, parts=len(self.shards))
 
     @property
     def identity(self) -> str:
@@ -176,11 +176,13 @@ class ShardedStorage:
     async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
         """Change messages of an owner."""
 
-        def part(shard: PostgresShard, rows: Sequence[int]) -> Awaitable[Outcomes]:
+        async def part(shard: PostgresShard, rows: Sequence[int]) -> Outcomes:
             columns = (edits.ts, edits.bodies, edits.priorities, edits.headers, edits.versions)
             cut = [None if column is None else [column[row] for row in rows] for column in columns]
             own = Edits([edits.ids[row] for row in rows], *cut)  # type: ignore[arg-type]
-            return shard.edit(topic, owner, replace(own, large=edits.large), now)
+            if edits.large:
+                await self.bodies.bring(shard, own.bodies or (), now)
+            return await shard.edit(topic, owner, replace(own, large=edits.large), now)
 
         return await self._by_id(topic, edits.ids, now, part)
 
@@ -378,7 +380,12 @@ class ShardedStorage:
         place = await shard_of(transaction, self.shards, self._router)
         if place is None:
             return Verdict(Code.ALREADY_EXISTS)
-        return await self.shards.ask(place, lambda shard: shard.transact(transaction, now))
+
+        async def transact(shard: PostgresShard) -> Verdict:
+            await self.bodies.bring(shard, bodies_of(transaction), now)
+            return await shard.transact(transaction, now)
+
+        return await self.shards.ask(place, transact)
 
     async def reject(
         self,

@@ -17,6 +17,7 @@ ON_ONE_PART = frozenset(
         "lease_ids_grow",
         "the_end_of_a_lease_is_told_once",
         "several_leases_are_deleted_from_at_once",
+        "a_transaction_refers_to_large_bodies",
     }
 )
 

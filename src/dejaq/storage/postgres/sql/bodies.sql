@@ -37,6 +37,18 @@ WHERE own.name = $1 AND other.name <> $1 AND other.whole AND other.stored = own.
 )
 ORDER BY other.name LIMIT 1;
 
+-- Where a body stands that messages are about to refer to.
+-- name: place_large
+UPDATE large_body SET touched_ms = greatest(touched_ms, $5)
+WHERE name = $1 AND whole AND size = $2 AND stored = $3 AND digest = $4
+RETURNING place;
+
+-- A body of another store is here when all of its bytes are; octet_length does not read them.
+-- name: finish_adopted
+UPDATE large_body SET whole = true, touched_ms = greatest(touched_ms, $2)
+WHERE name = $1 AND stored = (SELECT sum(octet_length(data)) FROM large_part WHERE name = $1)
+RETURNING name;
+
 -- name: part
 SELECT data FROM large_part WHERE name = $1 AND part = $2;
 
@@ -46,7 +58,8 @@ UPDATE large_body SET touched_ms = greatest(touched_ms, $2)
 WHERE name = any($1::bytea []) AND whole
 RETURNING name, size, stored, digest;
 
--- What nobody has touched for long: those that no message refers to go, the others are looked at again later.
+-- What nobody has touched for long: those that no message refers to, here or on its way from here, go; the others are
+-- looked at again later.
 -- name: reclaim_large
 WITH old AS MATERIALIZED (
     SELECT name FROM large_body WHERE touched_ms <= $1 ORDER BY touched_ms LIMIT 1000 FOR UPDATE SKIP LOCKED
@@ -57,6 +70,11 @@ used AS MATERIALIZED (
         WHERE
             octet_length(m.body) = 64 AND substr(m.body, 1, 8) = '\x9364656a61717a02'::bytea
             AND substr(m.body, 57, 8) = old.name
+    )
+    UNION
+    SELECT name FROM old WHERE name IN (
+        SELECT substr(p.body, 57, 8) FROM parcel AS p
+        WHERE octet_length(p.body) = 64 AND substr(p.body, 1, 8) = '\x9364656a61717a02'::bytea
     )
 ),
 kept AS (

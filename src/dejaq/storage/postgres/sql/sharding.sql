@@ -87,6 +87,12 @@ SELECT place, count(*) AS rows FROM message WHERE place = any($1::integer []) GR
 -- name: moved_rows
 SELECT * FROM message WHERE place = any($1::integer []);
 
+-- name: moved_references
+SELECT DISTINCT body FROM message
+WHERE
+    place = any($1::integer [])
+    AND octet_length(body) = 64 AND substr(body, 1, 8) = '\x9364656a61717a02'::bytea;
+
 -- name: moved_leases
 SELECT DISTINCT lease.topic, lease.id, lease.next_end, lease.consumer, lease.keys
 FROM message AS m JOIN lease ON lease.topic = any(ARRAY[m.topic]) AND lease.id = any(ARRAY[m.version])
