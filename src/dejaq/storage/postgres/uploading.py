@@ -104,19 +104,22 @@ class PostgresBodies:
     async def adopt(self, reference: Reference, source: PostgresBodies, now: int) -> bool:
         """Have a body of another store here too, under its number; whether that one has it.
 
-        Several may do so at the same time. What is left of one that was cut is gone on with, or reclaimed.
+        Several may do so at the same time. What is left of one that was cut is gone on with, or reclaimed. Raises
+        UNAVAILABLE where that happens meanwhile.
         """
         name = _name(reference.number)
         told = (reference.size, reference.stored, reference.digest)
         place = await source._database.step(lambda link: link.value("place_large", name, *told, now))
         if place is None:
             return False
-        await self._database.step(lambda link: link.execute("begin_large", name, place, *told, now))
+        await self._database.step(lambda link: link.execute("begin_adopted", name, place, *told, now))
         for part in range(reference.parts):
             row = (name, part, await source.part_of(reference, part))
             await self._database.step(lambda link, row=row: link.execute("put_part", *row))  # type: ignore[misc]
             crash_at("bodies.part_adopted")
-        return await self._database.step(lambda link: link.value("finish_adopted", name, now)) is not None
+        if await self._database.step(lambda link: link.value("finish_adopted", name, now)) is None:
+            raise error_of(Code.UNAVAILABLE, "a large body was taken for abandoned while it was brought; try again")
+        return True
 
     async def reclaim(self, now: int) -> int:
         """Remove what nobody refers to and nobody has touched for long."""

@@ -43,6 +43,10 @@ UPDATE large_body SET touched_ms = greatest(touched_ms, $5)
 WHERE name = $1 AND whole AND size = $2 AND stored = $3 AND digest = $4
 RETURNING place;
 
+-- name: begin_adopted
+INSERT INTO large_body (name, place, size, stored, digest, touched_ms) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO UPDATE SET touched_ms = greatest(large_body.touched_ms, excluded.touched_ms);
+
 -- A body of another store is here when all of its bytes are; octet_length does not read them.
 -- name: finish_adopted
 UPDATE large_body SET whole = true, touched_ms = greatest(touched_ms, $2)
