@@ -91,7 +91,7 @@ SELECT * FROM message WHERE place = any($1::integer []);
 SELECT DISTINCT body FROM message
 WHERE
     place = any($1::integer [])
-    AND octet_length(body) = 64 AND substr(body, 1, 8) = '\x9364656a61717a02'::bytea;
+    AND octet_length(body) + 0 = 64 AND substr(body, 1, 8) = '\x9364656a61717a02'::bytea;
 
 -- name: moved_leases
 SELECT DISTINCT lease.topic, lease.id, lease.next_end, lease.consumer, lease.keys
