@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts")
+    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts", "versions")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Run(_message.Message):
     APART_FIELD_NUMBER: _ClassVar[int]
     FIRSTS_FIELD_NUMBER: _ClassVar[int]
     LASTS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     session: bytes
     first: int
@@ -32,7 +33,8 @@ class Run(_message.Message):
     apart: _containers.RepeatedScalarFieldContainer[int]
     firsts: _containers.RepeatedScalarFieldContainer[int]
     lasts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ...) -> None: ...
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires", "granted_ms", "firsts")

@@ -418,7 +418,7 @@ class Image:
         """What a decision about a live row needs to know, and the lease it stands in."""
         holding = None if run.free >> row & 1 else self.leases.find(run, row)
         if holding is None:
-            return Standing(run.record.ts[row], run.record.owner, "", run.number), None
+            return Standing(run.record.ts[row], run.record.owner, "", run.version_at(row)), None
         lease, _, lease_row = holding
         return Standing(lease.term_of(lease_row), run.record.owner, lease.consumer, lease.id), holding
 

@@ -128,6 +128,11 @@ def ready_slice(priority: int) -> int:
     return READY_SLICE + priority - limits.PRIORITY_MIN
 
 
+def ready_priority(time_slice: int) -> int:
+    """The priority of such a slice."""
+    return time_slice - READY_SLICE + limits.PRIORITY_MIN
+
+
 def ready_start(topic: int, bucket: int) -> bytes:
     """Where the runs of a bucket begin that are in the order of priority."""
     return slice_start(topic, bucket, READY_SLICE)

@@ -17,6 +17,7 @@ from dejaq.storage.rocksdb.dying import Dead, bury, split
 from dejaq.storage.rocksdb.image import Image
 from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Lease, Part
+from dejaq.storage.rocksdb.merging import merge_thin
 from dejaq.storage.rocksdb.prioritising import PriorityImage
 from dejaq.storage.rocksdb.run import Key
 from dejaq.storage.rocksdb.window import Allowance, Lost
@@ -49,6 +50,8 @@ def lease(image: Image, request: LeaseRequest, now: int, batch: Batch, graves: I
     # Only now: until the new lease stands, the old one is what keeps its rows from being read again as free.
     for earlier in lost:
         _close_lost(image, earlier, batch)
+    if isinstance(image, PriorityImage):
+        merge_thin(image, parts, batch)
     return result
 
 

@@ -9,8 +9,10 @@ other, in their order and all due at one time, so that a batch over thousands of
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
@@ -22,8 +24,8 @@ from dejaq.storage.rocksdb.database import Batch, Database
 from dejaq.storage.rocksdb.image import Draft, Image, Near, Row
 from dejaq.storage.rocksdb.large import LargeBodies
 from dejaq.storage.rocksdb.lease import Lease, Part
-from dejaq.storage.rocksdb.ready import ReadyWindow
-from dejaq.storage.rocksdb.run import Key, Run
+from dejaq.storage.rocksdb.ready import FRONT_ROWS_MIN, LAST_RANK, Front, ReadyWindow
+from dejaq.storage.rocksdb.run import Key, Run, priority_of, ts_of
 from dejaq.storage.rocksdb.window import Allowance, Budget, Free, Lost, load_step
 
 # How much of what is ready is read at once and kept in memory, over all buckets.
@@ -34,7 +36,7 @@ _KEPT_RUNS_MIN = 128
 _LOAD_STEPS = 8
 # A run of several priorities takes no further one when it has so many rows, or would span so many priorities.
 _MIXED_ROWS = 64
-_MIXED_SPAN = 1_024
+MIXED_SPAN = 1_024
 # How many runs of a priority are looked at for its oldest message.
 _OLDEST_RUNS = 8
 
@@ -79,12 +81,20 @@ class PriorityImage(Image):
             super()._count(run, rows, sign)
             return
         ts = run.record.ts
-        if ts[0] == ts[-1]:
+        if ts[0] == ts[-1] and not run.merged:
             self.ready_cells.add(ts[0] // keys.SLICE_MS, sign * rows.bit_count())
             return
         for start, end in masks.ranges(rows):
-            for at in ts[start:end]:
-                self.ready_cells.add(at // keys.SLICE_MS, sign)
+            times = ts[start:end]
+            first, last = min(times) // keys.SLICE_MS, max(times) // keys.SLICE_MS
+            slices = {first: end - start} if first == last else Counter(at // keys.SLICE_MS for at in times)
+            for time_slice, count in slices.items():
+                self.ready_cells.add(time_slice, sign * count)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether nothing more should be kept at hand."""
+        return self._budget.spent
 
     def slice_for(self, ts: int, priority: int) -> int:
         """Where a row belongs that is written now."""
@@ -178,7 +188,7 @@ class PriorityImage(Image):
 
     def ready_runs(self, buckets: Sequence[int], first: int = limits.PRIORITY_MIN) -> Iterator[Run]:
         """Every ready run of the buckets that may have this priority or above, bucket by bucket in order."""
-        first = max(first - _MIXED_SPAN + 1, limits.PRIORITY_MIN)
+        first = max(first - MIXED_SPAN + 1, limits.PRIORITY_MIN)
         for bucket in buckets:
             start = keys.slice_start(self.topic.number, bucket, keys.ready_slice(first))
             for key in self.database.scan_keys(start, keys.ready_end(self.topic.number, bucket)):
@@ -201,30 +211,87 @@ def take(image: PriorityImage, request: LeaseRequest, now: int, batch: Batch) ->
     heapq.heapify(heads)
     parts: list[Part] = []
     lost: dict[int, Lease] = {}
-    # Rows that leave one by one, by run, so that those of one run make one part.
+    # Rows by run, so that those of one run make one part.
     picked: dict[Run, int] = {}
     allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
     while heads and not allowance.spent:
-        before, bucket = heads[0]
-        ready, rows = image.ready(bucket), allowance.rows
-        other = min(heads[1:3])[0] if len(heads) > 1 else None
-        if not ready.sweep(other, allowance, picked):
-            source, taken = ready.take(other, now, allowance)
-            if not taken:
+        bucket = heads[0][1]
+        ready = image.ready(bucket)
+        if ready.led_by_run:
+            if not _gather(image, [bucket for _, bucket in heads], now, allowance, picked):
+                # It does not fit.
                 break
-            parts += taken
-            if isinstance(source, Lost):
-                lost[source.lease.id] = source.lease
-        head = image.head(bucket, now)
-        if head == before and allowance.rows == rows:
-            # It does not fit.
+            heads = [(head, bucket) for _, bucket in heads if (head := image.head(bucket, now)) is not None]
+            heapq.heapify(heads)
+            continue
+        source, taken = ready.take(min(heads[1:3])[0] if len(heads) > 1 else None, now, allowance)
+        if not taken:
             break
+        parts += taken
+        if isinstance(source, Lost):
+            lost[source.lease.id] = source.lease
+        head = image.head(bucket, now)
         if head is None:
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (head, bucket))
     parts += (_part(run, start, end) for run, rows in picked.items() for start, end in masks.ranges(rows))
     return parts, list(lost.values())
+
+
+def _gather(
+    image: PriorityImage, buckets: Sequence[int], now: int, allowance: Allowance, picked: dict[Run, int]
+) -> bool:
+    """Pick the next rows of the buckets as far as they lie in the order of priority; False when none fits."""
+    fronts: list[Front] = []
+    share, limit = allowance.rows * 3 // 2 // len(buckets) + FRONT_ROWS_MIN, LAST_RANK
+    for bucket in buckets:
+        found, bound = image.ready(bucket).fronts(min(share, allowance.rows), now)
+        fronts += found
+        limit = min(limit, bound)
+    counts = _fitting(fronts, _first(fronts, limit, allowance.rows), allowance)
+    for front, count in zip(fronts, counts, strict=True):
+        run = front.source.run
+        if count:
+            picked[run] = picked.get(run, 0) | front.take(count)
+        image.ready(run.bucket).offer(front.source)
+    return any(counts)
+
+
+def _first(fronts: Sequence[Front], limit: int, rows: int) -> list[int]:
+    """How many rows of each front are among the first `rows` of those that rank at most `limit`."""
+    counts = [bisect_right(front.ranks, limit) for front in fronts]
+    if sum(counts) <= rows:
+        return counts
+    ranks = sorted(chain.from_iterable(front.ranks[:count] for front, count in zip(fronts, counts, strict=True)))
+    last = ranks[rows - 1]
+    counts = [bisect_left(front.ranks, last) for front in fronts]
+    left = rows - sum(counts)
+    for number, front in enumerate(fronts):
+        alike = min(left, bisect_right(front.ranks, last) - counts[number])
+        counts[number] += alike
+        left -= alike
+    return counts
+
+
+def _fitting(fronts: Sequence[Front], counts: list[int], allowance: Allowance) -> list[int]:
+    """How many of those rows fit, the first ones; they are used up."""
+    runs = [front.source.run for front in fronts]
+    size = sum(run.size * count // run.count for run, count in zip(runs, counts, strict=True))
+    if size <= allowance.bytes and not any(run.record.apart for run in runs):
+        allowance.rows -= sum(counts)
+        allowance.bytes -= size
+        allowance.empty = allowance.empty and not any(counts)
+        return counts
+    following = sorted(
+        (front.ranks[at], number, front.rows[at]) for number, front in enumerate(fronts) for at in range(counts[number])
+    )
+    counts = [0] * len(counts)
+    for _, number, row in following:
+        if allowance.spent or allowance.take(runs[number], row, row + 1) == row:
+            break
+        counts[number] += 1
+    return counts
 
 
 def _part(run: Run, start: int, end: int) -> Part:
@@ -270,7 +337,7 @@ def _cut(
             and alike
             and ts[row] == at
             and following >= keys.READY_SLICE
-            and priority < priorities[row] < first + _MIXED_SPAN
+            and priority < priorities[row] < first + MIXED_SPAN
             and len(run) < _MIXED_ROWS
         ):
             mixed, place, priority = True, following, priorities[row]
@@ -288,7 +355,13 @@ def oldest(image: Image, bucket: int, now: int, count: int) -> Iterator[tuple[in
     """(priority, ts) of the oldest message that is due, for the most and least urgent priorities of a bucket."""
     if not isinstance(image, PriorityImage):
         return
-    yield from (key for key in image.ready(bucket).kept_by_time() if key[1] <= now)
+    ready = image.ready(bucket)
+    yield from (key for key in ready.kept_by_time() if key[1] <= now)
+    # A merged run may be older than runs that were written before it.
+    for run in ready.runs():
+        if run.merged:
+            ranks = run.ranks()
+            yield from ((priority_of(ranks[row]), ts_of(ranks[row])) for row in masks.rows(run.free))
     for time_slice in {*_slices(image, bucket, count), *_slices_from_the_end(image, bucket, count)}:
         yield from _oldest_in(image, bucket, time_slice)
 

@@ -132,7 +132,7 @@ def _tally_ready(
 def _tally_rows(run: Run, rows: int, start: int, step: int, tally: dict[int, int], sign: int) -> None:
     ts = run.record.ts
     for first, end in masks.ranges(rows):
-        if (ts[first] - start) // step == (ts[end - 1] - start) // step:
+        if not run.merged and (ts[first] - start) // step == (ts[end - 1] - start) // step:
             _add(tally, start, step, ts[first], sign * (end - first))
         else:
             for value in ts[first:end]:

@@ -8,13 +8,57 @@ all of it, since a run has no priority below its key's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 
-from dejaq.storage.rocksdb import keys
+from dejaq import limits
+from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.lease import Part
-from dejaq.storage.rocksdb.run import Key, Run
+from dejaq.storage.rocksdb.run import Key, Run, rank, ts_of
 from dejaq.storage.rocksdb.window import Allowance, Free, Lost, Source
+
+# A run is looked at so many rows ahead at least, and so many runs at most in one go.
+FRONT_ROWS_MIN = 16
+FRONTS_MAX = 128
+LAST_RANK = rank(limits.PRIORITY_MAX + 1, 0)
+
+
+@dataclass(slots=True)
+class Front:
+    """The first free rows of a run, with their ranks in order; those behind them rank `limit` or above."""
+
+    source: Free
+    rows: Sequence[int]
+    ranks: list[int]
+    limit: int
+
+    @classmethod
+    def of(cls, source: Free, count: int, now: int) -> Front:
+        """At most `count` rows that are due, and at least the first."""
+        run = source.run
+        rows: list[int] = []
+        for start, end in masks.ranges(run.free):
+            rows.extend(range(start, min(end, start + count - len(rows))))
+            if len(rows) == count:
+                break
+        ranks = run.ranks()
+        adjoining = rows[-1] - rows[0] == len(rows) - 1
+        ranks = ranks[rows[0] : rows[-1] + 1] if adjoining else [ranks[row] for row in rows]
+        if run.latest > now:
+            # The clock went back.
+            due = next((at for at, one in enumerate(ranks) if ts_of(one) > now), len(ranks))
+            del rows[due:], ranks[due:]
+        whole = len(rows) == run.free.bit_count()
+        return cls(source, rows, ranks, LAST_RANK if whole else ranks[-1])
+
+    def take(self, count: int) -> int:
+        """The first so many rows as a mask; they are no longer free."""
+        first, last = self.rows[0], self.rows[count - 1]
+        mask = self.source.run.free & masks.span(first, last + 1)
+        self.source.run.free &= ~mask
+        return mask
 
 
 class ReadyWindow:
@@ -55,43 +99,53 @@ class ReadyWindow:
         """Take the first source out; there must be one."""
         return heapq.heappop(self._heap)[2]
 
-    def sweep(self, other: Key | None, allowance: Allowance, picked: dict[Run, int]) -> bool:
-        """Take rows of runs of several priorities, one by one, while nothing else comes before them.
+    @property
+    def led_by_run(self) -> bool:
+        """Whether the next row, which `head` has found, lies in the order of priority on disk."""
+        return _is_ready(self._heap[0][2])
 
-        False when the first source, which `head` has found, is of another kind. Ends where another bucket (`other`) or
-        such a source is next, or where more has to be read. Rows of such a run are due at one time, which has come.
+    def fronts(self, rows: int, now: int) -> tuple[list[Front], int]:
+        """Take out the runs that come next, until about `rows` of their rows do.
+
+        With them comes the rank up to which no other row of the bucket is before theirs. They have to be offered again.
         """
-        heap, kept, order = self._heap, self._kept, self._order
-        if not isinstance(heap[0][2], Free) or not heap[0][2].run.mixed:
-            return False
-        swept = False
-        while heap and not allowance.spent:
-            key, _, source = heap[0]
-            priority = key[0]
-            if (other is not None and key > other) or not isinstance(source, Free) or not source.run.mixed:
-                break
-            run = source.run
-            free = run.free
-            if not free or not kept(run):
-                heapq.heappop(heap)
-                continue
-            row = (free & -free).bit_length() - 1
-            priorities = run.record.priorities
-            if priorities[row] != priority:
-                heapq.heapreplace(heap, ((priorities[row], key[1]), next(order), source))
-                continue
-            if (swept and not self.reaches(priority)) or allowance.take(run, row, row + 1) == row:
-                break
-            free &= free - 1
-            run.free = free
-            picked[run] = picked.get(run, 0) | 1 << row
-            swept = True
-            if free:
-                following = priorities[(free & -free).bit_length() - 1]
-                heapq.heapreplace(heap, ((following, key[1]), next(order), source))
-            else:
-                heapq.heappop(heap)
-        return True
+        fronts: list[Front] = []
+        runs = 1
+        while True:
+            self._add_fronts(fronts, runs, rows, now)
+            limit = min([self._complete, *(front.limit for front in fronts)])
+            head = self.head()
+            bound = limit if head is None else min(limit, rank(*head))
+            if fronts:
+                # What was loaded in vain tells nothing of its first row.
+                bound = max(bound, fronts[0].ranks[0])
+            if head is None or bound < rank(*head) or len(fronts) < runs or runs >= FRONTS_MAX:
+                return fronts, bound
+            if sum(bisect_right(front.ranks, bound) for front in fronts) >= rows:
+                return fronts, bound
+            runs *= 2
+
+    def _add_fronts(self, fronts: list[Front], runs: int, rows: int, now: int) -> None:
+        """Take out the next runs until there are so many; each once, though it may be offered twice."""
+        taken = {front.source.run.key for front in fronts}
+        while len(fronts) < runs and (head := self.head()) is not None and head[1] <= now:
+            source = self._heap[0][2]
+            if not isinstance(source, Free) or not _is_ready(source):
+                return
+            heapq.heappop(self._heap)
+            if source.run.key not in taken:
+                taken.add(source.run.key)
+                fronts.append(Front.of(source, max(rows // runs, FRONT_ROWS_MIN), now))
+
+    def runs(self) -> list[Run]:
+        """The runs in the order of priority that have free rows in memory, each once."""
+        found = {s.run.key: s.run for _, _, s in self._heap if isinstance(s, Free) and _is_ready(s) and s.run.free}
+        return [run for run in found.values() if self._kept(run)]
+
+    def prune(self) -> None:
+        """Forget the runs that have no free row any more."""
+        self._heap = [entry for entry in self._heap if not isinstance(entry[2], Free) or entry[2].run.free]
+        heapq.heapify(self._heap)
 
     def take(self, other: Key | None, until: int, allowance: Allowance) -> tuple[Source, list[Part]]:
         """Due rows of the first source, as far as no other bucket (`other`) and no other source is before them."""
@@ -164,11 +218,17 @@ class ReadyWindow:
     def _move_cursor(self, key: bytes) -> None:
         self.cursor = key
         self._reach = keys.slice_of(key)
+        # The last rank of which everything is in memory.
+        self._complete = LAST_RANK if key >= self._end else rank(keys.ready_priority(self._reach), 0) - 1
         self._unread = None
 
 
 def _run_of(source: Source) -> Run:
     return source.run if isinstance(source, Free) else source.part.run
+
+
+def _is_ready(source: Source) -> bool:
+    return isinstance(source, Free) and source.run.slice >= keys.READY_SLICE
 
 
 def _is_free(source: Source) -> bool:

@@ -12,6 +12,23 @@ from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
 
 Key = tuple[int, int]
+# Above every ts, as a shift.
+_TS_BITS = 48
+
+
+def rank(priority: int, ts: int) -> int:
+    """(priority, ts) as one number, which sorts faster."""
+    return (priority << _TS_BITS) + ts
+
+
+def priority_of(rank: int) -> int:
+    """The priority in it."""
+    return rank >> _TS_BITS
+
+
+def ts_of(rank: int) -> int:
+    """The ts in it."""
+    return rank & (1 << _TS_BITS) - 1
 
 
 class Run:
@@ -25,11 +42,14 @@ class Run:
         "generated",
         "in_window",
         "key",
+        "latest",
         "live",
+        "merged",
         "mixed",
         "number",
         "owner",
         "prefix",
+        "ranked",
         "record",
         "size",
         "slice",
@@ -59,7 +79,12 @@ class Run:
         # Whether its rows begin and end with different priorities.
         priorities = record.priorities
         self.mixed = bool(priorities) and priorities[0] != priorities[-1]
+        # Whether its rows come from several runs, and are in the order of (priority, ts).
+        self.merged = bool(record.versions)
         self.prefix = ""
+        self.ranked: list[int] | None = None
+        # The greatest ts, once they are ranked.
+        self.latest = 0
 
     @classmethod
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0) -> Run:
@@ -92,6 +117,18 @@ class Run:
         priorities = self.record.priorities
         return self.record.ts[row], priorities[row] if priorities else 0
 
+    def ranks(self) -> list[int]:
+        """(priority, ts) of every row as a number; kept, since a run by priority is asked at every lease."""
+        if self.ranked is None:
+            priorities, ts = self.record.priorities, self.record.ts
+            self.ranked = list(map(rank, priorities, ts)) if priorities else list(ts)
+            self.latest = max(ts)
+        return self.ranked
+
+    def version_at(self, row: int) -> int:
+        """The version of a row that is in no lease."""
+        return self.record.versions[row] if self.merged else self.number
+
     def attempts_at(self, row: int) -> int:
         """How many leases the row had before it came into this run."""
         return self.record.attempts[row] if self.record.attempts else 0
@@ -117,6 +154,8 @@ class Run:
     def rows_between(self, start_ms: int, end_ms: int) -> int:
         """The mask of the rows with start_ms <= ts < end_ms."""
         ts = self.record.ts
+        if self.merged:
+            return sum(1 << row for row, at in enumerate(ts) if start_ms <= at < end_ms)
         low, high = bisect_left(ts, start_ms), bisect_left(ts, end_ms)
         return masks.span(low, high) if high > low else 0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.domain.batch import Portion, StoredRuns, Stretch
+from dejaq.domain.batch import Portion, RowRange, StoredRuns, Stretch
 from dejaq.domain.message import Status, status_of
 from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb import keys, masks
@@ -143,10 +143,10 @@ class RocksSnapshot:
                 continue
             if bodies and run.record.apart:
                 yield from self._with_apart(run, rows)
-            elif stored:
+            elif stored and not run.merged:
                 _add_stored(whole, run, rows, value if bodies else _without_bodies(run))
             else:
-                for begin, stop in masks.ranges(rows):
+                for begin, stop in _alike(run, rows):
                     builder.add(run, begin, stop)
         for portion in (whole, builder.portion):
             if len(portion):
@@ -171,7 +171,8 @@ class RocksSnapshot:
         elif where.status is Status.WAITING:
             start = max(start, self.at + 1)
         ts = run.record.ts
-        return masks.full(run.count) if start <= ts[0] and ts[-1] < end else run.rows_between(start, end)
+        whole = not run.merged and start <= ts[0] and ts[-1] < end
+        return masks.full(run.count) if whole else run.rows_between(start, end)
 
     def _scan_leased(self, buckets: set[int], where: Filter, *, bodies: bool) -> Iterator[Portion]:
         for held in self._leased:
@@ -211,6 +212,15 @@ def fitting(run: Run, rows: int, where: Filter) -> int:
     return mask
 
 
+def _alike(run: Run, rows: int) -> Iterator[RowRange]:
+    """Rows in no lease as ranges that have one version."""
+    for start, end in masks.ranges(rows):
+        if run.merged:
+            yield from ((row, row + 1) for row in range(start, end))
+        else:
+            yield start, end
+
+
 def _add_stored(whole: StoredRuns, run: Run, rows: int, value: bytes) -> None:
     whole.count += run.count
     whole.runs.append(value)
@@ -237,7 +247,7 @@ class _Builder:
         """Add rows of a run, free or held by a lease."""
         portion, record = self.portion, run.record
         before, count = len(portion), end - start
-        version, consumer = (held.lease_id, held.consumer) if held else (run.number, "")
+        version, consumer = (held.lease_id, held.consumer) if held else (run.version_at(start), "")
         portion.stretches.append(Stretch(run.id_span(start, end), run.bucket, record.owner, version, consumer))
         portion.ts.extend([held.expires] * count if held else record.ts[start:end])
         attempts = [held.part.attempts_at(row) for row in range(start, end)] if held else record.attempts[start:end]

@@ -34,7 +34,7 @@ from dejaq.storage.steps import Transaction, Verdict
 
 Result = TypeVar("Result")
 
-FORMAT = 3
+FORMAT = 4
 _FORMAT, _BOOT, _TOPICS = keys.META + b"format", keys.META + b"boot", keys.META + b"topics"
 # The names of transactions are kept like those of batches, under the number that no topic has.
 _OF_NO_TOPIC = 0
