@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from dejaq.storage.base import Storage
 from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.rocksdb import merging
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
 from dejaq.testing.postgres import FreshStorage, shared_server
@@ -26,6 +29,12 @@ def rocksdb(path: Path) -> StorageFactory:
         return RocksStorage(path, journal=True)
 
     return make
+
+
+def merge_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the embedded store merge the runs of a priority topic at every lease, into runs of few rows."""
+    for name, value in {"PARTS_MIN": 1, "FEW_ROWS": 1_000, "RUNS_MIN": 1, "MERGED_ROWS": 3}.items():
+        monkeypatch.setattr(merging, name, value)
 
 
 def rocksdb_on_disk(path: Path) -> StorageFactory:

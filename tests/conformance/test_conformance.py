@@ -3,13 +3,20 @@
 import pytest
 
 from dejaq.testing.conformance import CHECKS, Check
-from tests.conformance.backends import BACKENDS
+from tests.conformance.backends import BACKENDS, merge_eagerly
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_storage(backend: str, check: Check, tmp_path):
     await check.run(BACKENDS[backend](tmp_path / "store"))
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if "priorit" in c.name], ids=lambda check: check.name)
+async def test_merged_runs(check: Check, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """The embedded store keeps every promise of a priority topic when it merges at every lease."""
+    merge_eagerly(monkeypatch)
+    await check.run(BACKENDS["rocksdb"](tmp_path / "store"))
 
 
 def test_every_check_says_what_it_is_about():

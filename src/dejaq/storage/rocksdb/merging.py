@@ -23,9 +23,9 @@ from dejaq.storage.rocksdb.run import Run, priority_of, rank
 
 T = TypeVar("T")
 
-# A bucket is looked at when a lease took fewer rows of a run than `_FEW_ROWS`, from so many runs.
+# A bucket is looked at when a lease took fewer rows of a run than `FEW_ROWS`, from so many runs.
 PARTS_MIN = 8
-_FEW_ROWS = 4
+FEW_ROWS = 4
 # So many runs are worth a merge, of at most so many rows and bytes at once: a few milliseconds.
 RUNS_MIN = 16
 RUNS_MAX = 256
@@ -42,7 +42,7 @@ def merge_thin(image: PriorityImage, parts: Sequence[Part], batch: Batch) -> Non
     bucket, count = next(iter(runs.most_common(1)), (0, 0))
     if count < PARTS_MIN or image.short_of_memory:
         return
-    if sum(part.count for part in parts if part.run.bucket == bucket) < _FEW_ROWS * count:
+    if sum(part.count for part in parts if part.run.bucket == bucket) < FEW_ROWS * count:
         merge(image, bucket, batch)
 
 
