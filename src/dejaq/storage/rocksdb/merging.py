@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -28,9 +28,9 @@ PARTS_MIN = 8
 FEW_ROWS = 4
 # So many runs are worth a merge, of at most so many rows and bytes at once: a few milliseconds.
 RUNS_MIN = 16
-RUNS_MAX = 256
 ROWS_MAX = 2_048
 BYTES_MAX = 1024 * 1024
+LOAD_STEPS = 4
 # A run with so many free rows is not thin, and a merged one has twice as many.
 THIN_ROWS = 256
 MERGED_ROWS = 512
@@ -49,15 +49,16 @@ def merge_thin(image: PriorityImage, parts: Sequence[Part], batch: Batch) -> Non
 def merge(image: PriorityImage, bucket: int, batch: Batch) -> None:
     """Bring the next rows of a bucket's thin runs together, where there are enough such runs."""
     ready = image.ready(bucket)
-    owners: defaultdict[int, list[Run]] = defaultdict(list)
-    for run in ready.runs():
-        if _is_thin(run):
-            owners[run.owner].append(run)
-    owner, runs = max(owners.items(), key=lambda item: len(item[1]), default=(0, []))
+    owner, runs = _thin_runs(ready.runs())
+    steps = LOAD_STEPS
+    while len(runs) >= RUNS_MIN and steps and _rows_before(runs, ready.unread_priority) < ROWS_MAX:
+        # Rows that others come between later would not be together.
+        steps = steps - 1 if image.read_on(bucket) else 0
+        owner, runs = _thin_runs(ready.runs())
     if len(runs) < RUNS_MIN:
         return
     columns = _Columns()
-    for run, rows in _next_rows(runs):
+    for run, rows in _next_rows(runs, ready.unread_priority):
         columns.add(run, rows)
         image.remove_rows(batch, run, rows, keep_bodies=True)
     for record in columns.in_order(image.owner_name(owner)):
@@ -66,34 +67,47 @@ def merge(image: PriorityImage, bucket: int, batch: Batch) -> None:
     ready.prune()
 
 
+def _thin_runs(runs: Iterable[Run]) -> tuple[int, list[Run]]:
+    """The owner that has most thin runs, and those."""
+    owners: defaultdict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        if _is_thin(run):
+            owners[run.owner].append(run)
+    return max(owners.items(), key=lambda item: len(item[1]), default=(0, []))
+
+
+def _rows_before(runs: Iterable[Run], priority: int) -> int:
+    """How many free rows the runs have that end before a priority."""
+    return sum(run.free.bit_count() for run in runs if priority_of(run.ranks()[-1]) < priority)
+
+
 def _is_thin(run: Run) -> bool:
     """Whether it has few free rows, none of which has been leased or has its body apart."""
     record = run.record
     return run.free.bit_count() < THIN_ROWS and not (record.attempts or record.firsts or record.lasts or record.apart)
 
 
-def _next_rows(runs: list[Run]) -> Iterator[tuple[Run, int]]:
-    """The free rows of the runs that come before a priority, chosen so that they are not too many."""
+def _next_rows(runs: list[Run], end: int) -> Iterator[tuple[Run, int]]:
+    """The free rows of the runs before the priority `end`, or before one at which they are not too many."""
     runs.sort(key=_first_priority)
     chosen: list[Run] = []
-    size = 0
-    for run in runs[:RUNS_MAX]:
+    size = count = 0
+    for run in runs:
         size += run.size
-        if size > BYTES_MAX and chosen:
+        if chosen and (size > BYTES_MAX or count >= 2 * ROWS_MAX):
+            end = min(end, _first_priority(run))
             break
+        count += run.free.bit_count()
         chosen.append(run)
     first = _first_priority(chosen[0])
-    end = _first_priority(runs[len(chosen)]) if len(chosen) < len(runs) else None
     free = [list(masks.rows(run.free)) for run in chosen]
     priorities = [
         [priority_of(ranks[row]) for row in rows]
         for ranks, rows in zip((run.ranks() for run in chosen), free, strict=True)
     ]
     everything = sorted(priority for column in priorities for priority in column)
-    if len(everything) > ROWS_MAX and (end is None or everything[ROWS_MAX] < end):
-        end = everything[ROWS_MAX]
-    if end is None:
-        end = everything[-1] + 1
+    if len(everything) > ROWS_MAX:
+        end = min(end, everything[ROWS_MAX])
     # The first priority is taken whole.
     end = max(end, first + 1)
     # Rows of one rank keep the order in which they came.

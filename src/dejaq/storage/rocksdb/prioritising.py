@@ -167,6 +167,10 @@ class PriorityImage(Image):
         while (head := window.head()) is not None and head[0] <= now:
             self.ready(bucket).offer(window.pop())
 
+    def read_on(self, bucket: int) -> bool:
+        """Bring some more of what is ready in a bucket into memory; False: all of it is."""
+        return self.ready(bucket).load_step(self._read_ready)
+
     def _read_ready(self, start: bytes, end: bytes) -> tuple[list[Run], bool]:
         return self._read_runs(start, end, self._step_runs)
 

@@ -16,7 +16,7 @@ from itertools import count
 from dejaq import limits
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.lease import Part
-from dejaq.storage.rocksdb.run import Key, Run, rank, ts_of
+from dejaq.storage.rocksdb.run import Key, Run, priority_of, rank, ts_of
 from dejaq.storage.rocksdb.window import Allowance, Free, Lost, Source
 
 # A run is looked at so many rows ahead at least, and so many runs at most in one go.
@@ -141,6 +141,11 @@ class ReadyWindow:
         """The runs in the order of priority that have free rows in memory, each once."""
         found = {s.run.key: s.run for _, _, s in self._heap if isinstance(s, Free) and _is_ready(s) and s.run.free}
         return [run for run in found.values() if self._kept(run)]
+
+    @property
+    def unread_priority(self) -> int:
+        """The first priority of which there may be more on disk."""
+        return priority_of(self._complete) + 1
 
     def prune(self) -> None:
         """Forget the runs that have no free row any more."""
