@@ -3,7 +3,8 @@
 What is due when it is written goes to the *ready* part of its bucket, whose keys are in the order of priority. What is
 ahead of its time lies by time, as on a timeline, and is offered beside the ready part when its time comes; its record
 stays where it is. A run has one priority; or, in the ready part, a few rows of several priorities that are near each
-other, in their order and all due at one time, so that a batch over thousands of priorities makes dozens of runs.
+other, in their order and all due at one time, so that a batch over thousands of priorities makes dozens of runs; or
+rows of many such runs, merged when they came next.
 """
 
 from __future__ import annotations
