@@ -19,7 +19,7 @@ from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.merging import merge_thin
 from dejaq.storage.rocksdb.prioritising import PriorityImage
-from dejaq.storage.rocksdb.run import Key
+from dejaq.storage.rocksdb.run import Key, rank
 from dejaq.storage.rocksdb.window import Allowance, Lost
 
 
@@ -204,8 +204,11 @@ def _sort(result: LeaseSet, numbers: list[int], *, by_priority: bool) -> None:
     if result.priorities is None:
         order = sorted(range(len(result.ts)), key=result.ts.__getitem__)
     else:
-        columns = (result.priorities, result.ts) if by_priority else (result.ts, result.priorities)
-        sort_keys = list(zip(*columns, strict=True))
+        sort_keys = (
+            list(map(rank, result.priorities, result.ts))
+            if by_priority
+            else list(zip(result.ts, result.priorities, strict=True))
+        )
         order = sorted(range(len(sort_keys)), key=sort_keys.__getitem__)
     if order == list(range(len(order))):
         return

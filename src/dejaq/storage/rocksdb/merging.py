@@ -12,14 +12,16 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
+from dejaq.domain.body_block import BodyBlock
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.prioritising import MIXED_SPAN, PriorityImage
-from dejaq.storage.rocksdb.run import Run, priority_of, rank
+from dejaq.storage.rocksdb.run import Run, priority_of, rank, ts_of
 
 T = TypeVar("T")
 
@@ -61,9 +63,9 @@ def merge(image: PriorityImage, bucket: int, batch: Batch) -> None:
     for run, rows in _next_rows(runs, ready.unread_priority):
         columns.add(run, rows)
         image.remove_rows(batch, run, rows, keep_bodies=True)
-    for record in columns.in_order(image.owner_name(owner)):
-        time_slice = keys.ready_slice(record.priorities[0] if record.priorities else 0)
-        image.add_run(batch, bucket, time_slice, owner, record)
+    for record, block, ranks in columns.in_order(image.owner_name(owner)):
+        merged = image.add_run(batch, bucket, keys.ready_slice(priority_of(ranks[0])), owner, record, block=block)
+        merged.ranked, merged.latest = ranks, max(record.ts)
     ready.prune()
 
 
@@ -99,26 +101,20 @@ def _next_rows(runs: list[Run], end: int) -> Iterator[tuple[Run, int]]:
             break
         count += run.free.bit_count()
         chosen.append(run)
-    first = _first_priority(chosen[0])
-    free = [list(masks.rows(run.free)) for run in chosen]
-    priorities = [
-        [priority_of(ranks[row]) for row in rows]
-        for ranks, rows in zip((run.ranks() for run in chosen), free, strict=True)
-    ]
-    everything = sorted(priority for column in priorities for priority in column)
-    if len(everything) > ROWS_MAX:
-        end = min(end, everything[ROWS_MAX])
+    ranks = sorted(chain.from_iterable(run.ranks()[masks.lowest(run.free) :] for run in chosen))
+    if len(ranks) > ROWS_MAX:
+        end = min(end, priority_of(ranks[ROWS_MAX]))
     # The first priority is taken whole.
-    end = max(end, first + 1)
+    first_behind = rank(max(end, _first_priority(chosen[0]) + 1), 0)
     # Rows of one rank keep the order in which they came.
-    for run, rows, column in sorted(zip(chosen, free, priorities, strict=True), key=lambda one: one[0].number):
-        cut = bisect_left(column, end)
-        if cut:
-            yield run, run.free & masks.full(rows[cut - 1] + 1)
+    for run in sorted(chosen, key=lambda run: run.number):
+        rows = run.free & masks.full(bisect_left(run.ranks(), first_behind))
+        if rows:
+            yield run, rows
 
 
 def _first_priority(run: Run) -> int:
-    return run.sort_key(masks.lowest(run.free))[1]
+    return priority_of(run.ranks()[masks.lowest(run.free)])
 
 
 def _pick(column: Sequence[T], rows: Sequence[int]) -> list[T]:
@@ -130,8 +126,7 @@ class _Columns:
     """Rows of several runs."""
 
     ids: list[str] = field(default_factory=list)
-    ts: list[int] = field(default_factory=list)
-    priorities: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -142,32 +137,29 @@ class _Columns:
         for start, end in masks.ranges(rows):
             count = end - start
             self.ids += run.id_span(start, end).expand()
-            self.ts += record.ts[start:end]
-            self.priorities += record.priorities[start:end] or [0] * count
-            self.bodies += record.bodies[start:end]
+            self.ranks += run.ranks()[start:end]
+            self.bodies += run.bodies[start:end]
             self.headers += record.headers[start:end] or [b""] * count
             self.versions += record.versions[start:end] or [run.number] * count
 
-    def in_order(self, owner: str) -> Iterator[records.Run]:
-        """Them as runs, in order of (priority, ts)."""
-        ranks = list(map(rank, self.priorities, self.ts))
-        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+    def in_order(self, owner: str) -> Iterator[tuple[records.Run, BodyBlock, list[int]]]:
+        """Them as runs with their bodies and ranks, in order."""
+        order = sorted(range(len(self.ranks)), key=self.ranks.__getitem__)
+        ranks = _pick(self.ranks, order)
         start = 0
         while start < len(order):
-            first = self.priorities[order[start]]
-            chosen = order[start : start + MERGED_ROWS]
-            if self.priorities[chosen[-1]] >= first + MIXED_SPAN:
-                del chosen[bisect_left(chosen, first + MIXED_SPAN, key=self.priorities.__getitem__) :]
-            yield self._record(owner, chosen)
-            start += len(chosen)
+            behind = rank(priority_of(ranks[start]) + MIXED_SPAN, 0)
+            end = bisect_left(ranks, behind, start, min(start + MERGED_ROWS, len(ranks)))
+            rows = order[start:end]
+            yield self._record(owner, rows, ranks[start:end]), BodyBlock(_pick(self.bodies, rows)), ranks[start:end]
+            start = end
 
-    def _record(self, owner: str, rows: Sequence[int]) -> records.Run:
-        priorities, headers = _pick(self.priorities, rows), _pick(self.headers, rows)
+    def _record(self, owner: str, rows: Sequence[int], ranks: Sequence[int]) -> records.Run:
+        priorities, headers = list(map(priority_of, ranks)), _pick(self.headers, rows)
         return records.Run(
             owner=owner,
             ids=_pick(self.ids, rows),
-            ts=_pick(self.ts, rows),
-            bodies=_pick(self.bodies, rows),
+            ts=map(ts_of, ranks),
             priorities=priorities if any(priorities) else (),
             headers=headers if any(headers) else (),
             versions=_pick(self.versions, rows),
