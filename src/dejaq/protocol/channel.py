@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from dejaq import limits
 from dejaq.errors import DejaqError, Unavailable
+from dejaq.protocol.blocks import reuse_blocks
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import ClientSent, serialized
 from dejaq.protocol.status import error_from_grpc
@@ -122,6 +123,7 @@ class GrpcTransport:
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             hold_poller()
+            reuse_blocks()
             self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
         return self._channel
 

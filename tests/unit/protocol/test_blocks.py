@@ -1,15 +1,16 @@
-"""A broker keeps the memory of large blocks."""
+"""Brokers and clients use the memory of large blocks again."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import resource
-from dejaq.protocol.blocks import keep_blocks
-if {kept}:
-    keep_blocks()
+from dejaq.protocol.blocks import keep_blocks, reuse_blocks
+{call}
 def faults(times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(times):
@@ -21,12 +22,13 @@ print(faults(20))
 """
 
 
-def faults(*, kept: bool) -> int:
-    done = subprocess.run([sys.executable, "-c", SCRIPT.format(kept=kept)], capture_output=True, text=True, check=True)
+def faults(call: str) -> int:
+    done = subprocess.run([sys.executable, "-c", SCRIPT.format(call=call)], capture_output=True, text=True, check=True)
     return int(done.stdout)
 
 
-def test_large_blocks_are_used_again_without_new_pages() -> None:
-    assert faults(kept=True) < 100
+@pytest.mark.parametrize("call", ["keep_blocks()", "reuse_blocks()"])
+def test_large_blocks_are_used_again_without_new_pages(call: str) -> None:
+    assert faults(call) < 100
     # Otherwise the test shows nothing.
-    assert faults(kept=False) > 1_000
+    assert faults("") > 1_000

@@ -34,6 +34,8 @@ from dejaq.errors import Code, StoreError, error_of
 Batch = WriteBatch
 
 _CACHE_BYTES = 64 * 1024 * 1024
+# The number that RocksDB has unless it is told another.
+_LEVELS = 7
 
 
 # To give the GIL away and take it back costs more than to read so many keys.
@@ -243,7 +245,9 @@ def _options() -> Options:
     # A torn last record is what a power cut leaves of an unacknowledged write. Anything else is damage, and is
     # refused; the watermark finds a log that ends too early.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_compression_type(DBCompressionType.lz4())
+    # Most of what leaves the memtable is gone before it reaches the second level, and is not worth packing.
+    lz4 = DBCompressionType.lz4()
+    options.set_compression_per_level([DBCompressionType.none(), *[lz4] * (_LEVELS - 1)])
     options.set_write_buffer_size(64 * 1024 * 1024)
     options.set_max_write_buffer_number(3)
     options.set_max_background_jobs(2)
