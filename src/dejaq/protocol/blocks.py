@@ -30,9 +30,9 @@ def keep_blocks() -> None:
 def reuse_blocks() -> None:
     """Have this process use the memory of blocks up to 16 MB again, as any has done that once let go of such a block.
 
-    A client is a guest in its process and sets nothing there: glibc itself raises its bound when a large block is freed.
-    A producer of bodies of 1 KB has 20 page faults in a thousand of them instead of 340, and takes 2.1 us for each instead
-    of 2.7.
+    A client is a guest in its process and sets nothing there: glibc itself raises its bound when a large block is
+    freed. A producer of bodies of 1 KB has 20 page faults in a thousand of them instead of 340, and takes 2.1 us for
+    each instead of 2.7.
     """
     # Its pages are never touched.
     bytes(_MAPPED_BYTES)
