@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from typing import TypeVar
 
 from dejaq.domain.body_block import BodyBlock
@@ -21,7 +22,7 @@ from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.lease import Part
 from dejaq.storage.rocksdb.prioritising import MIXED_SPAN, PriorityImage
-from dejaq.storage.rocksdb.run import Run, priority_of, rank, ts_of
+from dejaq.storage.rocksdb.run import Run, priorities_of, priority_of, rank, times_of
 
 T = TypeVar("T")
 
@@ -33,23 +34,51 @@ RUNS_MIN = 16
 ROWS_MAX = 2_048
 BYTES_MAX = 1024 * 1024
 LOAD_STEPS = 4
+# Merged rows that will be leased by the next so many leases are nearly used up.
+LEASES_AHEAD = 2
 # A run with so many free rows is not thin, and a merged one has twice as many.
 THIN_ROWS = 256
 MERGED_ROWS = 512
 
 
 def merge_thin(image: PriorityImage, parts: Sequence[Part], batch: Batch) -> None:
-    """Merge the runs of the bucket from which a lease took its rows one by one, if there is one."""
+    """Merge the bucket from which a lease took its rows one by one, or whose merged rows are nearly used up, if any."""
+    if image.short_of_memory:
+        return
+    bucket = _thin_bucket(parts)
+    if bucket is None:
+        bucket = _ending_bucket(image, parts)
+    if bucket is None:
+        return
+    end = merge(image, bucket, batch)
+    if end is None:
+        image.merged_until.pop(bucket, None)
+    else:
+        image.merged_until[bucket] = end
+
+
+def _thin_bucket(parts: Sequence[Part]) -> int | None:
+    """The bucket that had most parts in a lease, if these were many and small."""
     runs = Counter(part.run.bucket for part in parts if part.run.slice >= keys.READY_SLICE)
     bucket, count = next(iter(runs.most_common(1)), (0, 0))
-    if count < PARTS_MIN or image.short_of_memory:
-        return
-    if sum(part.count for part in parts if part.run.bucket == bucket) < FEW_ROWS * count:
-        merge(image, bucket, batch)
+    if count < PARTS_MIN or sum(part.count for part in parts if part.run.bucket == bucket) >= FEW_ROWS * count:
+        return None
+    return bucket
 
 
-def merge(image: PriorityImage, bucket: int, batch: Batch) -> None:
-    """Bring the next rows of a bucket's thin runs together, where there are enough such runs."""
+def _ending_bucket(image: PriorityImage, parts: Sequence[Part]) -> int | None:
+    """The bucket whose merged rows will not do for the next leases, if these go on as this one."""
+    if not image.merged_until:
+        return None
+    rows = [(part.run.ranks(), part.start, part.start + part.count - 1) for part in parts]
+    first = min((priority_of(ranks[start]) for ranks, start, _ in rows), default=0)
+    last = max((priority_of(ranks[end]) for ranks, _, end in rows), default=0)
+    bucket, end = min(image.merged_until.items(), key=itemgetter(1))
+    return bucket if end <= last + LEASES_AHEAD * (last - first + 1) else None
+
+
+def merge(image: PriorityImage, bucket: int, batch: Batch) -> int | None:
+    """Bring the next rows of a bucket's thin runs together; up to which priority, or None when they are too few."""
     ready = image.ready(bucket)
     owner, runs = _thin_runs(ready.runs())
     steps = LOAD_STEPS
@@ -58,15 +87,20 @@ def merge(image: PriorityImage, bucket: int, batch: Batch) -> None:
         steps = steps - 1 if image.read_on(bucket) else 0
         owner, runs = _thin_runs(ready.runs())
     if len(runs) < RUNS_MIN:
-        return
+        return None
+    chosen, end = _next_runs(runs, ready.unread_priority)
     columns = _Columns()
-    for run, rows in _next_rows(runs, ready.unread_priority):
-        columns.add(run, rows)
-        image.remove_rows(batch, run, rows, keep_bodies=True)
+    # Rows of one rank keep the order in which they came.
+    for run in sorted(chosen, key=lambda run: run.number):
+        rows = run.free & masks.full(bisect_left(run.ranks(), rank(end, 0)))
+        if rows:
+            columns.add(run, rows)
+            image.remove_rows(batch, run, rows, keep_bodies=True)
     for record, block, ranks in columns.in_order(image.owner_name(owner)):
         merged = image.add_run(batch, bucket, keys.ready_slice(priority_of(ranks[0])), owner, record, block=block)
         merged.ranked, merged.latest = ranks, max(record.ts)
     ready.prune()
+    return end
 
 
 def _thin_runs(runs: Iterable[Run]) -> tuple[int, list[Run]]:
@@ -89,8 +123,8 @@ def _is_thin(run: Run) -> bool:
     return run.free.bit_count() < THIN_ROWS and not (record.attempts or record.firsts or record.lasts or record.apart)
 
 
-def _next_rows(runs: list[Run], end: int) -> Iterator[tuple[Run, int]]:
-    """The free rows of the runs before the priority `end`, or before one at which they are not too many."""
+def _next_runs(runs: list[Run], end: int) -> tuple[list[Run], int]:
+    """The first of the runs, and up to which priority their rows are merged: `end`, or where they are enough."""
     runs.sort(key=_first_priority)
     chosen: list[Run] = []
     size = count = 0
@@ -105,12 +139,7 @@ def _next_rows(runs: list[Run], end: int) -> Iterator[tuple[Run, int]]:
     if len(ranks) > ROWS_MAX:
         end = min(end, priority_of(ranks[ROWS_MAX]))
     # The first priority is taken whole.
-    first_behind = rank(max(end, _first_priority(chosen[0]) + 1), 0)
-    # Rows of one rank keep the order in which they came.
-    for run in sorted(chosen, key=lambda run: run.number):
-        rows = run.free & masks.full(bisect_left(run.ranks(), first_behind))
-        if rows:
-            yield run, rows
+    return chosen, max(end, _first_priority(chosen[0]) + 1)
 
 
 def _first_priority(run: Run) -> int:
@@ -155,11 +184,11 @@ class _Columns:
             start = end
 
     def _record(self, owner: str, rows: Sequence[int], ranks: Sequence[int]) -> records.Run:
-        priorities, headers = list(map(priority_of, ranks)), _pick(self.headers, rows)
+        priorities, headers = priorities_of(ranks), _pick(self.headers, rows)
         return records.Run(
             owner=owner,
             ids=_pick(self.ids, rows),
-            ts=map(ts_of, ranks),
+            ts=times_of(ranks),
             priorities=priorities if any(priorities) else (),
             headers=headers if any(headers) else (),
             versions=_pick(self.versions, rows),

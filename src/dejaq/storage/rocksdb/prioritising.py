@@ -59,6 +59,8 @@ class PriorityImage(Image):
         buckets = topic.settings.buckets
         self.ready_cells = Cells(topic.number, READY_CELLS)
         self._ready: dict[int, ReadyWindow] = {}
+        # Up to which priority the thin runs of a bucket were merged.
+        self.merged_until: dict[int, int] = {}
         self._step_runs = max(_STEP_RUNS_MIN, min(_STEP_RUNS // buckets, 512))
         self._kept_runs = max(_KEPT_RUNS_MIN, _KEPT_RUNS // buckets)
 

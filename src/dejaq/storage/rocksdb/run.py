@@ -31,6 +31,17 @@ def ts_of(rank: int) -> int:
     return rank & (1 << _TS_BITS) - 1
 
 
+def priorities_of(ranks: Sequence[int]) -> list[int]:
+    """The priorities in ranks."""
+    return [one >> _TS_BITS for one in ranks]
+
+
+def times_of(ranks: Sequence[int]) -> list[int]:
+    """The times in ranks."""
+    mask = (1 << _TS_BITS) - 1
+    return [one & mask for one in ranks]
+
+
 class Run:
     """Rows that were written together. `live` rows are not gone; `free` ones are live and in no lease."""
 
@@ -121,8 +132,13 @@ class Run:
         """(priority, ts) of every row as a number; kept, since a run by priority is asked at every lease."""
         if self.ranked is None:
             priorities, ts = self.record.priorities, self.record.ts
-            self.ranked = list(map(rank, priorities, ts)) if priorities else list(ts)
             self.latest = max(ts)
+            if not priorities:
+                self.ranked = list(ts)
+            elif self.latest == min(ts):
+                self.ranked = [(priority << _TS_BITS) + self.latest for priority in priorities]
+            else:
+                self.ranked = [(priority << _TS_BITS) + at for priority, at in zip(priorities, ts, strict=True)]
         return self.ranked
 
     def version_at(self, row: int) -> int:
