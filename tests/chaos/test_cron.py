@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -38,8 +39,13 @@ async def test_killed_at_any_moment_each_occurrence_comes_once(
 async def test_in_a_cluster_whose_brokers_are_killed_in_turn_each_occurrence_comes_once(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G11: every broker looks at the schedules, one of them wins, and another goes on at once when that one dies."""
-    async with EtcdCluster(tmp_path, size=1) as etcd, BrokerCluster(shared_server().dsn, etcd.url) as cluster:
+    """G11: over two shards each broker looks at the schedules, one wins, and the other goes on when that one dies."""
+    name = f"cron_{secrets.token_hex(4)}"
+    shards = [f"eu={shared_server().dsn}", f"us={shared_server().new_database(name)}"]
+    async with (
+        EtcdCluster(tmp_path, size=1) as etcd,
+        BrokerCluster(shards[0], etcd.url, size=2, options=("--storage", shards[1])) as cluster,
+    ):
 
         async def kill(cycle: int) -> None:
             await cluster.brokers[cycle % len(cluster.brokers)].restart()

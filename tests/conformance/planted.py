@@ -9,8 +9,8 @@ from typing import Any
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code
-from dejaq.storage.base import Edits, Filter, Page, Storage
+from dejaq.errors import Code, error_of
+from dejaq.storage.base import Edits, Filter, Page
 from dejaq.storage.steps import Transaction, Verdict
 from dejaq.testing.conformance import StorageFactory
 
@@ -18,7 +18,7 @@ from dejaq.testing.conformance import StorageFactory
 class Around:
     """A storage that does what the one inside does; `memory` outlives a restart."""
 
-    def __init__(self, inner: Storage, memory: dict[str, Any]) -> None:
+    def __init__(self, inner: Any, memory: dict[str, Any]) -> None:
         self.inner = inner
         self.memory = memory
 
@@ -314,6 +314,38 @@ class IgnoredPriorities(Around):
         return await self.inner.create(topic, replace(batch, priorities=None) if topic.by_priority else batch, now)
 
 
+class TakenBodies(Around):
+    """A reclaim takes every large body, whoever refers to it."""
+
+    @property
+    def bodies(self) -> Any:
+        return _Taking(self.inner.bodies, self.memory)
+
+
+class _Taking(Around):
+    async def reclaim(self, now: int) -> int:
+        self.memory["taken"] = True
+        return await self.inner.reclaim(now)
+
+    async def part(self, *asked: Any) -> bytes:
+        if "taken" in self.memory:
+            raise error_of(Code.BODY_MISSING)
+        return await self.inner.part(*asked)
+
+
+class LeftBodies(Around):
+    """Nothing ever removes a large body that nobody refers to."""
+
+    @property
+    def bodies(self) -> Any:
+        return _Leaving(self.inner.bodies, self.memory)
+
+
+class _Leaving(Around):
+    async def reclaim(self, now: int) -> int:
+        return 0
+
+
 # Each bug, a check that finds it, and whether the model can see it.
 BUGS: dict[type[Around], tuple[str, bool]] = {
     NoVersionCheck: ("settle.a_stale_holder_is_fenced_off", True),
@@ -344,6 +376,8 @@ BUGS: dict[type[Around], tuple[str, bool]] = {
     NoBackoff: ("dead_letters.a_lost_message_waits_for_its_back_off", True),
     ForgottenPriority: ("priorities.a_release_keeps_the_priority", True),
     IgnoredPriorities: ("priorities.the_lowest_priority_goes_first", True),
+    TakenBodies: ("large.a_large_body_is_kept_by_its_message", True),
+    LeftBodies: ("large.an_upload_nobody_refers_to_is_removed", True),
     ReusedNumbers: ("topics.numbers_are_never_used_again", False),
 }
 

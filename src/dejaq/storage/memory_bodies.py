@@ -80,9 +80,17 @@ class MemoryBodies:
             raise error_of(Code.BODY_MISSING, "the large body is not there; its message is gone or has another")
         return self._bodies[reference.number].parts[part]
 
+    def used(self) -> set[int]:
+        """The numbers of those that messages refer to."""
+        return {reference.number for body in self._referring() if (reference := reference_of(body)) is not None}
+
+    def drop(self, reference: Reference) -> None:
+        """Let a body go before its time, as another store has done that this one is the model of."""
+        self._bodies.pop(reference.number, None)
+
     async def reclaim(self, now: int) -> int:
         """Remove what nobody refers to and is over its time."""
-        used = {reference.number for body in self._referring() if (reference := reference_of(body)) is not None}
+        used = self.used()
         idle = [n for n, body in self._bodies.items() if n not in used and body.keep_until <= now]
         for number in idle:
             del self._bodies[number]

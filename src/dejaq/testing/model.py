@@ -36,7 +36,7 @@ _IDS = [f"n{number}" for number in range(8)] + ["0" * 31 + "a"]
 _DELAYS = [-86_400_000, -20_000, -1, -1, 0, 0, 0, 0, 1, 2, 50, 1_000, 9_999, 10_000, 60_000, 3_600_000]
 _OWNERS = st.sampled_from(["billing", "mail"])
 _CONSUMERS = st.sampled_from(["worker-1", "worker-2"])
-_BODIES = st.sampled_from(["", "a", "bb", "large"])
+_BODIES = st.sampled_from(["", "a", "bb", "large", "upload-0", "upload-1"])
 _PRIORITIES = st.sampled_from([0, 0, 0, -1, 7])
 _HEADERS = st.sampled_from([b"", b"", encode_headers({"k": "v"})])
 _LEASES = st.sampled_from([100, 1_000, 30_000])
@@ -52,7 +52,9 @@ _PLANS = st.builds(
     delay=st.sampled_from(_DELAYS),
     owner=_OWNERS,
     id=st.sampled_from(["", *_IDS]),
+    body=st.sampled_from(["made", "made", "upload-0", "upload-1"]),
 )
+_UPLOADS_MAX = 3
 _PASSING = [1, 50, 99, 100, 999, 1_000, 10_000, 30_000, 3_600_000]
 
 
@@ -235,12 +237,23 @@ class StorageMachine(RuleBasedStateMachine):
         """Send dead letters back."""
         self._run(self._pair.redrive(picks))
 
+    @precondition(lambda self: len(self._pair.uploads) < _UPLOADS_MAX)
+    @rule(bucket=st.integers(0, BUCKETS - 1), content=st.sampled_from([b"one", b"two"]))
+    def upload(self, bucket: int, content: bytes) -> None:
+        """Upload a body that messages may refer to."""
+        self._run(self._pair.upload(bucket, content))
+
     # Rules that take nothing are chosen too often, so these share one.
-    @rule(event=st.sampled_from(["restart", "trim journal", *_PASSING]))
+    @rule(event=st.sampled_from(["restart", "trim journal", "reclaim", "reclaim later", *_PASSING]))
     def happen(self, event: str | int) -> None:
-        """Let time pass, or close the storage and open it again, or remove what was read of the journal."""
+        """Let time pass, or close the storage and open it again, or remove what was read of the journal, or bodies."""
         if event == "restart":
             self._run(self._pair.restart())
+        elif event == "reclaim":
+            self._run(self._pair.reclaim())
+        elif event == "reclaim later":
+            self._pair.now += limits.UPLOAD_KEEP_MS
+            self._run(self._pair.reclaim())
         elif event == "trim journal":
             self._run(self._pair.trim_journal())
         else:

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, RowRange
 from dejaq.domain.ids import ProducerSession
+from dejaq.domain.large import any_reference, content_of
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, Conflict
@@ -28,6 +29,7 @@ from dejaq.testing.conformance.scene import (
     priorities_of,
     settled,
 )
+from dejaq.testing.pair_uploads import UploadPairs
 from dejaq.testing.replay import Replay, described, events_of, read_journal
 
 BUCKETS = 3
@@ -70,8 +72,9 @@ class Plan:
     recent: bool
     delay: int
     owner: str
-    # Of what is created: a natural id, or none for a generated one.
+    # Of what is created: a natural id, or none for a generated one, and the name of its body.
     id: str = ""
+    body: str = "made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Pair:
         self._versions: dict[str, dict[int, int]] = {}
         self._transactions = 0
         self._made = 0
+        self.uploads = UploadPairs()
         self.now = START_MS
         self.batches: list[CreateBatch] = []
         self.leases: list[LeasePair] = []
@@ -131,6 +135,7 @@ class Pair:
         await self._real.close()
         self._real = self._factory()
         await self._real.open(self.now)
+        await self.uploads.follow(self._real, self._model, self._topic, self.now)
 
     # The producer's side
 
@@ -154,13 +159,14 @@ class Pair:
             session=ProducerSession(START_MS, number),
             sequence=sequence,
             ts=[self.now + delay for delay, _, _, _ in rows],
-            bodies=[_body(name) for _, _, name, _ in rows],
+            bodies=[self._body(name) for _, _, name, _ in rows],
             ids=ids,
             bucket=bucket,
             priorities=[priority for _, priority, _, _ in rows],
             headers=[headers for _, _, _, headers in rows],
             refused=dict.fromkeys(refused, Code.TOO_FAR),
         )
+        batch.large = any_reference(batch.bodies)
         await self._send(batch)
         self.batches.append(batch)
         self.ids += [one for one in ids_of(batch) if one not in self.ids]
@@ -171,7 +177,9 @@ class Pair:
         await self._send(replace(batch, refused={} if pick % 2 else batch.refused))
 
     async def _send(self, batch: CreateBatch) -> None:
-        expected = listed(await self._model.create(self._topic, batch, self.now), len(batch))
+        if batch.large:
+            await self._name(batch.bodies)
+        expected = listed(await self._model.create(self._topic, self._in_model(batch), self.now), len(batch))
         codes = listed(await self._real.create(self._topic, batch, self.now), len(batch))
         assert codes == expected, f"create answered {codes}, the model {expected}"
 
@@ -191,19 +199,26 @@ class Pair:
         edits = Edits(
             ids,
             ts=[None if one is None else self.now + one for one in delays] if delays is not None else None,
-            bodies=[None if one is None else _body(one) for one in bodies] if bodies is not None else None,
+            bodies=[None if one is None else self._body(one) for one in bodies] if bodies is not None else None,
             priorities=priorities,
             headers=headers,
         )
+        named = [body for body in edits.bodies or () if body is not None]
+        if any_reference(named):
+            edits = replace(edits, large=True)
+            await self._name(named)
+        twin = edits
+        if edits.bodies is not None:
+            twin = replace(edits, bodies=[body and self.uploads.in_model(body) for body in edits.bodies])
         known = [list(self._versions.get(one, {0: 0}).items()) for one in ids]
         index = -1 if versions == "present" else 0
-        conditions: list[tuple[list[int] | None, Storage]] = [
-            ([pairs[index][0] for pairs in known] if versions else None, self._model),
-            ([pairs[index][1] for pairs in known] if versions else None, self._real),
+        conditions: list[tuple[list[int] | None, Storage, Edits]] = [
+            ([pairs[index][0] for pairs in known] if versions else None, self._model, twin),
+            ([pairs[index][1] for pairs in known] if versions else None, self._real, edits),
         ]
         expected, codes = [
-            listed(await storage.edit(self._topic, owner, replace(edits, versions=values), self.now), len(ids))
-            for values, storage in conditions
+            listed(await storage.edit(self._topic, owner, replace(own, versions=values), self.now), len(ids))
+            for values, storage, own in conditions
         ]
         assert codes == expected, f"edit answered {codes}, the model {expected}"
 
@@ -223,6 +238,29 @@ class Pair:
 
     def _picked(self, picks: Sequence[int]) -> list[str]:
         return [self.ids[pick % len(self.ids)] for pick in picks]
+
+    # Large bodies
+
+    async def upload(self, bucket: int, content: bytes) -> None:
+        """Upload a body, for a message of some bucket."""
+        await self.uploads.add(self._real, self._model, self._topic, bucket, content, self.now)
+
+    async def reclaim(self) -> None:
+        """Remove the bodies that nobody needs."""
+        await self.uploads.reclaim(self._real, self._model, self._topic, self.now)
+
+    async def _name(self, bodies: Sequence[bytes]) -> None:
+        """Before messages get these bodies, see which are there."""
+        await self.uploads.follow(self._real, self._model, self._topic, self.now)
+        self.uploads.named(bodies, self.now)
+
+    def _in_model(self, batch: CreateBatch) -> CreateBatch:
+        return replace(batch, bodies=list(map(self.uploads.in_model, batch.bodies))) if batch.large else batch
+
+    def _body(self, name: str) -> bytes:
+        """The body of a name; histories are printed, so the large one is not spelled out in them."""
+        uploaded = self.uploads.body(int(name[-1])) if name.startswith("upload") else None
+        return uploaded or name.encode() * (limits.INLINE_BODY_BYTES_MAX if name == "large" else 1)
 
     # The consumer's side
 
@@ -321,6 +359,7 @@ class Pair:
         """Do steps together; with `back` under a name that may have been used before."""
         self._transactions = max(0, self._transactions + 1 - back)
         steps = [self._steps_of(plan) for plan in plans]
+        await self._name([body for step, _ in steps if isinstance(step, CreateStep) for body in step.batch.bodies])
         name = ProducerSession(START_MS, _SESSIONS)
         real, model = (Transaction(name, self._transactions, [pair[side] for pair in steps]) for side in range(2))
         try:
@@ -356,7 +395,8 @@ class Pair:
         elif plan.change is Change.CANCEL:
             step = CancelStep(self._topic, plan.owner, [message_id])
         else:
-            step = CreateStep(self._topic, self._batch_of(plan, ts))
+            batch = self._batch_of(plan, ts)
+            return CreateStep(self._topic, batch), CreateStep(self._topic, self._in_model(batch))
         return step, step
 
     def _batch_of(self, plan: Plan, ts: int) -> CreateBatch:
@@ -367,10 +407,11 @@ class Pair:
             session=session,
             sequence=self._made,
             ts=[ts],
-            bodies=[b"made"],
+            bodies=[self._body(plan.body)],
             ids=[plan.id] if plan.id else None,
             bucket=bucket,
         )
+        batch.large = any_reference(batch.bodies)
         self._made += 1
         self.ids += [one for one in ids_of(batch) if one not in self.ids]
         return batch
@@ -379,6 +420,7 @@ class Pair:
 
     async def compare(self) -> None:
         """Everything that can be seen is the same in both."""
+        self.uploads.look(self._model, self.now)
         buried = await self._browse(self._model, Filter(), limit=1_000, topic=self._dead)
         assert _plain(await self._browse(self._real, Filter(), limit=4, topic=self._dead)) == _plain(buried)
         expected = await self._browse(self._model, Filter(), limit=1_000)
@@ -485,14 +527,9 @@ class Pair:
             assert page.messages, "an empty page has a cursor"
 
 
-def _body(name: str) -> bytes:
-    """The body of a name; histories are printed, so the large one is not spelled out in them."""
-    return name.encode() * (limits.INLINE_BODY_BYTES_MAX if name == "large" else 1)
-
-
 def _plain(messages: Sequence[Message]) -> list[Message]:
-    """Without versions, whose numbers are each store's own."""
-    return [replace(message, version=0) for message in messages]
+    """Without versions and the places of large bodies, whose numbers are each store's own."""
+    return [replace(message, version=0, body=content_of(message.body)) for message in messages]
 
 
 def _rows(lease: LeaseSet) -> dict[int, tuple[str, int, bytes, int, int, bytes]]:
@@ -500,7 +537,7 @@ def _rows(lease: LeaseSet) -> dict[int, tuple[str, int, bytes, int, int, bytes]]
     columns = zip(
         lease.ids(),
         lease.ts,
-        lease.bodies,
+        map(content_of, lease.bodies),
         attempts_of(lease),
         priorities_of(lease),
         headers_of(lease),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from dejaq.domain.ids import generated_ids
+from dejaq.domain.large import content_of, size_of
 from dejaq.domain.message import Message
 from dejaq.protocol.v1 import journal_pb2 as journal
 from dejaq.storage.base import Storage
@@ -63,8 +64,8 @@ def described(messages: Iterable[Message], now: int) -> dict[str, Told]:
             owner=message.producer_group,
             priority=message.priority,
             attempts=message.attempts,
-            body_bytes=len(message.body),
-            body_crc=crc32(message.body),
+            body_bytes=size_of(message.body),
+            body_crc=crc32(content_of(message.body)),
             lock_consumer=message.lock_consumer if message.ts > now else "",
             lease=message.version if message.lock_consumer and message.ts > now else 0,
         )
