@@ -67,7 +67,7 @@ async def test_kill_minus_nine_within_an_upload(point: str, tmp_path: Path) -> N
 
 @pytest.mark.chaos
 async def test_kill_minus_nine_amid_large_bodies_on_postgresql() -> None:
-    """G1, G12, R4: killed in uploads and in a download, each acknowledged body is whole; then nothing is left of any."""
+    """G1, G12, R4: killed in uploads and in a download, acknowledged bodies are whole; then nothing is left."""
     dsn, cluster = shared_server().dsn, f"large_{secrets.token_hex(4)}"
     bodies = {f"m{number}": os.urandom(5 * PART_BYTES // 2) for number in range(4)}
     async with (
