@@ -529,6 +529,7 @@ class Image:
             window.left_on_disk(run.key)
         elif self._budget.spent:
             self._let_go(window.retreat(run.key))
+            window.left_on_disk(run.key)
         else:
             self._register(run)
             run.in_window = True

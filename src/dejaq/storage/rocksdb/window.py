@@ -170,6 +170,8 @@ class Window:
         self._heap: list[tuple[Key, int, Source]] = []
         self._order = count()
         self._peeked: tuple[bytes | None] | None = None
+        # The first run that was left on disk by a write that the disk may not show yet.
+        self._fresh: bytes | None = None
         self._reach = 0
         self.cursor = keys.of_bucket(keys.RUN, topic, bucket)
 
@@ -225,7 +227,10 @@ class Window:
     def _first_unloaded(self, first_key: Callable[[bytes, bytes], bytes | None]) -> bytes | None:
         if self._peeked is None:
             end = keys.after(keys.of_bucket(keys.RUN, self._topic, self._bucket))
-            self._peeked = (first_key(self.cursor, end),)
+            found = first_key(self.cursor, end)
+            if self._fresh is not None and self._fresh >= self.cursor and (found is None or self._fresh < found):
+                found = self._fresh
+            self._peeked = (found,)
         return self._peeked[0]
 
     def reach_for(self, key: bytes, first_key: Callable[[bytes, bytes], bytes | None]) -> None:
@@ -243,11 +248,15 @@ class Window:
 
     def left_on_disk(self, key: bytes) -> None:
         """Take note of a run that was written behind the cursor."""
+        if self._fresh is None or key < self._fresh or self._fresh < self.cursor:
+            self._fresh = key
         if self._peeked is not None and (self._peeked[0] is None or key < self._peeked[0]):
             self._peeked = (key,)
 
     def removed(self, key: bytes) -> None:
         """Take note of a run that has gone."""
+        if self._fresh == key:
+            self._fresh = None
         if self._peeked == (key,):
             self._peeked = None
 

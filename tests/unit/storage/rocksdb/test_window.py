@@ -1,0 +1,28 @@
+"""The window of a bucket: what is on disk, or on its way there, is never passed over."""
+
+from __future__ import annotations
+
+from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.window import Window
+
+
+def key(time_slice: int, number: int) -> bytes:
+    return keys.run(1, 0, time_slice, number, 0)
+
+
+def test_a_run_that_the_disk_does_not_show_yet_is_not_passed_over() -> None:
+    """G2: of two runs of one write, the first is left on disk; the other does not hide it, be it before or behind."""
+    for left, kept in ((3, 5), (5, 3)):
+        window = Window(1, 0)
+        disk: list[bytes] = []
+
+        def first_key(start: bytes, end: bytes, disk: list[bytes] = disk) -> bytes | None:
+            return min((one for one in disk if start <= one < end), default=None)
+
+        window.left_on_disk(key(left, 1))
+        window.reach_for(key(kept, 2), first_key)
+        assert (window.cursor <= key(left, 1)) is True
+        assert window.next_unloaded(first_key) == left * keys.SLICE_MS
+        disk += [key(left, 1)]
+        window.removed(disk.pop())
+        assert window.next_unloaded(first_key) is None
