@@ -12,6 +12,7 @@ from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.columns import lease_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.ahead import Ahead
 from dejaq.sdk.connection import Connection, ask_once
 from dejaq.sdk.extender import Extender
 from dejaq.sdk.fetching import fetched_bodies, within
@@ -69,6 +70,7 @@ class Consumer:
         self._extender = Extender(
             self._settler, clock=settings.clock, broker_clock=self._clock, lease_ms=subscription.lease_ms
         )
+        self._ahead = Ahead(self._settler.bodies, subscription.topic, self._holder, bytes_max=subscription.credit_bytes)
         self._alarm = Alarm(self._clock.sure, self._wake)
         self._waiters: set[asyncio.Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,6 +100,7 @@ class Consumer:
             await self._settler.drain()
         finally:
             self._alarm.close()
+            await self._ahead.stop()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -115,6 +118,7 @@ class Consumer:
         if self._paused:
             return
         self._paused = True
+        await self._ahead.stop()
         if not self._connection.connected:
             return
         try:
@@ -219,6 +223,7 @@ class Consumer:
             for portion in taken:
                 self._put_back(portion)
             raise
+        self._ahead.look()
         now = self._clock.now_us()
         return [replace(portion, handed_us=now, fetched=found) for portion, found in zip(taken, fetched, strict=True)]
 
@@ -268,7 +273,10 @@ class Consumer:
             link.tell(answer)
 
     def _pushed(self, push: carrier.Push) -> None:
-        repeated = self._holder.push(lease_from_proto(push, consumer=self.name))
+        columns = lease_from_proto(push, consumer=self.name)
+        repeated = self._holder.push(columns)
+        if columns.large and self._subscription.fetch_large and not self._closed:
+            self._ahead.look()
         if repeated and self._subscription.auto_extend and not self._closed:
             # What came back after an outage may have little of its lease left.
             task = asyncio.ensure_future(self._extender.extend(list(self._holder.grants.values())))

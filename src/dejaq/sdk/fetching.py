@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from dejaq.domain.large import reference_of
@@ -38,6 +39,13 @@ async def fetched_bodies(bodies: LargeBodies, topic: str, portion: Portion) -> d
     for place in portion.index:
         reference = reference_of(portion.delivery.columns.bodies[place])
         if reference is not None:
+            ahead = portion.delivery.ahead.get(place)
+            if ahead is not None:
+                await asyncio.wait((ahead,))
+                portion.delivery.ahead.pop(place, None)
+                if not ahead.cancelled() and ahead.exception() is None:
+                    found[place] = ahead.result()
+                    continue
             try:
                 found[place] = await bodies.fetch(topic, portion.delivery.id_at(place), reference)
             except NoBroker:

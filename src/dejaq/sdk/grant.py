@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,12 +94,14 @@ def ranges_of(rows: Sequence[int]) -> list[RowRange]:
 class Delivery:
     """The columns of one push, and the lease they came under. Ids are made when they are asked for."""
 
-    __slots__ = ("_ids", "columns", "grant")
+    __slots__ = ("_ids", "ahead", "columns", "grant")
 
     def __init__(self, columns: LeaseSet, grant: Grant) -> None:
         self.columns = columns
         self.grant = grant
         self._ids: list[str] | None = None
+        # Large bodies that are fetched before their rows are due, by place.
+        self.ahead: dict[int, asyncio.Future[bytes]] = {}
 
     def id_at(self, index: int) -> str:
         """The id of one row."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from dejaq.domain.batch import LeaseSet
+from dejaq.domain.large import Reference, reference_of
 from dejaq.sdk.grant import Delivery, Grant, Portion
 
 Head = tuple[int, int, int, "Segment"]
@@ -40,9 +42,13 @@ class Segment:
         column = self.delivery.columns.priorities
         return 0 if column is None else column[self.index[position]]
 
+    def order(self, position: int) -> tuple[int, int, int]:
+        """What a row stands by among those of all segments."""
+        return self.ts[position], self.priority(position), self.serial
+
     def head(self) -> Head:
         """What the heap orders by."""
-        return self.ts[self.position], self.priority(self.position), self.serial, self
+        return *self.order(self.position), self
 
     def end_until(self, ts: int, priority: int, end: int) -> int:
         """Up to `end`, how far its rows come before, or stand level with, (ts, priority); at least one row."""
@@ -67,6 +73,35 @@ class Segment:
     def rest(self) -> Portion:
         """Everything that is left."""
         return Portion(self.delivery, self.index[self.position :])
+
+
+@dataclass(frozen=True, slots=True)
+class LargeRow:
+    """A row that is held and has a large body."""
+
+    segment: Segment
+    position: int
+    reference: Reference
+
+    @property
+    def held(self) -> bool:
+        """Whether it has not been taken since."""
+        return self.segment.position <= self.position
+
+    @property
+    def delivery(self) -> Delivery:
+        """The push that it came with."""
+        return self.segment.delivery
+
+    @property
+    def place(self) -> int:
+        """Its place in the columns of that."""
+        return self.segment.index[self.position]
+
+    @property
+    def id(self) -> str:
+        """The id of its message."""
+        return self.delivery.id_at(self.place)
 
 
 class Holder:
@@ -163,6 +198,17 @@ class Holder:
         """Hold rows again that were taken and not handed over."""
         if len(portion):
             self._hold(portion.delivery, portion.index)
+
+    def large(self) -> list[LargeRow]:
+        """The rows that have large bodies, in the order in which they are due."""
+        rows = [
+            LargeRow(segment, position, reference)
+            for *_, segment in self._heap
+            if segment.delivery.columns.large
+            for position in range(segment.position, len(segment.ts))
+            if (reference := reference_of(segment.delivery.columns.bodies[segment.index[position]])) is not None
+        ]
+        return sorted(rows, key=lambda row: row.segment.order(row.position))
 
     def recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Let go of rows that user code has not seen; those that were let go of."""

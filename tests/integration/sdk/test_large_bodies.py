@@ -11,7 +11,7 @@ import pytest
 
 import dejaq
 from dejaq import limits
-from dejaq.broker.metrics import BODIES_FOUND, BODIES_RECLAIMED, UPLOADED
+from dejaq.broker.metrics import BODIES_FOUND, BODIES_RECLAIMED, DOWNLOADED, UPLOADED
 from dejaq.domain.large import PART_BYTES, Reference, declare, sealed_parts
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.channel import GrpcTransport
@@ -339,6 +339,35 @@ async def test_bad_uploads_are_refused_and_leave_nothing(broker: dejaq.Broker) -
         await eventually(lambda: broker.central.bodies.under_way == 0, within=10, what="the cut upload is dropped")
         assert stats(broker) == 0
         assert await broker.central.storage.bodies.reclaim(2**60) == 0
+
+
+async def test_bodies_are_fetched_before_they_are_due() -> None:
+    """G2: those that are due first are here in time, as many as have room, and each is read once."""
+    clock = VirtualClock()
+    async with dejaq.Broker(clock=clock, drain_ms=0) as broker, dejaq.connect(broker, clock=clock) as client:
+        await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
+        bodies = [OTHER + bytes([number]) for number in range(3)]
+        async with client.producer("mail") as producer:
+            for number in (2, 1, 0):
+                await producer.send(bodies[number], id=f"m{number}", delay=3.0 + number / 2)
+
+        def read() -> float:
+            return broker.central.metrics.value(DOWNLOADED, "mail") / len(bodies[0])
+
+        async with client.consumer("mail", name="c", prefetch=5.0, max_messages=3) as consumer:
+            consumer._ahead._bytes_max = 5 * len(OTHER) // 2
+            await eventually(lambda: read() == 2 and consumer._ahead.idle, within=10, what="two are here")
+            seen = []
+            for number in range(3):
+                taking = asyncio.ensure_future(anext(consumer))
+                await asyncio.sleep(0)
+                assert not taking.done(), "no message is early"
+                await clock.advance(500 if number else 3_000)
+                lease = await taking
+                seen.append(lease.body)
+                await lease.delete()
+            assert seen == bodies
+            assert read() == 3
 
 
 async def test_the_broker_reclaims_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
