@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
-from itertools import repeat
-from operator import add, itemgetter, mul
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import TypeVar
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
@@ -20,12 +20,11 @@ from dejaq.storage import ranges
 from dejaq.storage.rocksdb import keys
 from dejaq.storage.rocksdb.database import Batch
 from dejaq.storage.rocksdb.image import Image
+from dejaq.storage.rocksdb.index import YOUNG_MS
 from dejaq.storage.rocksdb.prioritising import PriorityImage, cuts
 from dejaq.storage.rocksdb.run import Run
 
 T = TypeVar("T")
-# Above every number of a bucket.
-BUCKETS = 1 << 16
 
 
 def decide(image: Image, incoming: CreateBatch) -> Outcomes:
@@ -82,23 +81,15 @@ def _add_generated(
 def _fill(
     image: Image, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch
 ) -> BodyBlock | None:
-    """Copy rows into a record, column by column; consecutive ones as slices, which is three times as fast.
+    """Copy rows into a record, column by column.
 
     Gives the bodies as a block where none is stored apart; to write them into the record took three times as long.
     """
-    if isinstance(rows, range):
-        chosen = slice(rows.start, rows.stop)
-        ts, bodies = incoming.ts[chosen], incoming.bodies[chosen]
-        priorities = incoming.priorities[chosen] if incoming.priorities is not None else ()
-        headers = incoming.headers[chosen] if incoming.headers is not None else ()
-    else:
-        ts, bodies = _pick(incoming.ts, rows), _pick(incoming.bodies, rows)
-        priorities = _pick(incoming.priorities, rows) if incoming.priorities is not None else ()
-        headers = _pick(incoming.headers, rows) if incoming.headers is not None else ()
-    record.ts.extend(ts)
-    if any(priorities):
+    bodies = _pick(incoming.bodies, rows)
+    record.ts.extend(_pick(incoming.ts, rows))
+    if incoming.priorities is not None and any(priorities := _pick(incoming.priorities, rows)):
         record.priorities.extend(priorities)
-    if any(headers):
+    if incoming.headers is not None and any(headers := _pick(incoming.headers, rows)):
         record.headers.extend(headers)
     if incoming.large or max(map(len, bodies)) > image.apart.inline_bytes_max:
         pairs = [image.apart.put(batch, body) for body in bodies]
@@ -111,32 +102,57 @@ def _fill(
 def _add_listed(
     image: Image, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
 ) -> None:
-    """Cut the rows by bucket and slice; each cut is a run."""
+    """Cut the rows by bucket, unless they may lie together, and by slice; each cut is a run."""
     assert incoming.ids is not None
-    ids, ts, priorities = incoming.ids, incoming.ts, incoming.priorities
-    buckets, slices = image.index.buckets_of(ids), [at // keys.SLICE_MS for at in ts]
-    # One number for both, since a tuple a row makes work for the garbage collector.
-    places = list(map(add, buckets, map(mul, slices, repeat(BUCKETS))))
-    cuts: defaultdict[int, list[int]] = defaultdict(list)
-    for start, end in stretches:
-        for row in range(start, end):
-            cuts[places[row]].append(row)
+    ts, priorities = incoming.ts, incoming.priorities
     # Rows are taken in their order, so what comes in the order of time stays in it.
     in_order = priorities is None and ts == sorted(ts)
-    for place, rows in cuts.items():
-        time_slice, bucket = divmod(place, BUCKETS)
+    for bucket, rows in _by_bucket(image, incoming, stretches, now):
         if priorities is not None:
-            rows.sort(key=lambda row: (ts[row], priorities[row]))
+            rows = sorted(rows, key=lambda row: (ts[row], priorities[row]))
         elif not in_order:
-            rows.sort(key=ts.__getitem__)
-        listed = _pick(ids, rows)
-        record = records.Run(owner=incoming.owner, ids=listed)
-        block = _fill(image, record, incoming, rows, batch)
-        image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=ts[rows[0]] <= now, block=block)
+            rows = sorted(rows, key=ts.__getitem__)
+        while rows:
+            time_slice = ts[rows[0]] // keys.SLICE_MS
+            end = bisect_left(rows, (time_slice + 1) * keys.SLICE_MS, key=ts.__getitem__)
+            listed = _pick(incoming.ids, rows[:end])
+            record = records.Run(owner=incoming.owner, ids=listed)
+            block = _fill(image, record, incoming, rows[:end], batch)
+            due = ts[rows[0]] <= now
+            image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=due, block=block)
+            rows = rows[end:]
+
+
+def _by_bucket(
+    image: Image, incoming: CreateBatch, stretches: list[RowRange], now: int
+) -> Iterable[tuple[int, Sequence[int]]]:
+    """The rows of each bucket, or all of them together where that is better for who will lease them.
+
+    One consumer for all buckets is best served by a run as it came. Several get slices of it only where the rows of a
+    bucket follow each other, which they can when all are due at one time.
+    """
+    assert incoming.ids is not None
+    ts = incoming.ts
+    soon = image.topic.settings.buckets > 1 and max(ts) <= now + YOUNG_MS
+    if soon and image.drained(now):
+        return [(keys.SPREAD, range(*stretches[0]) if len(stretches) == 1 else list(_rows(stretches)))]
+    buckets = image.index.buckets_of(incoming.ids)
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for row in _rows(stretches):
+        rows[buckets[row]].append(row)
+    if soon and not image.shared and min(ts) == max(ts):
+        return [(keys.SPREAD, list(chain.from_iterable(rows.values())))]
+    return rows.items()
+
+
+def _rows(stretches: list[RowRange]) -> Iterable[int]:
+    return chain.from_iterable(range(start, end) for start, end in stretches)
 
 
 def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
-    """Some rows of a column."""
+    """Some rows of a column; consecutive ones as a slice, which is three times as fast."""
+    if isinstance(rows, range):
+        return column[rows.start : rows.stop]
     return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
 
 

@@ -244,7 +244,7 @@ def put_back(image: Image, now: int, batch: Batch) -> None:
                     waiting |= 1 << row
                     new = image.row(part.run, row, ts=expires + delay, attempts=attempts)
                     new.first, new.last = part.first_at(row) or lease.granted, lease.granted
-                    draft.add(part.run.bucket, part.run.owner, new)
+                    draft.add(image.bucket_of(part.run, new.id), part.run.owner, new)
             if waiting:
                 gone |= part.to_lease(waiting)
                 image.remove_rows(batch, part.run, waiting, keep_bodies=True)

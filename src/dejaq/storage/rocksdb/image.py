@@ -34,6 +34,9 @@ from dejaq.storage.rocksdb.window import Budget, Free, Lost, Source, Window, loa
 _STEP_BYTES = 512 * 1024
 _STEP_RUNS = 512
 _SLICE_STEPS = 8
+# A consumer asks about once a second or more. When others come to help it, what waits leaves at a tenth of the speed.
+_WHOLE_MS = 2_000
+_BEHIND_ROWS = 50_000
 
 
 @dataclass(slots=True)
@@ -105,6 +108,9 @@ class Image:
         self.next_number = number
         self._budget = budget
         self._windows: dict[int, Window] = {}
+        # When all buckets were last asked for at once; and whether only some were since then.
+        self._whole_at = 0
+        self.shared = False
         self._runs: dict[bytes, Run] = {}
         self._owners: dict[str, int] = {}
         self._owner_names: dict[int, str] = {}
@@ -234,7 +240,7 @@ class Image:
     def runs_between(self, start_ms: int, end_ms: int, owner: int | None = None) -> Iterator[Run]:
         """Every run of the slices that touch [start_ms, end_ms), bucket by bucket."""
         first, last = start_ms // keys.SLICE_MS, (end_ms - 1) // keys.SLICE_MS
-        for bucket in range(self.topic.settings.buckets):
+        for bucket in (*range(self.topic.settings.buckets), keys.SPREAD):
             start = keys.slice_start(self.topic.number, bucket, first)
             end = keys.slice_start(self.topic.number, bucket, last + 1)
             for key in self.database.scan_keys(start, end):
@@ -367,6 +373,38 @@ class Image:
         run.free |= mask & run.live
         if run.in_window:
             self.offer_free(run)
+
+    # Buckets
+
+    def asked_for(self, buckets: Sequence[int]) -> bool:
+        """Take note of what a consumer leases from; whether that is all buckets."""
+        whole = len(set(buckets)) == self.topic.settings.buckets
+        self.shared = not whole
+        self._whole_at = self.now if whole else 0
+        return whole
+
+    def drained(self, now: int) -> bool:
+        """Whether one consumer leases from all buckets and is not far behind."""
+        return now - self._whole_at <= _WHOLE_MS and self.total <= _BEHIND_ROWS
+
+    def bucket_of(self, run: Run, message_id: str) -> int:
+        """The bucket of a message of a run."""
+        return self.index.buckets_of((message_id,))[0] if run.spread else run.bucket
+
+    def by_bucket(self, run: Run) -> dict[int, int]:
+        """The rows of each bucket of a run, as masks."""
+        if not run.spread:
+            return {run.bucket: masks.full(run.count)}
+        rows: dict[int, int] = {}
+        for row, bucket in enumerate(self.index.buckets_of(run.record.ids)):
+            rows[bucket] = rows.get(bucket, 0) | 1 << row
+        return rows
+
+    def share_out(self) -> None:
+        """Offer the next rows that lie over several buckets in the bucket of each, to who asks for some of them."""
+        source = self.window(keys.SPREAD).pop()
+        for bucket, rows in self.by_bucket(source.run).items():
+            self.window(bucket).offer(source.only(rows))
 
     # Ids
 

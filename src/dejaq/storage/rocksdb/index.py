@@ -9,8 +9,9 @@ their entries on disk and lose their mark. Where no entry is on disk, none is lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from dejaq.domain.ids import bucket_hash
 from dejaq.storage.rocksdb import keys, masks
@@ -111,7 +112,7 @@ class Index:
         entries = [prefixes[bucket] + ids[row].encode() for row, bucket in zip(rows, buckets, strict=True)]
         for row, entry, value in zip(rows, entries, self._database.get_many(entries), strict=True):
             if value is not None:
-                found[row] = entry[keys.BUCKET_BYTES] + value
+                found[row] = value if len(value) == keys.PLACE_BYTES else entry[keys.BUCKET_BYTES] + value
 
     # Changing
 
@@ -145,9 +146,8 @@ class Index:
             return
         ids = _ids_of(run, mask)
         if young is None:
-            prefix = self._prefixes[run.bucket]
-            for message_id in ids:
-                batch.delete(prefix + message_id.encode())
+            for entry in self._entries(place, ids):
+                batch.delete(entry)
         else:
             places = young[1].places
             for message_id in ids:
@@ -170,11 +170,18 @@ class Index:
         if not generation.runs:
             self._generations.remove(generation)
 
-    def _write(self, batch: Batch, place: bytes, ids: Iterable[str]) -> None:
-        prefix, value = self._prefixes[int.from_bytes(place[:2], "big")], place[2:]
-        for message_id in ids:
-            batch.put(prefix + message_id.encode(), value)
+    def _write(self, batch: Batch, place: bytes, ids: Sequence[str]) -> None:
+        # The bucket is in the key of the entry, unless the run is over several.
+        value = place if keys.is_spread(place) else place[2:]
+        for entry in self._entries(place, ids):
+            batch.put(entry, value)
         self._on_disk = True
+
+    def _entries(self, place: bytes, ids: Sequence[str]) -> Iterator[bytes]:
+        """The key of the entry of each id of a run: under the run's bucket, or else its own."""
+        prefixes = self._prefixes
+        buckets = self.buckets_of(ids) if keys.is_spread(place) else repeat(int.from_bytes(place[:2], "big"))
+        return (prefixes[bucket] + message_id.encode() for message_id, bucket in zip(ids, buckets, strict=False))
 
 
 def _ids_of(run: Run, mask: int) -> list[str]:

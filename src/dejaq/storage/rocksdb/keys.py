@@ -20,6 +20,7 @@
     u number topic                        how many messages of a topic refer to a large body
     j sequence                            journal: what one change did
 
+`bucket` of a run is SPREAD where its rows are of any bucket, each in that of its id.
 `slice` is ts // SLICE_MS; or, of what was due when it was written to a topic by priority, READY_SLICE and the priority.
 What follows `topic` in a run's key is its *place*, by which other records name it.
 """
@@ -34,6 +35,8 @@ SLICE_MS = 10_000
 # Counters are kept per cell, a whole number of slices, so that a run lies in exactly one.
 CELL_MS = 60_000
 
+# Above every bucket: where a run lies whose rows are of several.
+SPREAD = 0xFFFF
 # Above every slice of time: from here on a slice is a priority.
 READY_SLICE = 1 << 40
 
@@ -47,6 +50,7 @@ OF_TOPIC = (TOPIC, OWNER, CELL, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, IND
 
 # Where the bucket stands in a key.
 BUCKET_BYTES = slice(5, 7)
+PLACE_BYTES = 22
 
 _TOPIC = struct.Struct(">cI")
 _TOPIC_NUMBER = struct.Struct(">cIQ")
@@ -151,6 +155,11 @@ def place(run_key: bytes) -> bytes:
 def unpack_place(at: bytes) -> tuple[int, int, int, int]:
     """(bucket, slice, number, owner)."""
     return _PLACE.unpack(at)
+
+
+def is_spread(at: bytes) -> bool:
+    """Whether the run at a place is over several buckets."""
+    return at.startswith(b"\xff\xff")
 
 
 def at_place(table: bytes, topic: int, at: bytes) -> bytes:

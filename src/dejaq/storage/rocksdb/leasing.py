@@ -76,18 +76,19 @@ def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> tu
     """Take due rows out of the windows, earliest first across the buckets; and the lost leases that gave some."""
     image.lapse(now, batch)
     until = max(request.until, now)
-    heads: list[tuple[Key, int]] = []
-    for bucket in request.buckets:
-        head = image.load_due(bucket, until).head()
-        if head is not None and head[0] <= until:
-            heads.append((head, bucket))
-    heapq.heapify(heads)
+    whole = image.asked_for(request.buckets)
+    places = [*request.buckets, keys.SPREAD]
+    heads = _heads(image, places, until)
     parts: list[Part] = []
     lost: dict[int, Lease] = {}
     allowance = Allowance(request.rows_max, request.bytes_max, image.sizes)
     while heads and not allowance.spent:
         (ts, _), bucket = heapq.heappop(heads)
         _check(ts, request, now)
+        if bucket == keys.SPREAD and not whole:
+            image.share_out()
+            heads = _heads(image, places, until)
+            continue
         source, taken = image.window(bucket).take(heads[0][0] if heads else None, until, allowance)
         if not taken:
             break
@@ -103,6 +104,14 @@ def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> tu
             # What was read meanwhile is earlier than all of it; now it is in memory.
             return _take_due(image, request, now, batch)
     return parts, list(lost.values())
+
+
+def _heads(image: Image, buckets: Sequence[int], until: int) -> list[tuple[Key, int]]:
+    """The first row of each bucket that has one up to `until`, as a heap."""
+    heads = [(head, bucket) for bucket in buckets if (head := image.load_due(bucket, until).head()) is not None]
+    due = [(head, bucket) for head, bucket in heads if head[0] <= until]
+    heapq.heapify(due)
+    return due
 
 
 def _give_back_later(image: Image, parts: list[Part], first_left: Key) -> None:
@@ -237,7 +246,7 @@ def next_ts(image: Image, buckets: Sequence[int]) -> int | None:
     if isinstance(image, PriorityImage):
         return image.next_due(buckets)
     times = [] if (end := image.leases.next_end()) is None else [end]
-    for bucket in buckets:
+    for bucket in (*buckets, keys.SPREAD):
         window = image.window(bucket)
         head = window.head()
         if head is not None:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from dejaq.domain.batch import RowRange
 
+# Every row there may be.
+ANY = -1
+
 
 def full(count: int) -> int:
     """Rows 0 to count-1."""

@@ -108,7 +108,7 @@ def edit(image: Image, owner: str, edits: Edits, now: int, batch: Batch, *, loca
     leaving.leave(image, batch, keep_bodies=True)
     draft = Draft()
     for run, new in moving.values():
-        draft.add(run.bucket, run.owner, new)
+        draft.add(image.bucket_of(run, new.id), run.owner, new)
     image.add_rows(batch, draft)
     if image.outbox is not None:
         rows = [row for _, row in moving.values()]

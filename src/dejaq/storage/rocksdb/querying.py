@@ -31,11 +31,11 @@ def get(image: Image, ids: Sequence[str]) -> list[Message | None]:
 def message(image: Image, run: Run, row: int) -> Message:
     """A row as its owner sees it."""
     standing, holding = image.standing(run, row)
-    record = run.record
+    record, message_id = run.record, run.id_at(row)
     return Message(
-        id=run.id_at(row),
+        id=message_id,
         topic=image.topic.name,
-        bucket=run.bucket,
+        bucket=image.bucket_of(run, message_id),
         ts=standing.ts,
         priority=run.sort_key(row)[1],
         body=image.body(run, row),

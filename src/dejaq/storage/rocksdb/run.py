@@ -64,6 +64,7 @@ class Run:
         "record",
         "size",
         "slice",
+        "spread",
     )
 
     def __init__(
@@ -85,6 +86,8 @@ class Run:
         self.live = masks.full(self.count) & ~gone
         self.free = self.live & ~leased
         self.in_window = False
+        # Whether its rows are of several buckets, each in that of its id.
+        self.spread = self.bucket == keys.SPREAD
         # Whether ids are counters and not listed.
         self.generated = bool(record.session)
         # Whether its rows begin and end with different priorities.

@@ -10,6 +10,7 @@ from typing import TypeVar
 from dejaq import limits
 from dejaq.domain.batch import Portion, RowRange, StoredRuns, Stretch
 from dejaq.domain.message import Status, status_of
+from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.database import View
@@ -23,6 +24,9 @@ _PORTION_RUNS = 250
 _PORTION_BYTES = 128 * 1024
 # Bodies that are stored apart are read one by one, until a portion has about so much.
 _APART_BYTES = 1024 * 1024
+
+# Every column of a run of listed ids.
+_COLUMNS = ("ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts")
 
 Value = TypeVar("Value", int, bytes)
 
@@ -84,10 +88,12 @@ class RocksSnapshot:
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
-        for bucket in sorted(wanted):
+        for bucket in (*sorted(wanted), keys.SPREAD):
             for start, end in self._stretches(bucket, where):
                 while start < end:
                     runs, start = self._runs(start, end)
+                    if bucket == keys.SPREAD:
+                        runs = [cut for run, _ in runs for cut in self._cut(run, wanted)]
                     for portion in self._portions(runs, where, bodies=bodies, stored=stored):
                         yield portion
                         await asyncio.sleep(0)
@@ -130,6 +136,19 @@ class RocksSnapshot:
         ]
         return runs, items[-1][0] + b"\0"
 
+    def _cut(self, run: Run, buckets: set[int]) -> Iterator[tuple[Run, bytes]]:
+        """A run that is over several buckets as one for each of those that are wanted."""
+        for bucket, rows in self._image.by_bucket(run).items():
+            chosen = list(masks.rows(rows & run.free)) if bucket in buckets else []
+            if chosen:
+                record = records.Run(owner=run.record.owner)
+                for name in _COLUMNS:
+                    column = getattr(run.record, name)
+                    getattr(record, name).extend([column[row] for row in chosen] if column else ())
+                key = keys.run(self._image.topic.number, bucket, run.slice, run.number, run.owner)
+                value = record.SerializeToString()
+                yield Run(key, record, len(value)), value
+
     def _portions(
         self, runs: Sequence[tuple[Run, bytes]], where: Filter, *, bodies: bool, stored: bool
     ) -> Iterator[Portion | StoredRuns]:
@@ -147,7 +166,7 @@ class RocksSnapshot:
                 _add_stored(whole, run, rows, value if bodies else _without_bodies(run))
             else:
                 for begin, stop in _alike(run, rows):
-                    builder.add(run, begin, stop)
+                    builder.add(run, begin, stop, bucket=run.bucket)
         for portion in (whole, builder.portion):
             if len(portion):
                 yield portion
@@ -155,7 +174,7 @@ class RocksSnapshot:
     def _with_apart(self, run: Run, rows: int) -> Iterator[Portion]:
         builder, size = _Builder(self, bodies=True), 0
         for row in masks.rows(rows):
-            builder.add(run, row, row + 1)
+            builder.add(run, row, row + 1, bucket=run.bucket)
             assert builder.portion.bodies is not None
             size += len(builder.portion.bodies[-1])
             if size >= _APART_BYTES:
@@ -178,15 +197,17 @@ class RocksSnapshot:
         for held in self._leased:
             run, expires = held.part.run, held.expires
             if (
-                run.bucket in buckets
+                (run.spread or run.bucket in buckets)
                 and where.start <= expires < where.end
                 and where.status in (None, status_of(expires, held.consumer, self.at))
                 and where.consumer in (None, held.consumer)
                 and where.owner in (None, run.record.owner)
             ):
                 builder = _Builder(self, bodies=bodies)
-                for begin, stop in masks.ranges(fitting(run, held.rows, where)):
-                    builder.add(run, begin, stop, held=held)
+                for bucket, rows in self._image.by_bucket(run).items():
+                    if bucket in buckets:
+                        for begin, stop in masks.ranges(fitting(run, held.rows & rows, where)):
+                            builder.add(run, begin, stop, bucket=bucket, held=held)
                 if len(builder.portion):
                     yield builder.portion
 
@@ -243,12 +264,12 @@ class _Builder:
         self._snapshot = snapshot
         self.portion = Portion(bodies=[] if bodies else None)
 
-    def add(self, run: Run, start: int, end: int, *, held: _Held | None = None) -> None:
-        """Add rows of a run, free or held by a lease."""
+    def add(self, run: Run, start: int, end: int, *, bucket: int, held: _Held | None = None) -> None:
+        """Add rows of a run that are of one bucket, free or held by a lease."""
         portion, record = self.portion, run.record
         before, count = len(portion), end - start
         version, consumer = (held.lease_id, held.consumer) if held else (run.version_at(start), "")
-        portion.stretches.append(Stretch(run.id_span(start, end), run.bucket, record.owner, version, consumer))
+        portion.stretches.append(Stretch(run.id_span(start, end), bucket, record.owner, version, consumer))
         portion.ts.extend([held.expires] * count if held else record.ts[start:end])
         attempts = [held.part.attempts_at(row) for row in range(start, end)] if held else record.attempts[start:end]
         portion.attempts = _extended(portion.attempts, attempts, 0, before, count)

@@ -142,7 +142,7 @@ def release(settlement: Settlement, ts: int | Sequence[int], handed_us: Sequence
             at = times[part.offset + row - part.start] if isinstance(times, dict) else times
             new = image.row(part.run, row, ts=at, attempts=part.attempts_at(row))
             new.first, new.last = part.first_at(row) or lease.granted, lease.granted
-            draft.add(part.run.bucket, part.run.owner, new)
+            draft.add(image.bucket_of(part.run, new.id), part.run.owner, new)
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=True)
     image.add_rows(batch, draft)
@@ -164,7 +164,7 @@ def recall(settlement: Settlement, batch: Batch) -> None:
         for row in masks.rows(rows):
             new = image.row(part.run, row, ts=part.due, attempts=part.attempts_at(row) - 1)
             new.first, new.last = part.first_at(row), 0
-            draft.add(part.run.bucket, part.run.owner, new)
+            draft.add(image.bucket_of(part.run, new.id), part.run.owner, new)
         image.remove_rows(batch, part.run, rows, keep_bodies=True)
     image.drop_from_lease(batch, lease, settlement.held, gone=False)
     for part, rows in given_back:

@@ -382,7 +382,7 @@ class RocksStorage:
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Read ahead in small steps, letting others run between them."""
-        for bucket in buckets:
+        for bucket in (*buckets, keys.SPREAD):
             while self._failure is None and self._image(topic).load_near(bucket, until):  # noqa: ASYNC110  no poll
                 await asyncio.sleep(0)
 

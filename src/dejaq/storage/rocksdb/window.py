@@ -71,22 +71,28 @@ class Allowance:
 
 
 class Free:
-    """The free rows of a run, as a source of rows to lease."""
+    """The free rows of a run, or those of them that are in `rows`, as a source of rows to lease."""
 
-    __slots__ = ("run",)
+    __slots__ = ("rows", "run")
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, rows: int = masks.ANY) -> None:
+        self.run, self.rows = run, rows
+
+    def only(self, rows: int) -> Free:
+        """The same, of fewer rows."""
+        return Free(self.run, self.rows & rows)
 
     def head(self) -> Key | None:
         """(ts, priority) of the next row."""
-        return self.run.sort_key(masks.lowest(self.run.free)) if self.run.free else None
+        # A run that was let go is read again as another object, and this one must give nothing.
+        free = self.run.free & self.rows if self.run.in_window else 0
+        return self.run.sort_key(masks.lowest(free)) if free else None
 
     def take(self, bound: Key, allowance: Allowance) -> list[Part]:
         """The rows not behind `bound` that fit; they are no longer free."""
         run = self.run
         parts: list[Part] = []
-        for start, stop in masks.ranges(run.free & masks.full(run.rows_until(bound))):
+        for start, stop in masks.ranges(run.free & self.rows & masks.full(run.rows_until(bound))):
             end = allowance.take(run, start, stop)
             if end > start:
                 attempts = [n + 1 for n in run.record.attempts[start:end]] or None
@@ -99,12 +105,17 @@ class Free:
 
 
 class Lost:
-    """Rows of a lease that has ended, as a source of rows to lease again."""
+    """Rows of a lease that has ended, those of its run that are in `rows`, as a source of rows to lease again."""
 
-    __slots__ = ("expires", "lease", "part")
+    __slots__ = ("expires", "lease", "part", "rows", "run")
 
-    def __init__(self, lease: Lease, part: Part, expires: int) -> None:
-        self.lease, self.part, self.expires = lease, part, expires
+    def __init__(self, lease: Lease, part: Part, expires: int, rows: int = masks.ANY) -> None:
+        self.lease, self.part, self.expires, self.rows = lease, part, expires, rows
+        self.run = part.run
+
+    def only(self, rows: int) -> Lost:
+        """The same, of fewer rows."""
+        return Lost(self.lease, self.part, self.expires, self.rows & rows)
 
     def head(self) -> Key | None:
         """(end of the lease, priority) of the next row."""
@@ -127,7 +138,7 @@ class Lost:
         return parts
 
     def _rows(self) -> int:
-        return self.part.in_run(self.lease.terms.get(self.expires, 0))
+        return self.part.in_run(self.lease.terms.get(self.expires, 0)) & self.rows
 
     def _by_priority(self, bound: Key) -> list[int]:
         """The rows as masks of the run, lowest priority first: their order in the run is that of times long past."""
@@ -268,16 +279,20 @@ class Window:
 
     def retreat(self, key: bytes) -> list[Run]:
         """Let go of every run from `key` on, and of the ones given back here; the cursor is at `key`."""
-        dropped = [s.run for _, _, s in self._heap if isinstance(s, Free) and s.run.key >= key]
-        self._heap = [entry for entry in self._heap if not (isinstance(entry[2], Free) and entry[2].run.key >= key)]
+
+        def goes(source: Source) -> bool:
+            # What lies over several buckets has its window there, and is only offered here.
+            return isinstance(source, Free) and source.run.bucket == self._bucket and source.run.key >= key
+
+        dropped = [source.run for _, _, source in self._heap if goes(source)]
+        self._heap = [entry for entry in self._heap if not goes(entry[2])]
         heapq.heapify(self._heap)
         self.move_cursor(key)
         return dropped
 
 
 def _prioritised(source: Source) -> bool:
-    run = source.run if isinstance(source, Free) else source.part.run
-    return bool(run.record.priorities)
+    return bool(source.run.record.priorities)
 
 
 def load_step(window: Window, read: Callable[[bytes, bytes], tuple[list[Run], bool]], until: int) -> bool:
