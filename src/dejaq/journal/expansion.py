@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dejaq.domain.joined import SEPARATOR
 from dejaq.journal.identifiers import Identifiers, strings_of
 from dejaq.journal.schema import KINDS, SCHEMA, WRITTEN
 from dejaq.protocol.v1 import journal_pb2 as journal
@@ -83,17 +84,24 @@ class Expansion:
         return count
 
     def _add_ids(self, events: journal.Events) -> int:
-        total = listed = 0
-        for span in events.spans:
-            count = span.count
+        """Take in the ids of a group of events; how many they are."""
+        spans = events.spans
+        total: int = sum(span.count for span in spans)
+        listed: int = sum(span.count for span in spans if not span.prefix)
+        text = events.joined or SEPARATOR.join(events.ids)
+        found = text.count(SEPARATOR) + 1 if listed or text else 0
+        if found != listed:
+            raise ValueError(f"{found} ids for spans of {listed}")
+        if listed == total:
+            self._ids.add_listed(text, listed)
+            return total
+        ids, taken = text.split(SEPARATOR), 0
+        for span in spans:
             if span.prefix:
-                self._ids.add_generated(span.prefix, span.first, count)
+                self._ids.add_generated(span.prefix, span.first, span.count)
             else:
-                self._ids.add_listed(events.ids[listed : listed + count])
-                listed += count
-            total += count
-        if listed != len(events.ids):
-            raise ValueError(f"{len(events.ids)} ids for spans of {listed}")
+                self._ids.add_listed(SEPARATOR.join(ids[taken : taken + span.count]), span.count)
+                taken += span.count
         return total
 
     def _grow(self, rows: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+
+from dejaq.domain.joined import SEPARATOR
 
 PREFIX_CHARS = 24
 _ID_CHARS = 32
@@ -32,6 +34,7 @@ class Identifiers:
         """Begin anew."""
         self._generated_count = 0
         self._listed: list[str] = []
+        self._listed_count = 0
         # Stretches of one sort: (listed or not, how many).
         self._stretches: list[tuple[bool, int]] = []
 
@@ -55,17 +58,18 @@ class Identifiers:
         self._chars, self._counters = larger._chars, larger._counters
         self._steps, self._offsets = larger._steps, larger._offsets
 
-    def add_listed(self, ids: Iterable[str]) -> None:
-        """Append ids as they are."""
-        before = len(self._listed)
-        self._listed.extend(ids)
-        self._stretch(True, len(self._listed) - before)
+    def add_listed(self, text: str, count: int) -> None:
+        """Append ids that are one text, an id a line."""
+        self._listed.append(text)
+        self._listed_count += count
+        self._stretch(True, count)
 
     def array(self) -> pa.StringArray:
         """All ids as one column, which holds until the next is added."""
-        generated, listed = self._generated(), strings_of(self._listed)
+        generated = self._generated()
         if not self._listed:
             return generated
+        listed = lines_of(SEPARATOR.join(self._listed), self._listed_count)
         if not self._generated_count:
             return listed
         pieces: list[pa.Array] = []
@@ -89,6 +93,16 @@ class Identifiers:
         return pa.StringArray.from_buffers(
             total, pa.py_buffer(self._offsets[: total + 1]), pa.py_buffer(self._chars[:total])
         )
+
+
+def lines_of(text: str, count: int) -> pa.StringArray:
+    """A column of the lines of a text, found and closed up by vectors."""
+    packed = np.frombuffer(text.encode(), dtype=np.uint8)
+    breaks = packed == ord(SEPARATOR)
+    offsets = np.empty(count + 1, dtype=np.int32)
+    offsets[0], offsets[-1] = 0, len(packed) - count + 1
+    offsets[1:-1] = np.flatnonzero(breaks) - np.arange(count - 1)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(packed[~breaks]))
 
 
 def strings_of(texts: Sequence[str]) -> pa.StringArray:

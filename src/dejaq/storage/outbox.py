@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
+from dejaq.domain.joined import SEPARATOR, joined
 from dejaq.domain.large import content_of, size_of
 from dejaq.protocol.v1 import journal_pb2 as journal
 
@@ -41,7 +42,8 @@ class Outbox:
             events = self._record.events.add(kind=CREATED, topic=topic, actor=batch.owner)
             if batch.ids is not None:
                 events.spans.add(count=end - start)
-                events.ids.extend(batch.ids[start:end])
+                whole = end - start == len(batch.ids)
+                events.joined = joined(batch.ids if whole else batch.ids[start:end])
             else:
                 prefix = batch.session.prefix(batch.bucket)
                 events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
@@ -96,7 +98,7 @@ class Outbox:
             return
         events = self._record.events.add(kind=kind, topic=topic, actor=owner)
         events.spans.add(count=len(ids))
-        events.ids.extend(ids)
+        events.joined = joined(ids)
         events.ts.extend(ts)
         events.body_bytes.extend(map(size_of, bodies))
         events.body_crcs.extend(map(crc32, map(content_of, bodies)))
@@ -106,7 +108,6 @@ class Outbox:
         """A topic was deleted with every message it still had: one event, whose id is empty, for all of them."""
         events = self._record.events.add(kind=TOPIC_DROPPED, topic=topic)
         events.spans.add(count=1)
-        events.ids.append("")
 
     def take(self, at_ms: int) -> tuple[int, bytes] | None:
         """The record of the change and its sequence; None when nothing happened."""
@@ -129,9 +130,11 @@ def _short(column: Sequence[int]) -> Sequence[int]:
 
 
 def _put_spans(events: journal.Events, spans: Iterable[IdSpan]) -> None:
+    texts: list[str] = []
     for span in spans:
         if span.ids is not None:
             events.spans.add(count=span.count)
-            events.ids.extend(span.ids)
+            texts.append(joined(span.ids))
         else:
             events.spans.add(count=span.count, prefix=span.prefix, first=span.first)
+    events.joined = SEPARATOR.join(texts)

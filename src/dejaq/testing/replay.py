@@ -108,7 +108,7 @@ def events_of(record: journal.JournalRecord) -> Iterator[Event]:
 
 def _ids(group: journal.Events) -> list[str]:
     ids: list[str] = []
-    listed = iter(group.ids)
+    listed = iter(group.ids or group.joined.split("\n")) if any(not span.prefix for span in group.spans) else iter(())
     for span in group.spans:
         if span.prefix:
             ids += generated_ids(span.prefix, span.first, span.count)

@@ -27,14 +27,18 @@ def groups(draw: st.DrawFn) -> journal.Events:
         lease=draw(st.integers(0, 2**62)),
         expires=draw(st.sampled_from([0, 1_700_000_000_000])),
     )
-    count = 0
+    count, listed = 0, list[str]()
     for size, generated in draw(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3)):
         if generated:
             group.spans.add(count=size, prefix=PREFIX, first=draw(st.integers(0, 2**32 - 8)))
         else:
             group.spans.add(count=size)
-            group.ids.extend(draw(st.lists(st.text("abc.:-", min_size=1), min_size=size, max_size=size)))
+            listed += draw(st.lists(st.text("abc.:-", min_size=1), min_size=size, max_size=size))
         count += size
+    if draw(st.booleans()):
+        group.ids.extend(listed)
+    else:
+        group.joined = "\n".join(listed)
     columns = {
         "ts": I64,
         "priorities": st.integers(-(2**31), 2**31 - 1),

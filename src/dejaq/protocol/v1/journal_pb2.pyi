@@ -38,7 +38,7 @@ EVENT_RECALLED: EventKind
 EVENT_TOPIC_DROPPED: EventKind
 
 class Events(_message.Message):
-    __slots__ = ("kind", "topic", "actor", "lease", "expires", "spans", "ids", "ts", "priorities", "attempts", "body_bytes", "body_crcs", "handed_us")
+    __slots__ = ("kind", "topic", "actor", "lease", "expires", "spans", "ids", "ts", "priorities", "attempts", "body_bytes", "body_crcs", "handed_us", "joined")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class Events(_message.Message):
     BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
     BODY_CRCS_FIELD_NUMBER: _ClassVar[int]
     HANDED_US_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     kind: EventKind
     topic: str
     actor: str
@@ -65,7 +66,8 @@ class Events(_message.Message):
     body_bytes: _containers.RepeatedScalarFieldContainer[int]
     body_crcs: _containers.RepeatedScalarFieldContainer[int]
     handed_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kind: _Optional[_Union[EventKind, str]] = ..., topic: _Optional[str] = ..., actor: _Optional[str] = ..., lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[_carrier_pb2.IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., body_bytes: _Optional[_Iterable[int]] = ..., body_crcs: _Optional[_Iterable[int]] = ..., handed_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    joined: str
+    def __init__(self, kind: _Optional[_Union[EventKind, str]] = ..., topic: _Optional[str] = ..., actor: _Optional[str] = ..., lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[_carrier_pb2.IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., body_bytes: _Optional[_Iterable[int]] = ..., body_crcs: _Optional[_Iterable[int]] = ..., handed_us: _Optional[_Iterable[int]] = ..., joined: _Optional[str] = ...) -> None: ...
 
 class JournalRecord(_message.Message):
     __slots__ = ("sequence", "at_ms", "events")
