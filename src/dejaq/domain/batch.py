@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dejaq import limits
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, bucket_of, generated_ids, valid_ids
 from dejaq.domain.large import is_reference, size_of
 from dejaq.domain.topic import Topic, TopicSettings
@@ -133,6 +134,12 @@ class LeaseSet:
     def ids(self) -> list[str]:
         """Every id, one a row."""
         return [message_id for span in self.spans for message_id in span.expand()]
+
+    def id_columns(self) -> list[IdColumn]:
+        """The listed ids as columns; none unless all of them are in such."""
+        listed = [span.ids for span in self.spans if span.ids is not None]
+        columns = [ids for ids in listed if isinstance(ids, IdColumn)]
+        return columns if len(columns) == len(listed) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dejaq.domain.joined import SEPARATOR
+from dejaq.domain.id_column import SEPARATOR
 from dejaq.journal.identifiers import Identifiers, strings_of
 from dejaq.journal.schema import KINDS, SCHEMA, WRITTEN
 from dejaq.protocol.v1 import journal_pb2 as journal

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dejaq.domain.joined import SEPARATOR
+from dejaq.domain.id_column import SEPARATOR
 
 PREFIX_CHARS = 24
 _ID_CHARS = 32

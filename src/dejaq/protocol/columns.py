@@ -82,13 +82,18 @@ def release_times_from_proto(proto: carrier_pb2.Settle, *, now: int) -> int | li
 
 
 def write_push(push: carrier_pb2.Push, lease: LeaseSet) -> None:
-    """Write a lease set into a frame's own Push, so that no column is copied twice; bodies in slices come behind it."""
+    """Write a lease set into a frame's own Push, so that no column is copied twice.
+
+    Bodies in slices come behind it, and so do ids where all that are listed are in columns.
+    """
     push.lease = lease.lease_id
     push.expires = lease.expires
+    ids_behind = bool(lease.id_columns())
     for span in lease.spans:
         if span.ids is not None:
             push.spans.add(count=span.count)
-            push.ids.extend(span.ids)
+            if not ids_behind:
+                push.ids.extend(span.ids)
         else:
             push.spans.add(count=span.count, prefix=span.prefix, first=span.first)
     push.ts.extend(lease.ts)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dejaq.domain.batch import LeaseSet
 from dejaq.domain.body_block import BodyBlock, BodySlices, varint
+from dejaq.domain.id_column import IdColumn
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 _MESSAGE_TYPE = 2
@@ -48,16 +50,20 @@ ClientSent = carrier.ClientFrame | Spliced[carrier.ClientFrame]
 BrokerSent = carrier.BrokerFrame | Spliced[carrier.BrokerFrame]
 
 
-def create_frame(frame: carrier.ClientFrame, bodies: Sequence[bytes]) -> Spliced[carrier.ClientFrame]:
-    """A frame that has a create, with these bodies."""
-    data = BodyBlock(bodies).data
-    return Spliced(frame, (_CREATE_TAG, varint(len(data)), data))
+def create_frame(
+    frame: carrier.ClientFrame, bodies: Sequence[bytes], ids: Sequence[str] | None = None
+) -> Spliced[carrier.ClientFrame]:
+    """A frame that has a create, with these bodies and ids."""
+    columns = (IdColumn(ids).wire if ids else b"", BodyBlock(bodies).data)
+    return Spliced(frame, (_CREATE_TAG, varint(sum(map(len, columns))), *columns))
 
 
-def push_frame(frame: carrier.BrokerFrame, bodies: BodySlices) -> Spliced[carrier.BrokerFrame]:
-    """A frame that has a push, with these bodies."""
-    cuts = bodies.cuts()
-    return Spliced(frame, (_PUSH_TAG, varint(sum(map(len, cuts))), *cuts))
+def push_frame(frame: carrier.BrokerFrame, lease: LeaseSet) -> BrokerSent:
+    """A frame that has a push, with the bodies and ids of the lease that `write_push` left out."""
+    columns: list[bytes | memoryview] = [ids.wire for ids in lease.id_columns()]
+    if isinstance(lease.bodies, BodySlices):
+        columns += lease.bodies.cuts()
+    return Spliced(frame, (_PUSH_TAG, varint(sum(map(len, columns))), *columns)) if columns else frame
 
 
 def whole(frame: Frame | Spliced[Frame]) -> Frame:

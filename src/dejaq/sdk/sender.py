@@ -104,8 +104,8 @@ class Sender:
                     raise
             # Nothing was changed: the same batch, with its bodies.
             frame = named(self._connection.frame())
-        fill(frame.create, outgoing, bodies=False)
-        return await self._connection.request(create_frame(frame, outgoing.bodies), until)
+        fill(frame.create, outgoing, behind=True)
+        return await self._connection.request(create_frame(frame, outgoing.bodies, outgoing.ids), until)
 
 
 def fill_with_digests(batch: carrier.CreateBatch, outgoing: Outgoing) -> bool:
@@ -119,13 +119,12 @@ def fill_with_digests(batch: carrier.CreateBatch, outgoing: Outgoing) -> bool:
     return True
 
 
-def fill(batch: carrier.CreateBatch, outgoing: Outgoing, *, bodies: bool = True) -> None:
-    """Write the columns into a frame's own batch, so that none is copied twice; the bodies unless they come behind."""
+def fill(batch: carrier.CreateBatch, outgoing: Outgoing, *, behind: bool = False) -> None:
+    """Write the columns into a frame's own batch, so that none is copied twice; bodies and ids may come behind it."""
     batch.ts.extend(outgoing.ts)
-    if bodies:
+    if not behind:
         batch.bodies.extend(outgoing.bodies)
-    if outgoing.ids is not None:
-        batch.ids.extend(outgoing.ids)
+        batch.ids.extend(outgoing.ids or ())
     if outgoing.priorities is not None:
         batch.priorities.extend(outgoing.priorities)
     if outgoing.headers is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
-from dejaq.domain.joined import SEPARATOR, joined
+from dejaq.domain.id_column import SEPARATOR, joined
 from dejaq.domain.large import content_of, size_of
 from dejaq.protocol.v1 import journal_pb2 as journal
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dejaq.domain.batch import LeaseSet
 from dejaq.domain.body_block import BodyBlock, BodySlices, body_bytes
 from dejaq.protocol.spliced import create_frame, push_frame, serialized, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -56,7 +57,8 @@ def test_a_frame_with_its_bodies_behind_it_is_the_same_frame(bodies: list[bytes]
     expected.create.bodies.extend(bodies)
     assert whole(sent) == carrier.ClientFrame.FromString(serialized(sent)) == expected
     push = carrier.BrokerFrame(push=carrier.Push(lease=9, ts=[1] * len(bodies), large=True))
-    pushed = push_frame(push, BodySlices([(BodyBlock(bodies), 0, len(bodies))]))
+    lease = LeaseSet(1, "c", 2, spans=[], ts=[], bodies=BodySlices([(BodyBlock(bodies), 0, len(bodies))]))
+    pushed = push_frame(push, lease)
     told = carrier.BrokerFrame()
     told.CopyFrom(push)
     told.push.bodies.extend(bodies)

@@ -27,7 +27,6 @@ from dejaq.broker.metrics import (
     MetricSpec,
 )
 from dejaq.domain.batch import LeaseSet, Outcomes
-from dejaq.domain.body_block import BodySlices
 from dejaq.domain.dead_letter import check_reason
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease
@@ -287,8 +286,7 @@ class Consumer:
         frame.push.by_priority = self.topic.by_priority
         self._metrics.add(PUSHED, len(lease), self.topic.name)
         self._metrics.late(self.topic.name, lease.ts, self._clock.now_ms())
-        bodies = lease.bodies
-        await self._link.send(push_frame(frame, bodies) if isinstance(bodies, BodySlices) else frame)
+        await self._link.send(push_frame(frame, lease))
 
     async def _dead_letter(self) -> Topic:
         return await self._graves.topic_for(self.topic)

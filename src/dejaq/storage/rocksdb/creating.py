@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
 from dejaq.domain.body_block import BodyBlock
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import GENERATED_LENGTH
 from dejaq.domain.large import content_of
 from dejaq.domain.transitions import decide_create
@@ -115,8 +116,8 @@ def _add_listed(
         while rows:
             time_slice = ts[rows[0]] // keys.SLICE_MS
             end = bisect_left(rows, (time_slice + 1) * keys.SLICE_MS, key=ts.__getitem__)
-            listed = _pick(incoming.ids, rows[:end])
-            record = records.Run(owner=incoming.owner, ids=listed)
+            listed = IdColumn(_pick(incoming.ids, rows[:end]))
+            record = records.Run(owner=incoming.owner)
             block = _fill(image, record, incoming, rows[:end], batch)
             due = ts[rows[0]] <= now
             image.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=due, block=block)
@@ -163,12 +164,11 @@ def _add_by_priority(
     buckets = image.index.buckets_of(incoming.ids or ())
     for (bucket, time_slice), rows in cuts(image, incoming, buckets, stretches):
         record = records.Run(owner=incoming.owner)
-        listed: Sequence[str] | None = None
+        listed: IdColumn | None = None
         if incoming.ids is None:
             record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
         else:
-            listed = _pick(incoming.ids, rows)
-            record.ids.extend(listed)
+            listed = IdColumn(_pick(incoming.ids, rows))
         block = _fill(image, record, incoming, rows, batch)
         image.add_run(batch, bucket, time_slice, owner, record, ids=listed, block=block)
 

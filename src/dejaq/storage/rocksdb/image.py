@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.body_block import BodyBlock
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import GENERATED_LENGTH, parse_generated
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
@@ -255,26 +256,25 @@ class Image:
         owner: int,
         record: records.Run,
         *,
-        ids: Sequence[str] | None = None,
+        ids: IdColumn | None = None,
         due: bool = False,
         block: BodyBlock | None = None,
     ) -> Run:
         """Write a new run with its directory entry or its ids in the index, and its count.
 
-        `ids` are the listed ones, where they are at hand. What is `due` is kept at hand. `block` has the bodies that
-        the record leaves out.
+        `ids` and `block` have the listed ids and the bodies that the record leaves out. What is `due` is kept at hand.
         """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
-        value = record.SerializeToString() if block is None else record.SerializeToString() + block.data
+        value = b"".join((record.SerializeToString(), ids.wire if ids else b"", block.data if block else b""))
         batch.put(key, value)
         if record.session:
             entry = keys.directory(topic, bucket, record.session, record.first)
             batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
         else:
-            listed = ids if ids is not None else list(record.ids)
-            self.index.add(batch, key, listed, young=record.ts[0] <= self.now + YOUNG_MS)
-        run = Run(key, record, len(value), block=block)
+            ids = ids or IdColumn(list(record.ids))
+            self.index.add(batch, key, ids, young=record.ts[0] <= self.now + YOUNG_MS)
+        run = Run(key, record, len(value), block=block, ids=ids)
         self._count(run, run.live, 1)
         if due and not self._budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
@@ -396,7 +396,7 @@ class Image:
         if not run.spread:
             return {run.bucket: masks.full(run.count)}
         rows: dict[int, int] = {}
-        for row, bucket in enumerate(self.index.buckets_of(run.record.ids)):
+        for row, bucket in enumerate(self.index.buckets_of(run.ids)):
             rows[bucket] = rows.get(bucket, 0) | 1 << row
         return rows
 

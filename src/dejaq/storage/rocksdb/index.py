@@ -185,4 +185,4 @@ class Index:
 
 
 def _ids_of(run: Run, mask: int) -> list[str]:
-    return [message_id for start, end in masks.ranges(mask) for message_id in run.record.ids[start:end]]
+    return [message_id for start, end in masks.ranges(mask) for message_id in run.ids[start:end]]

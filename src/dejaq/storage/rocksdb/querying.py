@@ -272,7 +272,7 @@ def _in_order(run: Run, rows: int, after: tuple[int, str]) -> Iterator[tuple[int
                 first += bisect_right(range(start, end), after, key=lambda row: (ts[row], run.id_at(row)))
             yield from ((ts[row], run.id_at(row), key, row, run) for row in range(first, end))
         return
-    ids = run.record.ids
+    ids = run.ids
     for at, alike in groupby(masks.rows(rows), key=ts.__getitem__):
         named = [(ids[row], row) for row in alike if (at, ids[row]) > after]
         named.sort()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.body_block import BodyBlock
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession, generated_ids
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb import keys, masks
@@ -46,6 +47,7 @@ class Run:
     """Rows that were written together. `live` rows are not gone; `free` ones are live and in no lease."""
 
     __slots__ = (
+        "_ids",
         "block",
         "bucket",
         "count",
@@ -75,10 +77,12 @@ class Run:
         gone: int = 0,
         leased: int = 0,
         block: BodyBlock | None = None,
+        ids: IdColumn | None = None,
     ) -> None:
         self.key = key
-        # Its bodies, where they are not in the record.
+        # Its bodies and listed ids, where they are not in the record.
         self.block = block
+        self._ids = ids
         self.bucket, self.slice, self.number, self.owner = keys.unpack_place(keys.place(key))
         self.record = record
         self.count = len(record.ts)
@@ -110,21 +114,29 @@ class Run:
         """The body of each row, empty where it is stored apart."""
         return self.record.bodies if self.block is None else self.block
 
+    @property
+    def ids(self) -> IdColumn:
+        """The listed id of each row."""
+        if self._ids is None:
+            self._ids = IdColumn(list(self.record.ids))
+        return self._ids
+
     def id_span(self, start: int, end: int) -> IdSpan:
         """The ids of rows start to end-1."""
         if self.generated:
             return IdSpan(count=end - start, prefix=self._prefix(), first=self.record.first + start)
-        return IdSpan(count=end - start, ids=self.record.ids[start:end])
+        whole = end - start == self.count
+        return IdSpan(count=end - start, ids=self.ids if whole else IdColumn(self.ids[start:end]))
 
     def id_at(self, row: int) -> str:
         """The id of one row."""
         if self.generated:
             return generated_ids(self._prefix(), self.record.first + row, 1)[0]
-        return str(self.record.ids[row])
+        return self.ids[row]
 
     def rows_by_id(self) -> dict[str, int]:
         """The row of each listed id."""
-        return {message_id: row for row, message_id in enumerate(self.record.ids)}
+        return {message_id: row for row, message_id in enumerate(self.ids)}
 
     def sort_key(self, row: int) -> Key:
         """(ts, priority) of one row."""
