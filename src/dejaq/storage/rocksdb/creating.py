@@ -135,13 +135,13 @@ def _by_bucket(
     assert incoming.ids is not None
     ts = incoming.ts
     soon = image.topic.settings.buckets > 1 and max(ts) <= now + YOUNG_MS
-    if soon and image.drained(now):
+    if soon and image.demand.met(image.total, now):
         return [(keys.SPREAD, range(*stretches[0]) if len(stretches) == 1 else list(_rows(stretches)))]
     buckets = image.index.buckets_of(incoming.ids)
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for row in _rows(stretches):
         rows[buckets[row]].append(row)
-    if soon and not image.shared and min(ts) == max(ts):
+    if soon and not image.demand.shared and min(ts) == max(ts):
         return [(keys.SPREAD, list(chain.from_iterable(rows.values())))]
     return rows.items()
 

@@ -23,6 +23,7 @@ from dejaq.storage.rocksdb import keys, masks
 from dejaq.storage.rocksdb.apart import Apart
 from dejaq.storage.rocksdb.cells import Cells
 from dejaq.storage.rocksdb.database import Batch, Database
+from dejaq.storage.rocksdb.demand import Demand
 from dejaq.storage.rocksdb.directory import Directory
 from dejaq.storage.rocksdb.index import YOUNG_MS, Index
 from dejaq.storage.rocksdb.large import LARGE, LargeBodies
@@ -35,9 +36,6 @@ from dejaq.storage.rocksdb.window import Budget, Free, Lost, Source, Window, loa
 _STEP_BYTES = 512 * 1024
 _STEP_RUNS = 512
 _SLICE_STEPS = 8
-# A consumer asks about once a second or more. When others come to help it, what waits leaves at a tenth of the speed.
-_WHOLE_MS = 2_000
-_BEHIND_ROWS = 50_000
 
 
 @dataclass(slots=True)
@@ -109,9 +107,7 @@ class Image:
         self.next_number = number
         self._budget = budget
         self._windows: dict[int, Window] = {}
-        # When all buckets were last asked for at once; and whether only some were since then.
-        self._whole_at = 0
-        self.shared = False
+        self.demand = Demand(topic.settings.buckets)
         self._runs: dict[bytes, Run] = {}
         self._owners: dict[str, int] = {}
         self._owner_names: dict[int, str] = {}
@@ -375,17 +371,6 @@ class Image:
             self.offer_free(run)
 
     # Buckets
-
-    def asked_for(self, buckets: Sequence[int]) -> bool:
-        """Take note of what a consumer leases from; whether that is all buckets."""
-        whole = len(set(buckets)) == self.topic.settings.buckets
-        self.shared = not whole
-        self._whole_at = self.now if whole else 0
-        return whole
-
-    def drained(self, now: int) -> bool:
-        """Whether one consumer leases from all buckets and is not far behind."""
-        return now - self._whole_at <= _WHOLE_MS and self.total <= _BEHIND_ROWS
 
     def bucket_of(self, run: Run, message_id: str) -> int:
         """The bucket of a message of a run."""

@@ -76,7 +76,7 @@ def _take_due(image: Image, request: LeaseRequest, now: int, batch: Batch) -> tu
     """Take due rows out of the windows, earliest first across the buckets; and the lost leases that gave some."""
     image.lapse(now, batch)
     until = max(request.until, now)
-    whole = image.asked_for(request.buckets)
+    whole = image.demand.note(request.buckets, now)
     places = [*request.buckets, keys.SPREAD]
     heads = _heads(image, places, until)
     parts: list[Part] = []
