@@ -14,7 +14,7 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import ClusterRefused, Code, Conflict, DejaqError, Unavailable
-from dejaq.storage.base import Filter
+from dejaq.storage.base import Edits, Filter
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.postgres.store import PostgresStorage
@@ -269,3 +269,41 @@ async def test_brokers_that_start_at_once_become_a_shard_one_after_the_other(
     await opening
     await shard.close()
     await another.close()
+
+
+class Overtaken(PostgresShard):
+    """A shard where, once, somebody counts further right after a lease has looked at it."""
+
+    topic: Topic | None = None
+
+    async def peek(self, topic: Topic, request: LeaseRequest, now: int) -> tuple[int, list[tuple[int, int, int]]]:
+        found = await super().peek(topic, request, now)
+        if self.topic is not None:
+            self.topic = None
+            await self.keep_up(1 << 40)
+            page = await self.browse(topic, Filter(), None, 100, now)
+            ids = [message.id for message in page.messages]
+            assert not (await self.edit(topic, "billing", Edits(ids, priorities=[1] * len(ids)), now)).codes
+        return found
+
+
+async def test_a_lease_over_shards_gives_no_row_an_earlier_version(dsns: dict[str, str], cluster: str) -> None:
+    """G3: what one shard counted after it was looked at is above the number that another gives."""
+
+    def make(info: ShardInfo) -> PostgresShard:
+        kind = Overtaken if info.name == "b" else PostgresShard
+        return kind(info.dsn, name=info.name, ordinal=info.ordinal, cluster=cluster)
+
+    async with opened(ShardedStorage(first_map(dsns), make)) as storage:
+        topic = await new_topic(storage)
+        await storage.create(topic, batch(IDS), NOW)
+        ahead, behind = storage.shards.at(0), storage.shards.at(1)
+        assert isinstance(behind, Overtaken)
+        await ahead.keep_up(1 << 30)
+        behind.topic = topic
+        request = LeaseRequest(range(16), "w", NOW, NOW + 60_000, 100)
+        leases = [await storage.lease(topic, request, NOW) for _ in range(2)]
+        assert [sorted(lease.ids()) for lease in leases if lease is not None] == [
+            sorted(ids) for ids in by_shard(storage, topic, IDS)
+        ]
+        assert leases[0].lease_id < 1 << 40 < leases[1].lease_id  # type: ignore[union-attr]

@@ -44,12 +44,16 @@ async def lapse(change: Change) -> None:
     topic, now = change.topic.number, change.now
     for lease in await change.link.fetch("ended_leases", topic, now):
         keys = LeaseKeys.unpack(lease["keys"]).listed()
+        taken = await change.link.fetch("take_ended", topic, keys, lease["id"], now)
+        ended = sorted((ts, row, attempts) for row, ts, attempts, _ in taken)
+        owners = {keys[row]: owner for row, _, _, owner in taken}
+        # Read before they end, which may give them another version.
         rows = await change.link.fetch("rows_of_lease", topic, keys, lease["id"])
-        ended = sorted((ts, row, attempts) for row, ts, attempts, _ in rows if ts <= now)
-        owners = {keys[row]: owner for row, _, _, owner in rows}
         for expires, group in groupby(ended, key=itemgetter(0)):
             await _end(change, lease, expires, {keys[row]: attempts for _, row, attempts in group}, owners)
-        live = {row: ts for row, ts, _, _ in rows if ts > now}
+        over = {row for _, row, _ in ended}
+        # One that somebody settles or extends at this moment is looked at again.
+        live = {row: max(ts, now + 1) for row, ts in rows if row not in over}
         if live:
             left = LeaseKeys(spans_of([key if row in live else "" for row, key in enumerate(keys)]))
             await change.link.execute("put_lease", topic, lease["id"], left.pack(), len(live), min(live.values()))

@@ -4,12 +4,19 @@
 -- name: ended_leases
 SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
 
--- name: rows_of_lease
+-- The rows of a lease that have ended, locked: nobody extends them any more. Who is at one now is not waited for.
+-- name: take_ended
 SELECT asked.place - 1 AS row, m.ts, m.attempts, m.owner
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
-WHERE m.version = $3
-ORDER BY asked.place;
+WHERE m.version = $3 AND m.ts + 0 <= $4
+FOR UPDATE OF m SKIP LOCKED;
+
+-- name: rows_of_lease
+SELECT asked.place - 1 AS row, m.ts
+FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
+WHERE m.version = $3;
 
 -- Rows whose lease has ended wait behind its end, as if their last holder had released them.
 -- name: put_back
@@ -48,7 +55,12 @@ UPDATE message AS m SET
     version = (SELECT coalesce($10, nextval('version'))), consumer = $8, attempts = m.attempts + 1,
     first_lease = coalesce(m.first_lease, $4), last_lease = $4, last_before = m.last_lease
 FROM first
-WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
+WHERE
+    m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
+    -- An extension that came between has left the version as it was.
+    AND (m.consumer = '' OR m.ts + 0 <= $4)
+    -- Versions only grow, also where another shard has counted further since it was looked at.
+    AND ($10::bigint IS NULL OR m.version < $10)
 RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner;
 
 -- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
