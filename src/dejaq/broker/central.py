@@ -136,7 +136,7 @@ class Central:
             rosters=self.rosters,
             catalog=self.catalog,
             background=self.background,
-            sessions=lambda: len(self.greeter),
+            sessions=lambda: list(self.greeter),
             producers=lambda: self.greeter.producers(),
         )
 

@@ -152,6 +152,9 @@ class Connection:
                 self._give_up(link.reason)
                 return
             self._seeds.demote(link.transport)
+            if link.better and self.settings.follow:
+                self._seeds.learn([link.better])
+                self._seeds.prefer(link.better)
             if loop.time() - since < STABLE_SECONDS:
                 await asyncio.sleep(backoff.seconds())
             else:

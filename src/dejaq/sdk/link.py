@@ -29,6 +29,8 @@ class Link:
         self.transport = transport
         self.leaving = asyncio.Event()
         self.ended = False
+        # Where the broker wants the client to go on, where it said so.
+        self.better = ""
         # Why the broker ended the session, where it said so.
         self.reason: DejaqError | None = None
         self._channel = channel
@@ -84,6 +86,7 @@ class Link:
         event = frame.WhichOneof("event")
         if event in UNASKED:
             if event == "draining":
+                self.better = frame.draining.better
                 self.leaving.set()
             self._on_event(self, frame)
         elif event == "error" and frame.request == 0:

@@ -34,6 +34,7 @@ class ClientSettings:
             sdk=f"dejaq-python {package_version()}",
             client=self.name,
             clock=self.clock.identity,
-            role=role,
+            # Who follows no advice is to get none.
+            role=role if self.follow else "",
             topic=topic,
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 import dejaq
+from dejaq.broker.cluster import cluster, spreading
 from dejaq.testing.waiting import eventually
 from tests.integration.cluster.crew import Crew, crew_of
 
@@ -74,3 +77,59 @@ async def renew(crew: Crew, name: str) -> None:
     await old.stop()
     await crew.make(name, listen=address, drain_ms=500).start()
     await crew.gathered()
+
+
+async def test_clients_come_back_to_a_broker_that_has_come_back(monkeypatch: pytest.MonkeyPatch):
+    """Until the brokers are even again, without an error and without a message twice."""
+    monkeypatch.setattr(spreading, "STEADY_SECONDS", 0.2)
+    monkeypatch.setattr(spreading, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(spreading, "TURN_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "TELL_SECONDS", 0.05)
+    async with crew_of("a", "b", drain_ms=500) as crew, AsyncExitStack() as stack:
+        client = await stack.enter_async_context(dejaq.connect(crew.url))
+        await client.create_topic("mail", buckets=8)
+        sent: list[str] = []
+        seen: list[str] = []
+
+        async def consume(consumer: dejaq.Consumer) -> None:
+            async for lease in consumer:
+                seen.append(lease.id)
+                await lease.delete()
+
+        consumers = [await stack.enter_async_context(client.consumer("mail", name=f"c{n}")) for n in range(2)]
+        stack.push_async_callback(cancelled, [asyncio.create_task(consume(consumer)) for consumer in consumers])
+        producers = [await stack.enter_async_context(client.producer("mail", group=f"p{n}")) for n in range(2)]
+
+        def consumers_at(broker: str) -> list[bool]:
+            return sorted(session.consumer is not None for session in crew.brokers[broker].central.greeter)
+
+        async def even() -> bool:
+            sent.extend([await producer.send(b"x", delay=0.02) for producer in producers])
+            return consumers_at("a") == consumers_at("b") == [False, True]
+
+        address = crew.brokers["b"].address
+        await crew.brokers["b"].stop()
+        await eventually(lambda: len(consumers_at("a")) == 4, within=10, what="everybody goes to the one that stays")
+        await crew.make("b", listen=address, drain_ms=500).start()
+        await crew.gathered()
+        await eventually(even, within=20, what="each has one consumer and one producer")
+        await eventually(lambda: len(seen) >= len(sent), within=20, what="everything sent is seen")
+        assert sorted(seen) == sorted(sent), "each once, and nobody was told of an error"
+
+
+async def cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel tasks; raises what one of them failed with before."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_client_that_follows_no_advice_is_not_asked_to_move(follow: bool):
+    async with crew_of("a", "b") as crew, dejaq.connect(crew.urls[0], follow=follow) as client:
+        await client.create_topic("mail")
+        async with client.producer("mail"), client.consumer("mail"):
+            sessions = [session for broker in crew.brokers.values() for session in broker.central.greeter]
+            assert [session.movable for session in sessions] == [follow, follow]

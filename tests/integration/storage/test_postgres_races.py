@@ -7,7 +7,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet

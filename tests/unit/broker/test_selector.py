@@ -1,5 +1,5 @@
 from dejaq.broker.cluster.member import Member, Process
-from dejaq.broker.cluster.selector import recommend
+from dejaq.broker.cluster.selector import recommend, relief
 
 
 def member(name: str, sessions: int = 0, **keys: bool) -> Member:
@@ -32,3 +32,20 @@ def test_only_a_process_of_the_same_machine_can_be_known_to_be_dead():
     assert not here.surely_dead(here)
     assert Process("boot", here.namespace, 2**22 + 1).surely_dead(here)
     assert not Process("other", here.namespace, 2**22 + 1).surely_dead(here)
+
+
+def relieved(members: list[Member], own: str) -> tuple[str, int] | None:
+    found = relief(members, own=own, load=lambda one: one.sessions)
+    return None if found is None else (found[0].id, found[1])
+
+
+def test_clients_move_only_where_that_evens_the_load_out_and_not_all_at_once():
+    assert relieved([member("a", 3), member("b", 2)], own="a") is None
+    assert relieved([member("a", 4), member("b", 2), member("c", 3)], own="a") == ("b", 1)
+    assert relieved([member("a", 4), member("b", 2), member("c", 3)], own="c") is None
+    assert relieved([member("a", 40), member("b", 0), member("c", 40)], own="a") == ("b", 10)
+
+
+def test_nobody_is_moved_to_or_by_a_broker_that_is_not_well():
+    assert relieved([member("a", 9), member("b", ready=False), member("c", draining=True)], own="a") is None
+    assert relieved([member("a", 9, draining=True), member("b")], own="a") is None

@@ -103,6 +103,10 @@ class Session:
         self.state = SessionState.CONNECTED
         self.client = ""
         self.sdk = ""
+        # What the client said it is to become; empty for one that wants to stay where it is.
+        self.role = ""
+        # When it was asked to go on at another broker, by the monotonic clock.
+        self.asked_at: float | None = None
         self.producer: Producer | None = None
         self.consumer: Consumer | None = None
         self._parts = parts
@@ -120,6 +124,18 @@ class Session:
         """The topic it works on, once it is a producer or a consumer."""
         worker = self.producer or self.consumer
         return worker.topic if worker is not None else None
+
+    @property
+    def name(self) -> str:
+        """What its client would be known by, were it to come back: a producer by its client and group."""
+        if self.consumer is not None:
+            return f"{self.consumer.topic.number}/{self.consumer.name}"
+        return "" if self.producer is None else f"{self.producer.topic.number}/{self.client}/{self.producer.group}"
+
+    @property
+    def movable(self) -> bool:
+        """Whether it may be asked to go on at another broker: once, and if its client follows advice."""
+        return self.topic is not None and bool(self.role) and self.asked_at is None and self.peer != IN_PROCESS
 
     def works_on(self, topic: Topic) -> bool:
         """Whether it is a producer or a consumer of this very topic."""
@@ -166,6 +182,11 @@ class Session:
         if self.consumer is not None:
             self.consumer.unsubscribe()
         await self.send(carrier.BrokerFrame(draining=carrier.Draining()))
+
+    async def move(self, address: str) -> None:
+        """Ask the client to go on at another broker; it is served here until it goes."""
+        self.asked_at = self._parts.clock.monotonic()
+        await self.send(carrier.BrokerFrame(draining=carrier.Draining(better=address)))
 
     async def send(self, frame: BrokerSent) -> None:
         """Send a frame; waits while the client is not reading."""
@@ -305,6 +326,7 @@ class Session:
             )
         self.client = hello.client[:_LABEL_CHARS_MAX]
         self.sdk = hello.sdk[:_LABEL_CHARS_MAX]
+        self.role = hello.role[:_LABEL_CHARS_MAX]
         self.state = SessionState.IDLE
         clock, config = self._parts.clock, self._parts.config
         # A newer client is told what is spoken here, and decides for itself.

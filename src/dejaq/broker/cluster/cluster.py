@@ -27,6 +27,7 @@ from dejaq.broker.cluster.peers import Connect, Peers
 from dejaq.broker.cluster.seats import Seats
 from dejaq.broker.cluster.selector import Advice, recommend
 from dejaq.broker.cluster.shards import MAP, ShardWatch
+from dejaq.broker.cluster.spreading import Spreading
 from dejaq.broker.cluster.steward import Steward
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.overseer.catalog import Catalog
@@ -43,6 +44,7 @@ from dejaq.synchronization.base import Change, Record, Synchronization
 from dejaq.timekeeper.clock import Clock
 
 if TYPE_CHECKING:
+    from dejaq.broker.carrier.session import Session
     from dejaq.storage.sharded.store import ShardedStorage
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class Cluster:
         rosters: Rosters,
         catalog: Catalog,
         background: Background,
-        sessions: Callable[[], int],
+        sessions: Callable[[], Sequence[Session]],
         producers: Callable[[], Mapping[int, Iterable[str]]],
         connect: Connect = GrpcTransport,
     ) -> None:
@@ -101,6 +103,7 @@ class Cluster:
             if isinstance(storage, Spread)
             else None
         )
+        self._spreading = Spreading(own=self.own, clock=clock, sessions=sessions, consumers=self._consumers_at)
         self._stamps: dict[tuple[int, str], int] = {}
         self._address = ""
         self._started_ms = clock.now_ms()
@@ -237,7 +240,7 @@ class Cluster:
             storage=self._storage.capabilities.label,
             started_ms=self._started_ms,
             seen_ms=self._clock.now_ms(),
-            sessions=self._sessions(),
+            sessions=len(self._sessions()),
             latency_ms=round(worst / 2, 3),
             drift_ms=round(self._doctor.drift_ms, 3),
             draining=self._doctor.draining,
@@ -269,6 +272,7 @@ class Cluster:
                 await self._publish()
                 await self.steward.finish()
                 self._mind_shards()
+                self._spread()
             except DejaqError as error:
                 log.info("the cluster was not told of this broker: %s", error)
             except Exception:
@@ -482,11 +486,24 @@ class Cluster:
 
     def _load(self, member: Member) -> int:
         # Those who were sent there since it last told are on their way.
-        return self._sessions() if member.id == self.own else member.sessions + self._sent[member.id]
+        return len(self._sessions()) if member.id == self.own else member.sessions + self._sent[member.id]
 
     def _consumers(self, topic: Topic, member: Member) -> int:
         if member.id == self.own:
             # The one that asks is not yet among them.
             return len(self._rosters.of(topic)) + 1
-        there = sum(place.broker == member.id for place in self._seats.of(topic.number).values())
+        return self._consumers_at(topic.number, member)
+
+    def _consumers_at(self, number: int, member: Member) -> int:
+        there = sum(place.broker == member.id for place in self._seats.of(number).values())
         return there + self._sent_consumers[member.id]
+
+    def _spread(self) -> None:
+        """Ask clients to move to brokers that have clearly less to do."""
+        if not self._doctor.ready:
+            return
+        for session, target in self._spreading.moves(self.members, self._sent):
+            log.info("session %d is asked to go on at %s", session.number, target.id)
+            self._sent[target.id] += 1
+            self._sent_consumers[target.id] += session.consumer is not None
+            self._background.spawn(session.move(target.address), name=f"move session {session.number}")

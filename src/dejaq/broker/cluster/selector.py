@@ -1,4 +1,4 @@
-"""Recommends a broker: the least loaded of those that are well."""
+"""Recommends a broker: the least loaded of those that are well. Who has come to a broker is moved by `spreading`."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def recommend(members: Iterable[Member], *, own: str, load: Callable[[Member], i
         well.remove(here)
         well.insert(0, here)
     return well
+
+
+def relief(members: Iterable[Member], *, own: str, load: Callable[[Member], int]) -> tuple[Member, int] | None:
+    """The member that clients of the own broker should move to, and how many at one time; None to leave all be."""
+    loads = {member.id: (load(member), member) for member in members if member.well}
+    if own not in loads:
+        return None
+    least, lightest = min(loads.values(), key=lambda one: (one[0], one[1].id))
+    surplus = loads[own][0] - least
+    # A part of what would even them out: others move clients there too.
+    return (lightest, max(1, surplus // 4)) if surplus >= ADVANTAGE else None

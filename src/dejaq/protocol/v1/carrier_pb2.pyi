@@ -130,8 +130,10 @@ class Pong(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class Draining(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("better",)
+    BETTER_FIELD_NUMBER: _ClassVar[int]
+    better: str
+    def __init__(self, better: _Optional[str] = ...) -> None: ...
 
 class ProducerHandshake(_message.Message):
     __slots__ = ("topic", "group")
