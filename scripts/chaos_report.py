@@ -1,26 +1,30 @@
-"""Run the fault tests and write what they showed into docs/reliability.md, between its two marks.
+"""Run the fault tests, keep what they showed in docs/reliability.json, and write the figures of docs/reliability.md.
 
-python scripts/chaos_report.py           the sizes of `make test`, a few minutes
-python scripts/chaos_report.py --full    the full sizes, hours
+python scripts/chaos_report.py                   the sizes of `make test`, some minutes
+python scripts/chaos_report.py --full            the full sizes, hours
+python scripts/chaos_report.py --full R5 R13     only these; the last results of the others stay
+python scripts/chaos_report.py --read FILE       run nothing: take pytest's report (--junit-xml, -o junit_family=xunit1)
+python scripts/chaos_report.py --write           only write the page again
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
+RESULTS = ROOT / "docs/reliability.json"
 BEGIN, END = "<!-- figures -->", "<!-- end -->"
 TESTS = (
     "tests/chaos",
@@ -55,32 +59,42 @@ SUBJECTS = {
 
 @dataclass(slots=True)
 class Tally:
-    """What the tests of one number showed."""
+    """What the tests of one number showed, at one size; `when` and `where` they last ran."""
 
+    number: int
+    size: str
+    when: str
+    where: str
     passed: int = 0
     failed: int = 0
     skipped: int = 0
-    seconds: float = 0.0
+    # None where nobody took the time.
+    seconds: float | None = 0.0
     figures: list[str] = field(default_factory=list)
-    reasons: set[str] = field(default_factory=set)
+    reasons: list[str] = field(default_factory=list)
 
 
-def run(report: Path, *, full: bool) -> None:
+def run(report: Path, numbers: set[int], *, full: bool) -> None:
     """Run the tests one after the other, so that they do not disturb each other's clocks."""
     # The newer form of the report has no place for the figures.
     options = ["-o", f"timeout={36_000 if full else 300}", "-o", "junit_family=xunit1"]
-    command = [sys.executable, "-m", "pytest", "-q", *options]
+    modules = [module.rpartition(".")[2] for module, number in NUMBERS.items() if number in numbers]
+    chosen = " or ".join([*(f"_r{number}_" for number in sorted(numbers)), *modules])
+    command = [sys.executable, "-m", "pytest", "-q", *options, "-k", chosen]
     environment = {**os.environ, "DEJAQ_CHAOS": "full" if full else "ci"}
     subprocess.run([*command, f"--junit-xml={report}", *TESTS], cwd=ROOT, env=environment, check=False)
 
 
-def read(report: Path) -> dict[int, Tally]:
-    """The tallies by number."""
-    tallies: dict[int, Tally] = defaultdict(Tally)
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        for number in _numbers(case.get("name", ""), case.get("classname", "")):
-            _count(tallies[number], case)
-    return tallies
+def read(reports: list[Path], numbers: set[int], *, size: str) -> list[Tally]:
+    """What reports of pytest say of these numbers."""
+    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    tallies: dict[int, Tally] = {}
+    for report in reports:
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            for number in numbers.intersection(_numbers(case.get("name", ""), case.get("classname", ""))):
+                fresh = Tally(number, size, f"{datetime.now(UTC):%Y-%m-%d}", where)
+                _count(tallies.setdefault(number, fresh), case)
+    return list(tallies.values())
 
 
 def _numbers(name: str, module: str) -> list[int]:
@@ -99,51 +113,78 @@ def _count(tally: Tally, case: ElementTree.Element) -> None:
         tally.failed += 1
     elif skipped is not None:
         tally.skipped += 1
-        tally.reasons.add(skipped.get("message", ""))
+        if (reason := skipped.get("message", "")) not in tally.reasons:
+            tally.reasons.append(reason)
     else:
         tally.passed += 1
-    tally.seconds += float(case.get("time", "0"))
+    tally.seconds = round((tally.seconds or 0) + float(case.get("time", "0")), 1)
     tally.figures += [
         (entry.get("value") or "").splitlines()[0] for entry in case.iter("property") if entry.get("name") == "figure"
     ]
 
 
-def page(tallies: dict[int, Tally], *, full: bool) -> str:
+def page(tallies: list[Tally]) -> str:
     """The part of the page that is generated."""
-    size = "full" if full else "CI"
-    where = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    places = sorted({f"on {tally.when} on {tally.where}" for tally in tallies})
     lines = [
-        f"Sizes: {size}. Run on {datetime.now(UTC):%Y-%m-%d} on {where}.",
+        f"Run {'; '.join(places)}.",
         "",
-        "| id | what | passed | failed | skipped or known to fail | seconds |",
-        "|---|---|---|---|---|---|",
+        "| id | what | size | passed | failed | skipped or known to fail | seconds |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for number, tally in sorted(tallies.items()):
-        counts = f"{tally.passed} | {tally.failed} | {tally.skipped} | {tally.seconds:.0f}"
-        lines.append(f"| R{number} | {SUBJECTS.get(number, '')} | {counts} |")
-    figures = [f"- R{number}: {text}" for number, tally in sorted(tallies.items()) for text in tally.figures]
+    for tally in tallies:
+        seconds = "" if tally.seconds is None else f"{tally.seconds:.0f}"
+        counts = f"{tally.passed} | {tally.failed} | {tally.skipped} | {seconds}"
+        lines.append(f"| R{tally.number} | {SUBJECTS.get(tally.number, '')} | {tally.size} | {counts} |")
+    figures = [f"- R{tally.number}, {tally.size}: {text}" for tally in tallies for text in tally.figures]
     reasons = [
-        f"- R{number}, skipped or known to fail: {text}"
-        for number, tally in sorted(tallies.items())
+        f"- R{tally.number}, {tally.size}, skipped or known to fail: {text}"
+        for tally in tallies
         for text in tally.reasons
     ]
     return "\n".join([*lines, "", *figures, *reasons])
 
 
+def kept() -> list[Tally]:
+    """The results so far."""
+    return [Tally(**one) for one in json.loads(RESULTS.read_text())] if RESULTS.exists() else []
+
+
+def merged(before: list[Tally], fresh: list[Tally]) -> list[Tally]:
+    """The last result of each number at each size."""
+    found = {(tally.number, tally.size): tally for tally in [*before, *fresh]}
+    return [found[key] for key in sorted(found)]
+
+
+def write(tallies: list[Tally]) -> None:
+    """Keep the results, and write the page from them."""
+    RESULTS.write_text(json.dumps([asdict(tally) for tally in tallies], indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{page(tallies)}\n\n{END}{after}")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
 def main() -> int:
     """Run, read and write; 1 when a test failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("numbers", nargs="*", metavar="R5", help="only these; all when none is named")
     parser.add_argument("--full", action="store_true", help="the full sizes")
-    full = parser.parse_args().full
+    parser.add_argument(
+        "--read", action="append", type=Path, metavar="FILE", help="a report of pytest, instead of a run"
+    )
+    parser.add_argument("--write", action="store_true", help="run nothing, write the page from what is kept")
+    told = parser.parse_args()
+    numbers = {int(number.lstrip("Rr")) for number in told.numbers} or set(SUBJECTS)
+    fresh: list[Tally] = []
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.xml"
-        run(report, full=full)
-        tallies = read(report)
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(tallies, full=full)}\n\n{END}{after}")
-    print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 1 if any(tally.failed for tally in tallies.values()) else 0
+        reports = told.read or []
+        if not reports and not told.write:
+            reports = [Path(scratch) / "report.xml"]
+            run(reports[0], numbers, full=told.full)
+        fresh = read(reports, numbers, size="full" if told.full else "CI")
+    write(merged(kept(), fresh))
+    return 1 if any(tally.failed for tally in fresh) else 0
 
 
 if __name__ == "__main__":
