@@ -23,8 +23,11 @@ demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
 test: $(DEV) ## Run the test suite: everything else on two workers, then what needs Spark
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark"
-	$(BIN)/python -m pytest -m spark tests/spark
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(call report,core)
+	$(BIN)/python -m pytest -m spark tests/spark $(call report,spark)
+
+# `make test REPORTS=directory` keeps what scripts/chaos_report.py reads.
+report = $(if $(REPORTS),--junit-xml=$(REPORTS)/$(1).xml -o junit_family=xunit1)
 
 # Spark's tests share one session, so they run in one process, and have both cores to themselves.
 test-spark: $(DEV) ## Run only the tests of the pipeline and the connector, on a real Spark

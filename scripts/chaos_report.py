@@ -3,7 +3,7 @@
 python scripts/chaos_report.py                   the sizes of `make test`, some minutes
 python scripts/chaos_report.py --full            the full sizes, hours
 python scripts/chaos_report.py --full R5 R13     only these; the last results of the others stay
-python scripts/chaos_report.py --read FILE       run nothing: take pytest's report (--junit-xml, -o junit_family=xunit1)
+python scripts/chaos_report.py --read FILE ...   run nothing: take what `make test REPORTS=directory` wrote there
 python scripts/chaos_report.py --write           only write the page again
 """
 
@@ -74,15 +74,16 @@ class Tally:
     reasons: list[str] = field(default_factory=list)
 
 
-def run(report: Path, numbers: set[int], *, full: bool) -> None:
-    """Run the tests one after the other, so that they do not disturb each other's clocks."""
+def run(report: Path, numbers: set[int], *, full: bool) -> bool:
+    """Run the tests one after the other, so that they do not disturb each other's clocks; whether all of them ran."""
     # The newer form of the report has no place for the figures.
     options = ["-o", f"timeout={36_000 if full else 300}", "-o", "junit_family=xunit1"]
     modules = [module.rpartition(".")[2] for module, number in NUMBERS.items() if number in numbers]
     chosen = " or ".join([*(f"_r{number}_" for number in sorted(numbers)), *modules])
     command = [sys.executable, "-m", "pytest", "-q", *options, "-k", chosen]
     environment = {**os.environ, "DEJAQ_CHAOS": "full" if full else "ci"}
-    subprocess.run([*command, f"--junit-xml={report}", *TESTS], cwd=ROOT, env=environment, check=False)
+    ended = subprocess.run([*command, f"--junit-xml={report}", *TESTS], cwd=ROOT, env=environment, check=False)
+    return ended.returncode in (0, 1)
 
 
 def read(reports: list[Path], numbers: set[int], *, size: str) -> list[Tally]:
@@ -181,7 +182,9 @@ def main() -> int:
         reports = told.read or []
         if not reports and not told.write:
             reports = [Path(scratch) / "report.xml"]
-            run(reports[0], numbers, full=told.full)
+            if not run(reports[0], numbers, full=told.full):
+                print("the run ended early; nothing is kept of it", file=sys.stderr)
+                return 2
         fresh = read(reports, numbers, size="full" if told.full else "CI")
     write(merged(kept(), fresh))
     return 1 if any(tally.failed for tally in fresh) else 0
