@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import repeat
+from operator import itemgetter
 
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.body_block import BodySlices
@@ -19,7 +20,7 @@ from dejaq.storage.rocksdb.large import LARGE
 from dejaq.storage.rocksdb.lease import Lease, Part
 from dejaq.storage.rocksdb.merging import merge_thin
 from dejaq.storage.rocksdb.prioritising import PriorityImage
-from dejaq.storage.rocksdb.run import Key, rank
+from dejaq.storage.rocksdb.run import Key, ranks_of
 from dejaq.storage.rocksdb.window import Allowance, Lost
 
 
@@ -214,21 +215,21 @@ def _sort(result: LeaseSet, numbers: list[int], *, by_priority: bool) -> None:
         order = sorted(range(len(result.ts)), key=result.ts.__getitem__)
     else:
         sort_keys = (
-            list(map(rank, result.priorities, result.ts))
+            ranks_of(result.priorities, result.ts)
             if by_priority
             else list(zip(result.ts, result.priorities, strict=True))
         )
         order = sorted(range(len(sort_keys)), key=sort_keys.__getitem__)
     if order == list(range(len(order))):
         return
-    ids = result.ids()
-    result.spans = [IdSpan(count=len(ids), ids=[ids[i] for i in order])]
-    result.ts = [result.ts[i] for i in order]
-    result.bodies = [result.bodies[i] for i in order]
-    result.rows = [numbers[i] for i in order]
-    result.attempts = result.attempts and [result.attempts[i] for i in order]
-    result.priorities = result.priorities and [result.priorities[i] for i in order]
-    result.headers = result.headers and [result.headers[i] for i in order]
+    pick = itemgetter(*order)
+    result.spans = [IdSpan(count=len(order), ids=pick(result.ids()))]
+    result.ts = list(pick(result.ts))
+    result.bodies = list(pick(result.bodies[:]))
+    result.rows = list(pick(numbers))
+    result.attempts = result.attempts and list(pick(result.attempts))
+    result.priorities = result.priorities and list(pick(result.priorities))
+    result.headers = result.headers and list(pick(result.headers))
 
 
 def leases_of(image: Image, consumer: str, now: int) -> list[LeaseSet]:

@@ -365,10 +365,15 @@ def oldest(image: Image, bucket: int, now: int, count: int) -> Iterator[tuple[in
     ready = image.ready(bucket)
     yield from (key for key in ready.kept_by_time() if key[1] <= now)
     # A merged run may be older than runs that were written before it.
-    for run in ready.runs():
-        if run.merged:
-            ranks = run.ranks()
-            yield from ((priority_of(ranks[row]), ts_of(ranks[row])) for row in masks.rows(run.free))
+    merged = sorted((run for run in ready.runs() if run.merged), key=lambda run: run.key)
+    for runs in (merged, merged[::-1]):
+        seen: set[int] = set()
+        for run in runs:
+            rows = [run.ranks()[row] for row in masks.rows(run.free)]
+            yield from ((priority_of(one), ts_of(one)) for one in rows)
+            seen.update(map(priority_of, rows))
+            if len(seen) >= count:
+                break
     for time_slice in {*_slices(image, bucket, count), *_slices_from_the_end(image, bucket, count)}:
         yield from _oldest_in(image, bucket, time_slice)
 

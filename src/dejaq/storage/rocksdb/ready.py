@@ -11,7 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from dejaq import limits
 from dejaq.storage.rocksdb import keys, masks
@@ -37,19 +37,18 @@ class Front:
     @classmethod
     def of(cls, source: Free, count: int, now: int) -> Front:
         """At most `count` rows that are due, and at least the first."""
-        run = source.run
-        rows: list[int] = []
-        for start, end in masks.ranges(run.free):
-            rows.extend(range(start, min(end, start + count - len(rows))))
-            if len(rows) == count:
-                break
-        ranks = run.ranks()
-        adjoining = rows[-1] - rows[0] == len(rows) - 1
-        ranks = ranks[rows[0] : rows[-1] + 1] if adjoining else [ranks[row] for row in rows]
+        run, ranks = source.run, source.run.ranks()
+        start, end = next(masks.ranges(run.free))
+        rows: Sequence[int] = range(start, min(end, start + count))
+        if len(rows) == count or not run.free >> end:
+            ranks = ranks[start : rows[-1] + 1]
+        else:
+            rows = list(islice(masks.rows(run.free), count))
+            ranks = [ranks[row] for row in rows]
         if run.latest > now:
             # The clock went back.
             due = next((at for at, one in enumerate(ranks) if ts_of(one) > now), len(ranks))
-            del rows[due:], ranks[due:]
+            rows, ranks = rows[:due], ranks[:due]
         whole = len(rows) == run.free.bit_count()
         return cls(source, rows, ranks, LAST_RANK if whole else ranks[-1])
 

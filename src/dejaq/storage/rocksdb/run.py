@@ -32,6 +32,11 @@ def ts_of(rank: int) -> int:
     return rank & (1 << _TS_BITS) - 1
 
 
+def ranks_of(priorities: Sequence[int], ts: Sequence[int]) -> list[int]:
+    """The ranks of rows."""
+    return [(priority << _TS_BITS) + at for priority, at in zip(priorities, ts, strict=True)]
+
+
 def priorities_of(ranks: Sequence[int]) -> list[int]:
     """The priorities in ranks."""
     return [one >> _TS_BITS for one in ranks]
@@ -153,7 +158,7 @@ class Run:
             elif self.latest == min(ts):
                 self.ranked = [(priority << _TS_BITS) + self.latest for priority in priorities]
             else:
-                self.ranked = [(priority << _TS_BITS) + at for priority, at in zip(priorities, ts, strict=True)]
+                self.ranked = ranks_of(priorities, ts)
         return self.ranked
 
     def version_at(self, row: int) -> int:
