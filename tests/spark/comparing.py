@@ -27,7 +27,7 @@ def assert_lake_equals_oracle(lake: Lake, events: Sequence[Event]) -> None:
     found = [{name: row[name] for name in events[0]} for row in collected(lake.read("events"))]
     assert _sorted(found, *by_event) == _sorted(events, *by_event)
     messages, releases = oracle.tell(events)
-    by_life = ("origin", "topic", "id", "born")
+    by_life = ("store", "topic", "id", "born", "last_ms")
     held = [{name: row[name] for name in messages[0]} for row in collected(lake.read("messages"))]
     assert _sorted(held, *by_life) == _sorted(messages, *by_life)
     by_release = ("topic", "id", "handed_us", "lease")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.journal.names import SegmentName
-from dejaq.journal.schema import SCHEMA
+from dejaq.journal.schema import OF_SHARED, SCHEMA
 
 # Ten minutes before a midnight, so that every history reaches over it.
 START_MS = 1_790_037_000_000
@@ -39,11 +40,14 @@ class Message:
 class Store:
     """Makes events by doing to pending messages what brokers, producers and consumers do."""
 
-    origin: str
+    # Whose journals tell of it; more than one broker makes it a shared one.
+    origins: Sequence[str]
     rng: random.Random
     topics: Sequence[str] = ("mail", "billing")
     now: int = START_MS
+    # The last record, over all brokers, and of each.
     sequence: int = 0
+    told: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
     pending: dict[tuple[str, str], Message] = field(default_factory=dict)
     finished: list[tuple[str, str]] = field(default_factory=list)
@@ -55,16 +59,22 @@ class Store:
         if not listed:
             return
         self.sequence += 1
+        origin = self.rng.choice(self.origins) if len(self.origins) > 1 else self.origins[0]
+        self.told[origin] += 1
+        shared = len(self.origins) > 1
         for row, event in enumerate(listed):
             self.events.append(
                 {
-                    **dict.fromkeys(SCHEMA.names),
+                    **dict.fromkeys((*SCHEMA.names, *OF_SHARED.names)),
                     "lease": 0,
                     **event,
-                    "origin": self.origin,
-                    "sequence": self.sequence,
+                    "origin": origin,
+                    "sequence": self.told[origin],
                     "row": row,
-                    "at_ms": self.now,
+                    # Clocks are apart.
+                    "at_ms": self.now + 300 * self.origins.index(origin),
+                    "store": "shared" if shared else origin,
+                    "ticket": self.sequence if shared else None,
                 }
             )
 
@@ -181,9 +191,9 @@ def _event(kind: str, message: Message, actor: str, **values: Any) -> Event:
     return {"kind": kind, "topic": message.topic, "id": message.id, "actor": actor, **values}
 
 
-def random_store(seed: int, *, steps: int, origin: str = "store-1") -> Store:
+def random_store(seed: int, *, steps: int, origins: Sequence[str] = ("store-1",)) -> Store:
     """A store after a number of steps."""
-    store = Store(origin, random.Random(seed))
+    store = Store(origins, random.Random(seed))
     for _ in range(steps):
         store.step()
     return store
@@ -192,7 +202,7 @@ def random_store(seed: int, *, steps: int, origin: str = "store-1") -> Store:
 def write_segments(
     directory: Path, events: Sequence[Event], cuts: Iterable[int], *, statistics: bool = True
 ) -> list[Path]:
-    """The events as segments with manifests; a segment ends with each record in `cuts`, and with the last one."""
+    """The events of an origin as segments with manifests; one ends with each record in `cuts`, and with the last."""
     directory.mkdir(parents=True, exist_ok=True)
     ends = sorted({*cuts, events[-1]["sequence"]})
     begin, written = events[0]["sequence"], []
@@ -208,7 +218,8 @@ def write_segment(directory: Path, events: Sequence[Event], first: int, last: in
     """One segment and its manifest."""
     name = SegmentName(events[0]["origin"], first, last)
     path = directory / name.segment
-    pq.write_table(pa.Table.from_pylist(list(events), schema=SCHEMA), path, write_statistics=statistics)
+    schema = SCHEMA if events[0]["ticket"] is None else pa.schema([*SCHEMA, *OF_SHARED])
+    pq.write_table(pa.Table.from_pylist(list(events), schema=schema), path, write_statistics=statistics)
     write_manifest(path, events=len(events))
     return path
 

@@ -24,7 +24,7 @@ LATE_MS = 1_000
 
 def _blank(event: Event, born: int | None) -> Row:
     return {
-        "origin": event["origin"],
+        "store": event["store"],
         "topic": event["topic"],
         "id": event["id"],
         "born": born,
@@ -100,26 +100,31 @@ class Life:
         }
 
 
+def place(event: Event) -> int:
+    """The place of an event's record in the history of its store."""
+    return int(event["sequence"] if event["ticket"] is None else event["ticket"])
+
+
 def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
     """The messages and the releases."""
     current: dict[tuple[str, str, str], Life] = {}
     strays: dict[tuple[str, str, str], Life] = {}
     lives: list[Life] = []
     releases = []
-    for event in sorted(events, key=lambda e: (e["origin"], e["sequence"], e["row"])):
-        key = (event["origin"], event["topic"], event["id"])
+    for event in sorted(events, key=lambda e: (e["store"], place(e), e["row"])):
+        key = (event["store"], event["topic"], event["id"])
         if event["kind"] == "topic_dropped":
-            for (origin, topic, _), ended in current.items():
-                if (origin, topic) == key[:2] and ended.row["outcome"] == "pending":
+            for (store, topic, _), ended in current.items():
+                if (store, topic) == key[:2] and ended.row["outcome"] == "pending":
                     ended.row["outcome"], ended.row["finished_ms"] = "dropped", event["at_ms"]
             continue
         life = current.get(key)
         if event["kind"] == "created":
-            life = current[key] = Life(event, event["sequence"])
+            life = current[key] = Life(event, place(event))
             lives.append(life)
         elif life is None or life.row["outcome"] != "pending":
             life = strays.get(key)
-            if life is None:
+            if life is None or life.row["outcome"] != "pending":
                 life = strays[key] = Life(event, None)
                 lives.append(life)
         given_back = life.take(event)

@@ -150,7 +150,7 @@ TOO_SOON = {"handed_us": START_MS * 1000 - 1}
 
 
 def test_the_audit_finds_planted_faults_and_no_others(lake: Lake, journal: Path) -> None:
-    store = Store("store-1", random.Random(0))
+    store = Store(("store-1",), random.Random(0))
     record_of(store, "fine", CREATED, LEASED, DELETED)
     record_of(store, "deleted-twice", CREATED, LEASED, DELETED, DELETED)
     record_of(store, "created-twice", CREATED, CREATED)
@@ -170,7 +170,7 @@ def test_the_audit_finds_planted_faults_and_no_others(lake: Lake, journal: Path)
 
 
 def test_a_message_that_goes_on_under_a_new_origin_is_accounted_for(lake: Lake, journal: Path) -> None:
-    store, restored = Store("store-1", random.Random(0)), Store("store-2", random.Random(0), now=START_MS + 1_000)
+    store, restored = Store(("store-1",), random.Random(0)), Store(("store-2",), random.Random(0), now=START_MS + 1_000)
     record_of(store, "m1", CREATED)
     record_of(restored, "m1", LEASED, DELETED)
     write_segments(journal, store.events, cuts=())

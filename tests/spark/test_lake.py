@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from dejaq.pipeline.compaction import compact
 from dejaq.pipeline.ingest import run
 from dejaq.pipeline.lake import COMMITS_KEPT, Lake
 from tests.spark.comparing import assert_lake_equals_oracle, collected
-from tests.spark.history import START_MS, random_store, write_segments
+from tests.spark.history import START_MS, Event, Store, random_store, write_segments
 
 
 def _bring(path: Path, journal: Path) -> None:
@@ -40,17 +43,49 @@ def test_many_small_batches_equal_the_oracle(lake: Lake, journal: Path) -> None:
     assert_lake_equals_oracle(lake, store.events)
 
 
-def test_segments_that_come_late_and_out_of_order_land_right(lake: Lake, journal: Path) -> None:
-    one, two = random_store(3, steps=120), random_store(4, steps=60, origin="store-2")
-    first, second, third = write_segments(journal.parent / "aside", one.events, cuts=(15, 50))
-    (other,) = write_segments(journal.parent / "aside", two.events, cuts=())
-    paths = [second, other, first, third]
+def test_segments_land_right_in_whatever_order_they_come(lake: Lake, journal: Path) -> None:
+    """Every order of three segments of one broker, and of four of two brokers that share a store, at once.
+
+    Each order has a store of its own with the same history, so that one lake shows them all.
+    """
+    alone, shared = _with_dropped_topics(("a",)), _with_dropped_topics(("a", "b"))
+    cuts = {"a": (shared.told["a"] // 2,), "b": (shared.told["b"] // 2,)}
+    events, waves = [], defaultdict(list)
+    for store, cut in ((alone, {"a": (10, alone.told["a"] - 2)}), (shared, cuts)):
+        for number, order in enumerate(permutations(range(4 if len(cut) > 1 else 3))):
+            copy = [_renamed(event, f"{len(cut)}-{number}") for event in store.events]
+            paths = []
+            for origin in cut:
+                own = [event for event in copy if event["origin"].startswith(origin)]
+                paths += write_segments(journal.parent / "aside", own, cuts=cut[origin])
+            for wave, place in enumerate(order):
+                waves[wave].append(paths[place])
+            events += copy
     late = []
-    for path in paths:
-        _bring(path, journal)
-        late += [told.late for told in run(lake, journal)]
-    assert late == [False, False, True, False]
-    assert_lake_equals_oracle(lake, one.events + two.events)
+    for paths in waves.values():
+        for path in paths:
+            _bring(path, journal)
+        late.append([told.late for told in run(lake, journal)])
+    assert late == [[False], [True, False], [True, False], [True]]
+    rows = collected(lake.read("messages"))
+    assert "dropped" in {row["outcome"] for row in rows}
+    assert len(rows) == sum(row["born"] is not None for row in rows)
+    assert_lake_equals_oracle(lake, events)
+
+
+def _with_dropped_topics(origins: Sequence[str]) -> Store:
+    """A history in which topics end, and begin again under their names."""
+    store = random_store(11, steps=40, origins=origins)
+    store.drop("mail")
+    for _ in range(30):
+        store.step()
+    store.drop("billing")
+    store.create()
+    return store
+
+
+def _renamed(event: Event, name: str) -> Event:
+    return event | {"origin": f"{event['origin']}-{name}", "store": f"{event['store']}-{name}"}
 
 
 def test_a_batch_is_cut_by_its_number_of_events(lake: Lake, journal: Path) -> None:
@@ -149,28 +184,6 @@ def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) 
     with pytest.raises(PipelineError, match="is there already"):
         other.commit(other.head)
     assert len(collected(Lake(lake.spark, lake.files.address).read("events"))) == len(store.events)
-
-
-def test_messages_of_a_deleted_topic_end_with_it(lake: Lake, journal: Path) -> None:
-    store = random_store(11, steps=40)
-    store.drop("mail")
-    for _ in range(30):
-        store.step()
-    cut = store.sequence
-    store.drop("billing")
-    store.create()
-    paths = write_segments(journal.parent / "aside", store.events, cuts=(10, cut - 1))
-    # In order, then a batch that ends a topic of which the lake has pending messages.
-    _bring(paths[0], journal)
-    list(run(lake, journal))
-    _bring(paths[2], journal)
-    list(run(lake, journal))
-    # The first end of a topic comes late, behind the second.
-    _bring(paths[1], journal)
-    (told,) = run(lake, journal)
-    assert told.late
-    assert "dropped" in {row["outcome"] for row in collected(lake.read("messages"))}
-    assert_lake_equals_oracle(lake, store.events)
 
 
 def test_a_topic_deleted_in_the_order_of_its_records_ends_its_messages(lake: Lake, journal: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dejaq.domain.id_column import SEPARATOR
 from dejaq.journal.identifiers import Identifiers, strings_of
-from dejaq.journal.schema import KINDS, SCHEMA, WRITTEN
+from dejaq.journal.schema import KINDS, SCHEMA, WRITTEN, WRITTEN_OF_SHARED
 from dejaq.protocol.v1 import journal_pb2 as journal
 
 _CREATED, _LEASED = journal.EVENT_CREATED, journal.EVENT_LEASED
@@ -35,14 +35,19 @@ _LISTED = {
 class Expansion:
     """Gathers records; `take` gives their events as a batch of columns, which holds until the next record is added."""
 
-    def __init__(self, origin: str, *, rows: int) -> None:
+    def __init__(self, origin: str, *, rows: int, store: str = "") -> None:
         self._origin = origin
+        # The identity of a store that several brokers share; without one, records have no tickets.
+        self._store = store
+        self.schema = WRITTEN_OF_SHARED if store else WRITTEN
         self._capacity = rows
         self._ids = Identifiers(rows)
         self._numbers: dict[str, Numbers] = {
             name: np.empty(rows, dtype=SCHEMA.field(name).type.to_pandas_dtype())
             for name in ("sequence", "row", "at_ms", "lease")
         }
+        if store:
+            self._numbers["ticket"] = np.empty(rows, dtype=np.int64)
         self._names = {name: _Names(rows) for name in ("kind", "topic", "actor")}
         self._columns = {name: _Column(rows, SCHEMA.field(name).type) for name in ("expires_ms", *_LISTED)}
         self._steps = np.arange(rows, dtype=np.int32)
@@ -53,8 +58,11 @@ class Expansion:
         """Take in one serialized record; its sequence."""
         parsed = journal.JournalRecord.FromString(record)
         sequence, at_ms, first = parsed.sequence, parsed.at_ms, 0
+        begin = self.rows
         for events in parsed.events:
             first += self._add(sequence, at_ms, first, events)
+        if self._store:
+            self._numbers["ticket"][begin : self.rows] = parsed.ticket or sequence
         return int(sequence)
 
     def _add(self, sequence: int, at_ms: int, first: int, events: journal.Events) -> int:
@@ -118,14 +126,15 @@ class Expansion:
         """The events gathered so far, in order; gathering begins anew."""
         rows, self.rows = self.rows, 0
         arrays: dict[str, pa.Array] = {name: _column_of(values[:rows]) for name, values in self._numbers.items()}
-        arrays["origin"] = pa.DictionaryArray.from_arrays(_column_of(self._zeros[:rows]), strings_of([self._origin]))
+        for name, value in {"origin": self._origin, "store": self._store}.items():
+            arrays[name] = pa.DictionaryArray.from_arrays(_column_of(self._zeros[:rows]), strings_of([value]))
         arrays["id"] = self._ids.array()
         self._ids.clear()
         arrays |= {name: names.take(rows) for name, names in self._names.items()}
         columns = self._columns
         columns["handed_us"].forget_zeros(rows)
         arrays |= {name: column.take(rows) for name, column in columns.items()}
-        return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=WRITTEN)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema)
 
 
 class _Names:

@@ -160,7 +160,9 @@ class Exporter:
 
     def _open_ledger(self) -> Ledger:
         key = SigningKey.of(self._home / "journal.key")
-        return Ledger.open(self._directory, origin=origin_of(self._home / "origin"), key=key)
+        # Optional: a storage that others can use too has an identity that is kept in it.
+        store = str(getattr(self._storage, "identity", ""))
+        return Ledger.open(self._directory, origin=origin_of(self._home / "origin"), key=key, store=store)
 
     # Exporting
 

@@ -42,21 +42,24 @@ class _Kept:
 class Ledger:
     """Appends segments to the chain and drops the oldest."""
 
-    def __init__(self, directory: Path, *, origin: str, key: SigningKey) -> None:
+    def __init__(self, directory: Path, *, origin: str, key: SigningKey, store: str = "") -> None:
         self.origin = origin
         self._directory = directory
         self._key = key
-        self._expansion = expansion_of(origin)
+        self._expansion = expansion_of(origin, store=store)
         self._kept: list[_Kept] = []
         self._previous_sha256 = ""
         # The last sequence that has been exported.
         self.last = 0
 
     @classmethod
-    def open(cls, directory: Path, *, origin: str, key: SigningKey) -> Ledger:
-        """Read where the chain ends, and clear away what a crash left unfinished."""
+    def open(cls, directory: Path, *, origin: str, key: SigningKey, store: str = "") -> Ledger:
+        """Read where the chain ends, and clear away what a crash left unfinished.
+
+        `store` is the identity of a store that several brokers share.
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        ledger = cls(directory, origin=origin, key=key)
+        ledger = cls(directory, origin=origin, key=key, store=store)
         ledger._show_key()
         ledger._recover()
         return ledger

@@ -36,10 +36,15 @@ SCHEMA = pa.schema(
         pa.field("handed_us", pa.int64()),
     ]
 )
+# What a store with several brokers adds: its identity, and the place of the record among those of all of them.
+OF_SHARED = pa.schema([pa.field("store", pa.string()), pa.field("ticket", pa.int64())])
 # Names are handed to the writer as dictionaries, which saves it looking at each of them; in the file they are strings.
 WRITTEN = pa.schema(
     [
         pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in NAMES else field
         for field in SCHEMA
     ]
+)
+WRITTEN_OF_SHARED = pa.schema(
+    [*WRITTEN, pa.field("store", pa.dictionary(pa.int32(), pa.string())), OF_SHARED.field("ticket")]
 )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.journal.expansion import Expansion
-from dejaq.journal.schema import NAMES, SCHEMA, WRITTEN
+from dejaq.journal.schema import NAMES, SCHEMA
 from dejaq.limits import BATCH_COUNT_MAX
 
 ROW_GROUP_ROWS = 64 * 1024
@@ -26,10 +26,10 @@ SEGMENT_ROWS_MAX = 1_000_000
 _STRETCH_SECONDS = 0.000_5
 _PAUSE_SECONDS = 0.000_05
 
-_DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us")
+_DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us", "ticket")
 ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
 # What a reader may skip row groups by, and what tells the lake which days a segment touches and in which way.
-STATISTICS = ("sequence", "at_ms", "kind", "handed_us")
+STATISTICS = ("sequence", "at_ms", "kind", "handed_us", "ticket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Written:
     events: int
 
 
-def expansion_of(origin: str) -> Expansion:
+def expansion_of(origin: str, *, store: str = "") -> Expansion:
     """What segments of an origin are expanded with: made once, for its memory is used again."""
-    return Expansion(origin, rows=ROW_GROUP_ROWS + BATCH_COUNT_MAX)
+    return Expansion(origin, rows=ROW_GROUP_ROWS + BATCH_COUNT_MAX, store=store)
 
 
 def write_segment(
@@ -52,14 +52,15 @@ def write_segment(
 ) -> Written:
     """Write the events of consecutive records until `rows_max` is reached; a record is never cut."""
     taken = first = last = events = 0
+    names = expansion.schema.names
     pause_at = time.perf_counter() + _STRETCH_SECONDS
     with pq.ParquetWriter(
         path,
-        WRITTEN,
+        expansion.schema,
         compression="zstd",
-        use_dictionary=list(NAMES),
-        column_encoding=ENCODINGS,
-        write_statistics=list(STATISTICS),
+        use_dictionary=[name for name in (*NAMES, "store") if name in names],
+        column_encoding={name: encoding for name, encoding in ENCODINGS.items() if name in names},
+        write_statistics=[name for name in STATISTICS if name in names],
         store_schema=False,
     ) as writer:
         for record in records:

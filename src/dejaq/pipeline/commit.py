@@ -9,7 +9,13 @@ from dataclasses import dataclass, field, replace
 from dejaq.errors import PipelineError
 from dejaq.pipeline.ranges import Ranges
 
-FORMAT = 1
+FORMAT = 2
+# Lakes of these formats are read; what is written is of the newest.
+_FORMATS = (1, FORMAT)
+# For so many commits it is known how far they reached.
+_REACHED = 200
+# Versions in names of files.
+DIGITS = 12
 # A partition (`day=2026-01-31`) and the files its rows are in, by their paths below the table's directory.
 Partitions = Mapping[str, tuple[str, ...]]
 
@@ -24,6 +30,10 @@ class Commit:
     # The time of the newest event, by origin.
     newest_ms: Mapping[str, int] = field(default_factory=dict)
     records: Mapping[str, Ranges] = field(default_factory=dict)
+    # The store of each origin, where several brokers share one.
+    stores: Mapping[str, str] = field(default_factory=dict)
+    # The time of the newest event in some of the last commits, by their versions.
+    reached: Mapping[int, int] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
 
     def files(self, table: str) -> list[str]:
@@ -33,6 +43,25 @@ class Commit:
     def partitions(self, table: str) -> Partitions:
         """The partitions of a table."""
         return self.tables.get(table, {})
+
+    def store_of(self, origin: str) -> str:
+        """The store of an origin, which has that name itself when no other broker uses it."""
+        return self.stores.get(origin, origin)
+
+    def origins_of(self, store: str) -> list[str]:
+        """The origins that have told of a store."""
+        return [origin for origin in self.records if self.store_of(origin) == store]
+
+    def files_since(self, table: str, ms: int) -> list[str]:
+        """The files of a table that may have rows that changed at this time or later."""
+        before = max((version for version, newest in self.reached.items() if newest < ms), default=0)
+        return [file for file in self.files(table) if version_of(file) > before]
+
+    def with_reached(self, version: int) -> Commit:
+        """The same, knowing how far the commit of this version reaches."""
+        newest = max(self.newest_ms.values(), default=0)
+        kept = dict(sorted({**self.reached, version: newest}.items())[-_REACHED:])
+        return replace(self, version=version, reached=kept)
 
     def with_table(
         self, table: str, *, replaced: Iterable[str] = (), dropped: Iterable[str] = (), added: Iterable[str] = ()
@@ -59,6 +88,8 @@ class Commit:
             "events": self.events,
             "newest_ms": dict(self.newest_ms),
             "records": {origin: ranges.pairs for origin, ranges in self.records.items()},
+            "stores": dict(self.stores),
+            "reached": {str(version): newest for version, newest in self.reached.items()},
             "tables": {name: dict(partitions) for name, partitions in self.tables.items()},
         }
         return json.dumps(values, indent=1, sort_keys=True).encode("utf-8") + b"\n"
@@ -68,14 +99,16 @@ class Commit:
         """What a file says; raises PipelineError when it is not a commit that this release can read."""
         try:
             values = json.loads(content)
-            if values["format"] != FORMAT:
-                raise PipelineError(f"{name} has format {values['format']}; this release reads {FORMAT}")
+            if values["format"] not in _FORMATS:
+                raise PipelineError(f"{name} has format {values['format']}; this release reads up to {FORMAT}")
             return cls(
                 version=int(values["version"]),
                 written_ms=int(values["written_ms"]),
                 events=int(values["events"]),
                 newest_ms=values["newest_ms"],
                 records={origin: Ranges.of(pairs) for origin, pairs in values["records"].items()},
+                stores=values.get("stores", {}),
+                reached={int(version): newest for version, newest in values.get("reached", {}).items()},
                 tables={
                     table: {part: tuple(found) for part, found in partitions.items()}
                     for table, partitions in values["tables"].items()
@@ -83,3 +116,13 @@ class Commit:
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise PipelineError(f"{name} is damaged: it is not a commit of a lake") from None
+
+
+def batch_of(version: int, name: str) -> str:
+    """The directory that the batch of a commit writes."""
+    return f"batch={version:0{DIGITS}d}-{name}"
+
+
+def version_of(file: str) -> int:
+    """The commit whose batch wrote a file."""
+    return int(file.partition("=")[2][:DIGITS])

@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 MINUTE_MS = 60_000
 # A file that says no more than that hand-overs lie within a longer time than this is looked into.
 _STRETCH_DAYS_MAX = 2
-KEY = ("id", "topic", "origin")
+# A message, by what its store knows it by; and its topic.
+KEY, TOPIC = ("id", "topic", "store"), ("topic", "store")
 
 
 def read_segments(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
     """The events of segments, with the day each belongs to."""
     rows = spark.read.schema(EVENTS).parquet(*(segment.path.absolute().as_uri() for segment in segments))
-    return rows.withColumn("day", day_of(F.col("at_ms")))
+    return with_store(rows).withColumn("day", day_of(F.col("at_ms")))
+
+
+def with_store(rows: DataFrame) -> DataFrame:
+    """The rows, those of a store that one broker has named by its origin."""
+    return rows.withColumn("store", F.coalesce("store", "origin"))
 
 
 def day_of(ms: Column) -> Column:
@@ -41,8 +47,8 @@ def minute_of(ms: Column) -> Column:
 
 
 def order_of() -> Column:
-    """An event's place in its origin's history, as one number."""
-    return F.shiftleft(F.col("sequence"), ROW_BITS).bitwiseOR(F.col("row").cast("long"))
+    """An event's place in its store's history, as one number."""
+    return F.shiftleft(F.coalesce("ticket", "sequence"), ROW_BITS).bitwiseOR(F.col("row").cast("long"))
 
 
 def handed_ms() -> Column:
@@ -112,6 +118,14 @@ def touched_by_segments(segments: Sequence[Checked]) -> Touched | None:
         gave_back = gave_back or (handed.least is not None and str(checked.kind.greatest) >= "released")
         dropped = dropped or str(checked.kind.greatest) >= "topic_dropped"
     return Touched(newest, minutes.by_day, gave_back=gave_back, dropped=dropped)
+
+
+def joined(one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Stretches of minutes that reach over both, by day."""
+    minutes = Minutes()
+    for first, last in [*one.values(), *other.values()]:
+        minutes.add(first, last)
+    return minutes.by_day
 
 
 class Minutes:

@@ -22,10 +22,11 @@ def given_back(parts: DataFrame) -> DataFrame:
     """The releases among parts of messages, with how late each hand-over was."""
     released = lives(parts).where(is_release() & F.col("handed_us").isNotNull())
     return released.select(
-        "origin",
+        "store",
         "topic",
         "id",
         "born",
+        "order",
         F.col("actor").alias("consumer"),
         "lease",
         F.when(F.col("lateness_ms").isNotNull(), F.col("held_due_ms")).alias("due_ms"),

@@ -1,8 +1,8 @@
 """One batch of segments into the lake: events, then the messages they change, then the facts of their minutes.
 
 A batch reads the new segments, the pending messages due on the days it touches, and what the lake has of the minutes it
-touches. Segments that come behind later ones of the same origin take another way: every message they name is added up
-again from all of its events.
+touches. Where events may belong before others that the lake has, it also looks for the messages of which that is so
+(`dejaq.pipeline.merging`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ from typing import TYPE_CHECKING
 from dejaq.pipeline import messages
 from dejaq.pipeline.commit import Commit
 from dejaq.pipeline.compaction import compact
-from dejaq.pipeline.events import KEY, Touched, handed_ms, read_segments, touched_by, touched_by_segments
+from dejaq.pipeline.events import (
+    KEY,
+    TOPIC,
+    Touched,
+    handed_ms,
+    joined,
+    read_segments,
+    touched_by,
+    touched_by_segments,
+)
 from dejaq.pipeline.facts import facts, within
 from dejaq.pipeline.failures import explained
 from dejaq.pipeline.handovers import given_back, hand_overs
 from dejaq.pipeline.lake import Lake
+from dejaq.pipeline.merging import Again, again
 from dejaq.pipeline.segments import Batch, Checked, add_all, batches, check, new_segments
 from dejaq.pipeline.session import suited_to
 from dejaq.pipeline.tables import TABLES
@@ -32,7 +42,6 @@ if TYPE_CHECKING:
 EVENTS_MAX_DEFAULT = 10_000_000
 # Of a partition with more small files than this, they are made one.
 FILES_MAX, BYTES_SMALL = 256, 16 * 1024 * 1024
-_TOPIC = ("origin", "topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +91,34 @@ def _ingest(lake: Lake, batch: Batch, checked: Sequence[Checked], say: Callable[
     new = read_segments(lake.spark, batch.segments)
     say("events")
     after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
-    change = _late_change(lake, after, new) if batch.late else _change(lake, new, touched_by_segments(checked))
     say("messages")
-    after = after.with_table(
-        "messages", replaced=change.messages_replaced, added=lake.write("messages", change.messages, name)
+    touched = touched_by_segments(checked) or touched_by(new)
+    stores = {**after.stores, **{one.segment.origin: one.store for one in checked if one.store != one.segment.origin}}
+    after = replace(
+        after,
+        events=after.events + batch.events,
+        records=add_all(dict(after.records), batch.segments),
+        newest_ms=_newest(after.newest_ms, touched.newest_ms),
+        stores=stores,
     )
-    if change.releases is not None:
-        added = lake.write("releases", change.releases, name)
-        after = after.with_table("releases", replaced=change.releases_replaced, added=added)
+    drops = messages.drops_of(new) if touched.dropped else None
+    minutes = dict(touched.minutes)
+    if lake.head.files("messages") and (batch.late or _is_shared(after, checked)):
+        begin_ms = min(first for first, _ in touched.minutes.values())
+        with again(lake, after, new, dropped=touched.dropped, begin_ms=begin_ms, late=batch.late) as found:
+            after = _put_messages(lake, after, name, _change(lake, new, touched, drops, found))
+            minutes = joined(minutes, found.touched.minutes)
+    else:
+        after = _put_messages(lake, after, name, _change(lake, new, touched, drops))
     say("facts")
-    days = [f"day={day}" for day in change.touched.minutes]
-    added = lake.write("facts", _facts(lake, after, change.touched.minutes), name)
-    after = after.with_table("facts", replaced=days, added=added)
-    lake.commit(
-        replace(
-            after,
-            events=after.events + batch.events,
-            records=add_all(dict(after.records), batch.segments),
-            newest_ms=_newest(after.newest_ms, change.touched.newest_ms),
-        )
-    )
+    added = lake.write("facts", _facts(lake, after, minutes), name)
+    lake.commit(after.with_table("facts", replaced=[f"day={day}" for day in minutes], added=added))
+
+
+def _is_shared(after: Commit, checked: Sequence[Checked]) -> bool:
+    """Whether other brokers have told of the same messages."""
+    stores = {after.store_of(one.segment.origin) for one in checked}
+    return any(len(after.origins_of(store)) > 1 for store in stores)
 
 
 def _put_events(lake: Lake, checked: Sequence[Checked], batch: str) -> list[str]:
@@ -118,61 +135,57 @@ def _newest(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The rows a batch writes, and the partitions they take the place of."""
+    """The rows a batch writes, and the partitions and files they take the place of."""
 
-    touched: Touched
     messages: DataFrame
     messages_replaced: list[str]
+    messages_dropped: list[str]
     releases: DataFrame | None
-    releases_replaced: list[str]
+    releases_dropped: list[str]
 
 
-def _change(lake: Lake, new: DataFrame, touched: Touched | None) -> _Change:
-    """What events that follow on those in the lake do to it."""
-    touched = touched or touched_by(new)
-    keys = new.select(*KEY).distinct()
-    drops = messages.drops_of(new) if touched.dropped else None
+def _put_messages(lake: Lake, after: Commit, name: str, change: _Change) -> Commit:
+    added = lake.write("messages", change.messages, name)
+    after = after.with_table(
+        "messages", replaced=change.messages_replaced, dropped=change.messages_dropped, added=added
+    )
+    if change.releases is None:
+        return after
+    added = lake.write("releases", change.releases, name)
+    return after.with_table("releases", dropped=change.releases_dropped, added=added)
+
+
+def _change(
+    lake: Lake, new: DataFrame, touched: Touched, drops: DataFrame | None, found: Again | None = None
+) -> _Change:
+    """What events do to the lake: added to its pending messages, but for those `found` to be added up again."""
+    keys = new.select(*KEY)
+    if found is not None:
+        keys = keys.unionByName(found.keys.select(*KEY))
     open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
     pending = lake.read("messages", open_parts)
-    replaced = _partitions_with(pending, keys, "messages") if open_parts else []
+    replaced = _partitions_with(pending, keys.distinct(), "messages") if open_parts else []
     if drops is not None and open_parts:
-        replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=_TOPIC)})
+        replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=TOPIC)})
     rows = messages.from_events(new)
     if replaced:
         rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
-    releases = None
+    if found is not None:
+        rows = rows.join(found.keys, list(KEY), "left_anti")
+    changed = messages.fold(rows, drops if found is None else found.drops)
+    releases: DataFrame | None = None
+    gone: list[str] = []
     if touched.gave_back:
         returned = new.where("kind = 'released'").select(*KEY).distinct()
         releases = given_back(rows.join(returned, list(KEY), "left_semi"))
-    return _Change(
-        touched=touched,
-        messages=messages.fold(rows, drops),
-        messages_replaced=replaced,
-        releases=releases,
-        releases_replaced=[],
-    )
-
-
-def _late_change(lake: Lake, after: Commit, new: DataFrame) -> _Change:
-    """What events do that belong before others in the lake: their messages are added up again from the beginning."""
-    everything = lake.read("events", commit=after)
-    drops = messages.drops_of(everything)
-    of_dropped = lake.read("messages").join(messages.drops_of(new), list(_TOPIC), "left_semi").select(*KEY)
-    keys = new.select(*KEY).unionByName(of_dropped).distinct()
-    history = everything.join(keys, list(KEY), "left_semi")
-    rows = messages.from_events(history)
-    replaced = _partitions_with(lake.read("messages"), keys, "messages")
-    stay = lake.read("messages", replaced).join(keys, list(KEY), "left_anti")
+    if found is None:
+        return _Change(changed, replaced, [], releases, [])
     columns = [*TABLES["messages"].columns, *TABLES["messages"].partitioned_by]
-    releases_replaced = _partitions_with(lake.read("releases"), keys, "releases")
-    releases_stay = lake.read("releases", releases_replaced).join(keys, list(KEY), "left_anti")
-    return _Change(
-        touched=touched_by(history),
-        messages=messages.fold(rows, drops).select(*columns).unionByName(stay.select(*columns)),
-        messages_replaced=replaced,
-        releases=given_back(rows).unionByName(releases_stay),
-        releases_replaced=releases_replaced,
-    )
+    changed = changed.select(*columns).unionByName(found.messages(lake))
+    if found.touched.gave_back:
+        back, gone = found.releases(lake)
+        releases = back if releases is None else back.unionByName(releases.select(*back.columns))
+    return _Change(changed, replaced, found.files, releases, gone)
 
 
 def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequence[str] = KEY) -> list[str]:

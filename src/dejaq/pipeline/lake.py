@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 
 from dejaq.crashpoints import crash_at
 from dejaq.errors import PipelineError
-from dejaq.pipeline.commit import Commit
+from dejaq.pipeline.commit import DIGITS, Commit, batch_of
+from dejaq.pipeline.events import with_store
 from dejaq.pipeline.files import Files, local_path
 from dejaq.pipeline.tables import TABLES, TEXT, Table
 
@@ -30,7 +31,6 @@ COMMITS = "_commits"
 LOCK = "_writer.lock"
 # Readers that began with an earlier commit find its files until this many have followed.
 COMMITS_KEPT = 5
-_DIGITS = 12
 
 
 def no_lake(root: str) -> PipelineError:
@@ -80,22 +80,31 @@ class Lake:
         chosen = found if partitions is None else [name for name in partitions if name in found]
         return self.read_files(table, [file for name in chosen for file in found[name]])
 
-    def read_files(self, table: str, files: list[str]) -> DataFrame:
-        """The rows of a table that are in some of its files."""
+    def read_files(self, table: str, files: list[str], *, named: bool = False) -> DataFrame:
+        """The rows of a table that are in some of its files; `named`: each with its `file`."""
         kind = TABLES[table]
-        schema = kind.schema
+        schema = type(kind.schema)(list(kind.schema))
         for column in kind.partitioned_by:
-            schema = type(schema)(list(schema)).add(column, TEXT)
+            schema.add(column, TEXT)
         if not files:
+            schema = schema.add("file", TEXT) if named else schema
             return self.spark.range(0).select(*(F.lit(None).cast(c.dataType).alias(c.name) for c in schema))
-        reader = self.spark.read.schema(schema).option("basePath", self.files.path(table))
-        return reader.parquet(*(self.files.path(f"{table}/{file}") for file in files)).drop("batch")
+        # An earlier release wrote the origin where the store is now.
+        before = "store" in kind.columns and "origin" not in kind.columns
+        reader = self.spark.read.schema(schema.add("origin", TEXT) if before else schema)
+        rows = reader.option("basePath", self.files.path(table)).parquet(
+            *(self.files.path(f"{table}/{file}") for file in files)
+        )
+        rows = with_store(rows) if "store" in kind.columns else rows
+        if named:
+            rows = rows.withColumn("file", F.element_at(F.split(F.input_file_name(), f"/{table}/"), -1))
+        return rows.drop("batch", "origin") if before else rows.drop("batch")
 
     # Writing
 
     def new_batch(self) -> str:
         """The name of the directories that a batch writes, never used before."""
-        return f"batch={self.head.version + 1:0{_DIGITS}d}-{secrets.token_hex(4)}"
+        return batch_of(self.head.version + 1, secrets.token_hex(4))
 
     def write(self, table: str, rows: DataFrame, batch: str) -> list[str]:
         """Write the rows of a batch and make them durable; the files they are in."""
@@ -121,9 +130,9 @@ class Lake:
 
     def commit(self, after: Commit) -> None:
         """Make `after` what the lake is, if nobody else has changed it meanwhile."""
-        after = replace(after, version=self.head.version + 1, written_ms=int(time.time() * 1000))
+        after = replace(after.with_reached(self.head.version + 1), written_ms=int(time.time() * 1000))
         crash_at("pipeline.before_commit")
-        self.files.write_new(f"{COMMITS}/{after.version:0{_DIGITS}d}.json", after.to_json())
+        self.files.write_new(f"{COMMITS}/{after.version:0{DIGITS}d}.json", after.to_json())
         crash_at("pipeline.committed")
         self.head = after
         self.clear_away()

@@ -13,7 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dejaq.pipeline.events import KEY, day_of, handed_ms, order_of
+from dejaq.pipeline.events import KEY, TOPIC, day_of, handed_ms, order_of
 from dejaq.pipeline.segments import ROW_BITS
 from dejaq.pipeline.tables import MESSAGES
 
@@ -98,7 +98,8 @@ def lives(parts: DataFrame) -> DataFrame:
     """The same parts, each knowing which life of its id it belongs to, and how late its hand-over was.
 
     A created event begins a life, and an ending ends it. What comes behind an ending and before the next beginning
-    belongs to neither, and stands alone without a birth.
+    belongs to neither, and stands alone without a birth; an ending among that ends it too. So the lives of an id follow
+    one another, and none reaches into the next.
     """
     history = Window.partitionBy(*KEY).orderBy("order")
     so_far = history.rowsBetween(Window.unboundedPreceding, 0)
@@ -128,6 +129,8 @@ def lives(parts: DataFrame) -> DataFrame:
             "born": F.when(~alone, F.col("born")),
             "owner": F.when(~alone, F.col("owner")),
             "lateness_ms": late,
+            # Tells what stands alone behind one ending from what does behind another.
+            "behind": F.when(alone | F.col("born").isNull(), F.col("ended")),
         }
     )
 
@@ -151,7 +154,7 @@ def add_up(parts: DataFrame) -> DataFrame:
     put_back = _is("expired") & F.col("ts_ms").isNotNull()
     free = _is("released", "recalled", "moved", "edited") | put_back
     lease_until = F.when(free, _NO_LEASE).otherwise(F.col("expires_ms"))
-    summed = parts.groupBy(*KEY, "born", "owner").agg(
+    summed = parts.groupBy(*KEY, "born", "owner", "behind").agg(
         latest(given, F.col("priority")).alias("priority"),
         F.max(F.when(_is("created"), at).otherwise(F.col("before.created_ms"))).alias("created_ms"),
         latest(("created", "moved", "edited", "released", "expired", _SO_FAR), F.col("ts_ms")).alias("scheduled_ms"),
@@ -177,9 +180,14 @@ def add_up(parts: DataFrame) -> DataFrame:
         latest(_HOLDING, lease_until).alias("lease_until_ms"),
         F.max(at).alias("last_ms"),
         F.max(order).alias("last_order"),
+        F.min(_first("first_ms", at)).alias("first_ms"),
+        F.min(_first("first_order", order)).alias("first_order"),
     )
+    unborn = F.col("born").isNull()
     return summed.withColumns(
         {
+            "first_ms": F.when(unborn, F.col("first_ms")),
+            "first_order": F.when(unborn, F.col("first_order")),
             "outcome": _outcome(F.col("ending")),
             "lease_until_ms": F.when(F.col("lease_until_ms") != _NO_LEASE, F.col("lease_until_ms")),
         }
@@ -187,21 +195,22 @@ def add_up(parts: DataFrame) -> DataFrame:
 
 
 def drops_of(events: DataFrame) -> DataFrame:
-    """When each topic was deleted: origin, topic, and `drops`, the places in history and the times, in order."""
+    """When each topic was deleted: topic, store, and `drops`, the places in history and the times, in order."""
     drop = F.struct(order_of().alias("order"), F.col("at_ms"))
     dropped = events.where(F.col("kind") == TOPIC_DROPPED)
-    return dropped.groupBy("origin", "topic").agg(F.sort_array(F.collect_list(drop)).alias("drops"))
+    return dropped.groupBy(*TOPIC).agg(F.sort_array(F.collect_list(drop)).alias("drops"))
 
 
 def end_with_topics(messages: DataFrame, drops: DataFrame) -> DataFrame:
     """The messages, those still pending when their topic was deleted being dropped with it."""
     later = F.filter("drops", lambda drop: drop["order"] > F.col("last_order"))
     drop = F.when((F.col("outcome") == PENDING) & F.col("born").isNotNull(), F.get(later, F.lit(0)))
-    known = messages.join(F.broadcast(drops), ["origin", "topic"], "left").withColumn("drop", drop)
+    known = messages.join(F.broadcast(drops), list(TOPIC), "left").withColumn("drop", drop)
     return known.withColumns(
         {
             "outcome": F.when(F.col("drop").isNotNull(), DROPPED).otherwise(F.col("outcome")),
             "finished_ms": F.coalesce("drop.at_ms", "finished_ms"),
+            "last_order": F.coalesce("drop.order", "last_order"),
         }
     ).drop("drop", "drops")
 
@@ -233,7 +242,13 @@ def _due_period() -> Column:
 def _before() -> StructType:
     """What a pending message keeps that none of the columns of an event can carry."""
     names = ("born", "created_ms", "first_lease_ms", "attempts", "lateness_ms", "lease_due_ms", *_COUNTS)
+    names += ("first_ms", "first_order")
     return StructType([MESSAGES[name] for name in names])
+
+
+def _first(before: str, here: Column) -> Column:
+    """Where a part begins; 0 where an earlier release did not say."""
+    return F.when(_is(_SO_FAR), F.coalesce(f"before.{before}", F.lit(0))).otherwise(here)
 
 
 def _code(kind: Column) -> Column:

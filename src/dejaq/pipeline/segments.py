@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dejaq.errors import PipelineError
 from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
-from dejaq.journal.schema import SCHEMA
+from dejaq.journal.schema import OF_SHARED, SCHEMA
 from dejaq.journal.segment import file_hash
 from dejaq.pipeline.files import local_path
 from dejaq.pipeline.ranges import Ranges
@@ -107,7 +107,16 @@ def check(segment: Segment) -> Checked:
     fault = "; ".join(_faults(meta, segment))
     if fault:
         raise PipelineError(f"{path} is not a segment of a journal: {fault}")
-    return Checked(segment, *(_extent(meta, name) for name in ("at_ms", "handed_us", "kind")))
+    extents = (_extent(meta, name) for name in ("at_ms", "handed_us", "kind"))
+    return Checked(segment, _store(path, meta) or segment.origin, *extents)
+
+
+def _store(path: Path, meta: pq.FileMetaData) -> str | None:
+    """The store that a segment names; it is one."""
+    if "store" not in meta.schema.names or not meta.num_rows:
+        return None
+    named: str | None = pq.ParquetFile(path).read_row_group(0, columns=["store"])["store"][0].as_py()
+    return named
 
 
 def _extent(meta: pq.FileMetaData, column: str) -> Extent:
@@ -129,13 +138,15 @@ def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
     missing = [name for name in SCHEMA.names if name not in schema.names]
     if missing:
         yield f"it lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-    for field in SCHEMA:
+    for field in [*SCHEMA, *OF_SHARED]:
         if field.name in schema.names and schema.field(field.name).type != field.type:
             yield f"its {field.name} is {schema.field(field.name).type} and not {field.type}"
     if meta.num_rows != segment.events:
         yield f"it has {meta.num_rows} events and its manifest says {segment.events}"
     if segment.name.last > SEQUENCE_MAX:
         yield f"its sequences are beyond {SEQUENCE_MAX}"
+    if "ticket" in schema.names and (_extent(meta, "ticket").greatest or 0) > SEQUENCE_MAX:
+        yield f"its tickets are beyond {SEQUENCE_MAX}"
 
 
 def batches(segments: Sequence[Segment], known: dict[str, Ranges], events_max: int) -> Iterator[Batch]:
@@ -170,6 +181,8 @@ class Checked:
     """A segment that is what it should be, and what its file says of all its events."""
 
     segment: Segment
+    # The store whose messages it tells of.
+    store: str
     at_ms: Extent
     handed_us: Extent
     kind: Extent

@@ -22,7 +22,7 @@ def _schema(**columns: DataType) -> StructType:
     return reduce(lambda schema, column: schema.add(*column), columns.items(), StructType())
 
 
-# As journaled. The same columns as `dejaq.journal.schema`.
+# As journaled. The same columns as `dejaq.journal.schema`; a store that one broker has is called by its origin.
 EVENTS = _schema(
     origin=TEXT,
     sequence=LONG,
@@ -40,11 +40,13 @@ EVENTS = _schema(
     body_bytes=INT,
     body_crc=LONG,
     handed_us=LONG,
+    store=TEXT,
+    ticket=LONG,
 )
 
 # One row a message: its whole life so far.
 MESSAGES = _schema(
-    origin=TEXT,
+    store=TEXT,
     topic=TEXT,
     id=TEXT,
     # The record that created it, which tells it from an earlier message with the same id; null when that is unknown.
@@ -78,11 +80,14 @@ MESSAGES = _schema(
     # The last event.
     last_ms=LONG,
     last_order=LONG,
+    # The first event that is known, where that is not its creation.
+    first_ms=LONG,
+    first_order=LONG,
 )
 
 # One row for each time user code got a message and gave it back; the hand-over that ends in a delete is in `messages`.
 RELEASES = _schema(
-    origin=TEXT,
+    store=TEXT,
     topic=TEXT,
     id=TEXT,
     born=LONG,

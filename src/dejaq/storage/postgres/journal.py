@@ -65,8 +65,8 @@ class PostgresJournal:
             if bytes_max <= 0:
                 break
             # In the wire form a later value of a field takes the place of an earlier one.
-            number = journal_pb2.JournalRecord(sequence=record["sequence"]).SerializeToString()
-            found.append(record["record"] + number)
+            numbers = journal_pb2.JournalRecord(sequence=record["sequence"], ticket=record["ticket"])
+            found.append(record["record"] + numbers.SerializeToString())
             bytes_max -= len(found[-1])
         return found
 

@@ -89,6 +89,8 @@ async def copy(
     async with _at_work(source) as here, _at_work(target) as there:
         await _join_sessions(here, there, [0, *topics])
         await target.keep_up(await here.fetchval(SQL["moved_version"], places))
+        # A message's story goes on there: what is told of it must stand behind what was told here.
+        await target.keep_up_ticket(await source.ticket())
         brought = await bring_bodies(source, target, places, clock)
         async with there.transaction():
             await _clear(there, places)

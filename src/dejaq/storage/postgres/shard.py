@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +156,21 @@ class PostgresShard(PostgresStorage):
         if await self._database.read(lambda link: link.value("last_version")) < version:
             await self._database.change(leap)
 
+    async def ticket(self) -> int:
+        """The last ticket that a record took."""
+        last: int = await self._database.read(lambda link: link.value("last_ticket"))
+        return last
+
+    async def keep_up_ticket(self, ticket: int) -> None:
+        """Give only tickets above this one from now on."""
+
+        async def leap(link: Link) -> None:
+            await link.execute("lock_identity")
+            await link.execute("keep_up_ticket", ticket)
+
+        if await self.ticket() < ticket:
+            await self._database.change(leap)
+
     async def rows_behind(
         self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int
     ) -> list[asyncpg.Record]:
@@ -204,9 +219,11 @@ class PostgresShard(PostgresStorage):
         """
         await self._change(topic, now, lambda change: receive(change, parcels, lost))
 
-    async def drop_topic(self, topic: Topic, now: int) -> None:
+    async def drop_topic(
+        self, topic: Topic, now: int, *, before_telling: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Remove everything of a topic, and what is on its way to it."""
-        await super().drop_topic(topic, now)
+        await super().drop_topic(topic, now, before_telling=before_telling)
         await self._database.step(lambda link: link.execute("drop_parcels_to", topic.number))
 
     # The journal

@@ -181,7 +181,9 @@ class PostgresStorage:
         number: int = await self._database.read(lambda link: link.value("next_topic_number"))
         return number
 
-    async def drop_topic(self, topic: Topic, now: int) -> None:
+    async def drop_topic(
+        self, topic: Topic, now: int, *, before_telling: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
 
         async def drop(link: Link) -> bool:
@@ -191,6 +193,9 @@ class PostgresStorage:
 
         while await self._database.read(drop):
             pass
+
+        if before_telling is not None:
+            await before_telling()
 
         async def end(change: Change) -> None:
             if await change.link.value("drop_topic", topic.number) is not None and change.outbox is not None:

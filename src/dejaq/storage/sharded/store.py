@@ -41,6 +41,8 @@ from dejaq.storage.steps import Transaction, Verdict
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LEASES_KNOWN_MAX = 10_000
+# What the first shard may count between this and the end of a topic.
+_TICKETS_BETWEEN = 1 << 20
 
 
 class ShardedStorage:
@@ -165,7 +167,19 @@ class ShardedStorage:
         await self.shards.steady(topic)
         for place in reversed(range(1, len(self.shards))):
             await self.shards.ask(place, lambda shard: shard.drop_topic(_silent(topic), now))
-        await self.shards.ask(0, lambda shard: shard.drop_topic(topic, now))
+        await self.shards.ask(0, lambda shard: shard.drop_topic(topic, now, before_telling=self._put_between))
+
+    async def _put_between(self) -> None:
+        """Let the end of a topic, told on the first shard, stand behind what all have told and before what they will.
+
+        The others are sent ahead first: whoever dies behind this has at worst left numbers out.
+        """
+        if len(self.shards) == 1:
+            return
+        last = max([await self.shards.ask(place, lambda shard: shard.ticket()) for place in range(len(self.shards))])
+        for place in range(1, len(self.shards)):
+            await self.shards.ask(place, lambda shard: shard.keep_up_ticket(last + _TICKETS_BETWEEN))
+        await self.shards.ask(0, lambda shard: shard.keep_up_ticket(last))
 
     # The producer's side
 

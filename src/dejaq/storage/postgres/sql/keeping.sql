@@ -70,7 +70,7 @@ WHERE journal.origin = $1 AND journal.ticket = placed.ticket AND journal.sequenc
 SELECT 1 FROM journal WHERE origin = $1 AND sequence IS NULL LIMIT 1;
 
 -- name: journal
-SELECT sequence, record FROM journal WHERE origin = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
+SELECT sequence, ticket, record FROM journal WHERE origin = $1 AND sequence > $2 ORDER BY sequence LIMIT $3;
 
 -- name: origin
 SELECT sequence, trimmed FROM origin WHERE number = $1;

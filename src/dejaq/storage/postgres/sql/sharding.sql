@@ -9,6 +9,13 @@ SELECT ts, priority, size FROM ({due}) AS due WHERE $1::integer IS NOT NULL ORDE
 -- name: keep_up
 SELECT setval('version', $1::bigint - $1 % $2::bigint + $3::bigint + $2::bigint * 1048576::bigint) FROM version WHERE last_value < $1;
 
+-- The same for tickets, so that what happens from now on stands behind what has happened there.
+-- name: keep_up_ticket
+SELECT setval('ticket', $1::bigint + 1048576::bigint) FROM ticket WHERE last_value < $1;
+
+-- name: last_ticket
+SELECT last_value FROM ticket;
+
 -- name: lock_identity
 SELECT number FROM identity WHERE number = 0 FOR UPDATE;
 
