@@ -17,16 +17,16 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
-from dejaq.journal.schema import SCHEMA
+from dejaq.journal.names import SegmentName, found_segments
+from dejaq.journal.schema import OF_SHARED, SCHEMA
 from pyspark_dejaq.options import OptionError, Options
 
 EVENT_SCHEMA = (
     "origin string, sequence bigint, row int, at_ms bigint, kind string, topic string, id string, actor string, "
     "lease bigint, expires_ms bigint, ts_ms bigint, priority int, attempts int, body_bytes int, body_crc bigint, "
-    "handed_us bigint"
+    "handed_us bigint, store string, ticket bigint"
 )
-_ARROW_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in SCHEMA])
+_ARROW_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in [*SCHEMA, *OF_SHARED]])
 # Spark asks for the latest offset every few milliseconds; the directory is listed at most this often.
 _LIST_EVERY_S = 0.5
 
@@ -52,7 +52,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._directory.is_dir():
             raise OptionError(f"journal={options.journal!r} is not a directory that the driver can read")
         self._listed_at = 0.0
-        self._segments: list[SegmentName] = []
+        # Each with the folder it is in: the directory, or that of a broker in it.
+        self._segments: dict[SegmentName, Path] = {}
         self._events: dict[str, int] = {}
         self._available: Offsets | None = None
 
@@ -95,7 +96,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_gaps(start, end, found)
         return [
             SegmentPart(
-                str(self._directory / segment.segment),
+                str(self._segments[segment] / segment.segment),
                 start.get(segment.origin, 0),
                 segment.last,
                 self._options.subscribe,
@@ -110,7 +111,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             kept = pa.compute.greater(batch["sequence"], partition.after)
             if partition.topic:
                 kept = pa.compute.and_(kept, pa.compute.equal(batch["topic"], partition.topic))
-            yield batch.filter(kept).cast(_ARROW_SCHEMA)
+            yield _whole(batch.filter(kept)).cast(_ARROW_SCHEMA)
 
     def _between(self, start: Offsets, end: Offsets) -> Iterator[SegmentName]:
         for segment in self._list():
@@ -137,15 +138,23 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _list(self) -> list[SegmentName]:
         if time.monotonic() - self._listed_at >= _LIST_EVERY_S:
-            self._segments = sorted(named_files(self._directory, MANIFEST_SUFFIX))
+            self._segments = dict(sorted(found_segments(self._directory).items()))
             self._listed_at = time.monotonic()
-        return self._segments
+        return list(self._segments)
 
     def _count(self, segment: SegmentName) -> int:
         if segment.stem not in self._events:
-            manifest = json.loads((self._directory / segment.manifest).read_text())
+            manifest = json.loads((self._segments[segment] / segment.manifest).read_text())
             self._events[segment.stem] = int(manifest["events"])
         return self._events[segment.stem]
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The events with the columns that only stores of several brokers have; any other store is called by its origin."""
+    if "store" in batch.schema.names:
+        return batch
+    tickets = pa.nulls(batch.num_rows, pa.int64())
+    return batch.append_column("store", batch["origin"]).append_column("ticket", tickets)
 
 
 def _sorted(offsets: Offsets) -> Offsets:

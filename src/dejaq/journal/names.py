@@ -54,3 +54,12 @@ def named_files(directory: Path, suffix: str) -> Iterator[SegmentName]:
         name = SegmentName.parse(path.name) if path.name.endswith(suffix) else None
         if name is not None:
             yield name
+
+
+def found_segments(directory: Path) -> dict[SegmentName, Path]:
+    """The segments with a manifest, and the folder of each.
+
+    They lie in the directory itself, or, where several brokers have a journal, in directories in it.
+    """
+    folders = [directory, *(path for path in directory.iterdir() if path.is_dir())]
+    return {name: folder for folder in folders for name in named_files(folder, MANIFEST_SUFFIX)}

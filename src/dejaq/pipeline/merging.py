@@ -32,8 +32,9 @@ _LEASE = (*KEY, "lease")
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The messages to be added up again: `id`, `topic`, `store`, and `first`, the place of the first new event."""
+    """The messages to be added up again."""
 
+    # Each with the place of its `first` new event, and the lives whose rows are `gone`.
     keys: DataFrame
     # Their events from the life on in which that one falls.
     history: DataFrame
@@ -46,7 +47,9 @@ class Again:
     def messages(self, lake: Lake) -> DataFrame:
         """What is in `files` from now on, and what takes the place of the open rows."""
         added = messages.fold(messages.from_events(self.history), self.drops).join(self.keys, list(KEY))
+        # The others are in the lake.
         reach = (F.col("last_order") >= F.col("first")) | (F.col("outcome") == messages.PENDING)
+        reach = reach | F.array_contains("gone", F.coalesce("born", F.lit(-1)))
         before = lake.read_files("messages", self.files).join(self.keys, list(KEY), "left")
         stay = F.col("first").isNull() | (F.col("last_order") < F.col("first"))
         return _columns(added.where(reach), "messages").unionByName(_columns(before.where(stay), "messages"))
@@ -55,8 +58,9 @@ class Again:
         """The hand-overs that were given back since then, and the files whose other rows are among them."""
         parts = given_back(messages.from_events(self.history)).join(self.keys, list(KEY))
         back = parts.where(F.col("order") >= F.col("first"))
-        days = [f"day={row.day}" for row in back.select("day").distinct().collect()]
-        there = [file for day in days for file in lake.head.partitions("releases").get(day, ())]
+        there = [
+            file for day in self.touched.minutes for file in lake.head.partitions("releases").get(f"day={day}", ())
+        ]
         known = lake.read_files("releases", there, named=True).join(back, list(_LEASE), "left_semi")
         files = [row.file for row in known.select("file").distinct().collect()]
         stay = lake.read_files("releases", files).join(back, list(_LEASE), "left_anti")
@@ -75,15 +79,16 @@ def again(lake: Lake, after: Commit, new: DataFrame, *, dropped: bool, begin_ms:
     try:
         opened = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
         firsts = hits.groupBy(*KEY).agg(F.min("first").alias("first"))
-        pending = lake.read("messages", opened).join(firsts, list(KEY)).select(*KEY, "first", *_begun())
+        pending = lake.read("messages", opened).join(firsts, list(KEY)).select(*KEY, "first", "born", *_begun())
         keys = (
-            hits.select(*KEY, "first", "begun", "begun_ms")
+            hits.select(*KEY, "first", "born", "begun", "begun_ms")
             .unionByName(pending)
             .groupBy(*KEY)
             .agg(
                 F.min("first").alias("first"),
                 F.min(F.least("begun", "first")).alias("begun"),
                 F.min("begun_ms").alias("begun_ms"),
+                F.collect_set("born").alias("gone"),
             )
             .persist()
         )
@@ -94,14 +99,17 @@ def again(lake: Lake, after: Commit, new: DataFrame, *, dropped: bool, begin_ms:
             history = events.join(keys.select(*KEY, "begun"), list(KEY)).where(order_of() >= F.col("begun"))
             if known.ms is None:
                 history = history.limit(0)
+            # Four queries look at it.
+            history.persist()
             found = hits.where(F.col("state") == messages.DONE).select("file").distinct().collect()
             yield Again(
-                keys=keys.select(*KEY, "first"),
+                keys=keys.select(*KEY, "first", "gone"),
                 history=history,
                 touched=touched_by(history),
                 drops=messages.drops_of(events),
                 files=sorted(row.file for row in found),
             )
+            history.unpersist()
         finally:
             keys.unpersist()
     finally:
@@ -112,7 +120,7 @@ def _rows_behind(lake: Lake, new: DataFrame, since_ms: int, *, dropped: bool) ->
     """The messages of the lake that end behind a new event, with its place, and where their rows begin and are."""
     rows = lake.read_files("messages", lake.head.files_since("messages", since_ms), named=True)
     recent = rows.where((F.col("last_ms") >= since_ms) | (F.col("finished_ms") >= since_ms)).select(
-        *KEY, "last_order", "outcome", "state", "file", *_begun()
+        *KEY, "last_order", "outcome", "state", "born", "file", *_begun()
     )
     is_drop, first = F.col("kind") == messages.TOPIC_DROPPED, F.min(order_of()).alias("first")
     hits = recent.join(new.where(~is_drop).groupBy(*KEY).agg(first), list(KEY))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.errors import PipelineError
-from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
+from dejaq.journal.names import SegmentName, found_segments
 from dejaq.journal.schema import OF_SHARED, SCHEMA
 from dejaq.journal.segment import file_hash
 from dejaq.pipeline.files import local_path
@@ -34,6 +34,8 @@ class Segment:
     path: Path
     events: int
     sha256: str
+    # By the clock of its broker; where that was set back, as the one before.
+    written_ms: int = 0
 
     @property
     def origin(self) -> str:
@@ -55,13 +57,9 @@ def journal_directory(text: str) -> Path:
 
 
 def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:
-    """The segments that count and are not in the lake, in the order of their records.
-
-    They lie in the directory itself, or, where several brokers have a journal, in directories in it.
-    """
+    """The segments that count and are not in the lake; those of an origin in order, all about as they were written."""
     try:
-        folders = [directory, *(path for path in directory.iterdir() if path.is_dir())]
-        places = {name: folder for folder in folders for name in named_files(folder, MANIFEST_SUFFIX)}
+        places = found_segments(directory)
         names = sorted(places)
     except OSError as error:
         raise PipelineError(f"the journal {directory} cannot be read: {error.strerror}") from None
@@ -75,14 +73,21 @@ def new_segments(directory: Path, known: dict[str, Ranges]) -> list[Segment]:
     for earlier, later in pairwise(fresh):
         if earlier.origin == later.origin and later.first <= earlier.last:
             raise PipelineError(f"{earlier.segment} and {later.segment} both have record {later.first}")
-    return [_described(places[name], name) for name in fresh]
+    segments = []
+    written_ms: dict[str, int] = {}
+    for name in fresh:
+        segment = _described(places[name], name)
+        written_ms[name.origin] = max(written_ms.get(name.origin, 0), segment.written_ms)
+        segments.append(replace(segment, written_ms=written_ms[name.origin]))
+    return sorted(segments, key=lambda segment: (segment.written_ms, segment.name))
 
 
 def _described(directory: Path, name: SegmentName) -> Segment:
-    path = directory / name.manifest
+    path, segment = directory / name.manifest, directory / name.segment
     try:
         manifest = json.loads(path.read_bytes())
-        return Segment(name, directory / name.segment, int(manifest["events"]), str(manifest["sha256"]))
+        written_ms = int(manifest.get("created_ms", 0))
+        return Segment(name, segment, int(manifest["events"]), str(manifest["sha256"]), written_ms)
     except (OSError, ValueError, KeyError, TypeError):
         raise PipelineError(f"{path} is not a manifest; run `dejaq audit verify {directory}`") from None
 

@@ -27,8 +27,9 @@ _ARCHIVE_JAVA = 17
 # An archive that has not grown for this long is complete.
 _ARCHIVE_WRITTEN_S = 15.0
 
-# One compiler stage: what the second would make faster is over before.
-_BRIEF = ("-XX:TieredStopAtLevel=1",)
+# One compiler stage: what the second would make faster is over before. Alone it has a fifth of the usual room for its
+# code, which some hundred queries fill; then it stops for good.
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 # Spark compiles each query; on little data that takes longer than the query.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # Up to here a batch is taken in faster by queries that are interpreted.

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,6 +16,7 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import ClusterRefused, Code, Conflict, DejaqError, Unavailable
 from dejaq.storage.base import Edits, Filter
+from dejaq.storage.postgres import moving
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.shard import PostgresShard
 from dejaq.storage.postgres.store import PostgresStorage
@@ -22,14 +24,16 @@ from dejaq.storage.sharded.placement import ShardInfo, ShardMap, first_map
 from dejaq.storage.sharded.store import ShardedStorage
 from dejaq.storage.steps import CancelStep, CreateStep, Transaction
 from dejaq.testing.postgres import PostgresServer, shared_server
+from dejaq.testing.replay import events_of, read_journal
 from dejaq.testing.waiting import eventually
+from dejaq.timekeeper.clock import SystemClock
 
 NOW = 1_700_000_000_000
 SESSION = ProducerSession(NOW, 1)
 IDS = [f"m-{number}" for number in range(40)]
 
 
-def storage_on(dsns: dict[str, str], cluster: str, **options: int) -> ShardedStorage:
+def storage_on(dsns: dict[str, str], cluster: str, **options: Any) -> ShardedStorage:
     def make(info: ShardInfo) -> PostgresShard:
         return PostgresShard(info.dsn, name=info.name, ordinal=info.ordinal, cluster=cluster, **options)
 
@@ -120,6 +124,39 @@ async def test_parcels_arrive_once_whoever_dies(
         assert await storage.count(topic, Filter(), NOW) == 0
         assert set((await storage.redrive(dead, topic, IDS, NOW)).codes) == set()
         assert await storage.count(topic, Filter(), NOW) == 40
+
+
+async def test_what_two_brokers_tell_on_two_shards_has_one_order(dsns: dict[str, str], cluster: str) -> None:
+    """G9: each broker numbers its own records; tickets say what came behind what, over shards and ends of topics."""
+    async with (
+        opened(storage_on(dsns, cluster, journal="one")) as one,
+        opened(storage_on(dsns, cluster, journal="two")) as two,
+    ):
+        assert one.identity == two.identity
+        for turn in range(2):
+            topic = await new_topic(one)
+            await one.create(topic, batch(IDS, 100 * turn), NOW)
+            lease = await two.lease(topic, LeaseRequest(range(16), "w", NOW, NOW + 1_000), NOW)
+            assert lease is not None
+            await two.release(topic, lease.lease_id, "w", None, NOW + 5, NOW)
+            await one.cancel(topic, "billing", IDS[::2], NOW)
+            await two.drop_topic(topic, NOW)
+        told: list[tuple[int, str, str]] = []
+        for storage in (one, two):
+            for record in await read_journal(storage):
+                told += [(record.ticket, event.kind, event.id) for event in events_of(record)]
+    for number, name in enumerate(IDS):
+        kinds = [kind for _, kind, of in sorted(told) if of in (name, "")]
+        life = ["created", "leased", "released", *["cancelled"] * (number % 2 == 0), "topic_dropped"]
+        assert kinds == life * 2
+
+
+async def test_a_bucket_that_moves_leaves_its_tickets_behind(dsns: dict[str, str], cluster: str) -> None:
+    async with opened(storage_on(dsns, cluster, journal="one")) as storage:
+        source, target = storage.shards.at(0), storage.shards.at(1)
+        await source.keep_up_ticket(10**7)
+        await moving.copy(source, target, [], [], SystemClock())
+        assert await target.ticket() > await source.ticket() > 10**7
 
 
 async def test_a_shard_is_no_store_by_itself(dsns: dict[str, str], cluster: str) -> None:

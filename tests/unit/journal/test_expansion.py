@@ -93,6 +93,17 @@ def test_columns_tell_what_the_records_say(records: list[list[journal.Events]]) 
     assert expansion.rows == 0
 
 
+def test_records_of_a_shared_store_tell_its_name_and_their_tickets() -> None:
+    expansion = Expansion("here", rows=4, store="shop")
+    for sequence, ticket in ((1, 7), (2, 9)):
+        record = journal.JournalRecord(sequence=sequence, ticket=ticket)
+        record.events.add(kind=journal.EVENT_CREATED, ids=["a", "b"]).spans.add(count=2)
+        expansion.add(record.SerializeToString())
+    batch = expansion.take()
+    assert batch["store"].to_pylist() == ["shop"] * 4
+    assert batch["ticket"].to_pylist() == [7, 7, 9, 9]
+
+
 def test_a_column_of_a_wrong_length_is_refused() -> None:
     record = journal.JournalRecord(sequence=1)
     events = record.events.add(kind=journal.EVENT_CREATED)

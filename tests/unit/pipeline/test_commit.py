@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from dejaq.errors import PipelineError
 
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
-from dejaq.pipeline.commit import Commit
+from dejaq.pipeline.commit import Commit, batch_of, version_of
 from dejaq.pipeline.ranges import Ranges
 
 
 def sample() -> Commit:
     commit = Commit(version=3, written_ms=5, events=7, newest_ms={"a": 9}, records={"a": Ranges(((1, 4), (6, 8)))})
-    return commit.with_table(
+    commit = commit.with_table(
         "messages", replaced=(), added=["batch=1/state=open/day=x/f", "batch=1/state=done/day=x/f"]
     )
+    return replace(commit, stores={"b": "shop"}).with_reached(3)
 
 
 def test_it_is_read_back_as_written() -> None:
@@ -40,6 +44,28 @@ def test_a_damaged_one_is_refused(content: bytes) -> None:
 
 
 def test_one_of_a_newer_release_is_refused() -> None:
-    newer = sample().to_json().replace(b'"format": 1', b'"format": 2')
-    with pytest.raises(PipelineError, match="has format 2; this release reads 1"):
+    newer = sample().to_json().replace(b'"format": 2', b'"format": 3')
+    with pytest.raises(PipelineError, match="has format 3; this release reads up to 2"):
         Commit.from_json(newer, "it")
+
+
+def test_one_of_an_earlier_release_is_read_and_goes_on() -> None:
+    values = json.loads(sample().to_json()) | {"format": 1}
+    for name in ("stores", "reached"):
+        del values[name]
+    values["tables"]["messages"] = {"day=x": [f"{batch_of(1, 'x')}/day=x/f"]}
+    earlier = Commit.from_json(json.dumps(values).encode(), "it")
+    assert (earlier.store_of("a"), earlier.origins_of("a")) == ("a", ["a"])
+    assert earlier.files_since("messages", ms=100) == earlier.files("messages")
+
+
+def test_it_knows_which_files_have_rows_that_changed_since_a_time() -> None:
+    commit = Commit(newest_ms={"a": 10})
+    for version in (1, 2, 3):
+        file = f"{batch_of(version, 'x')}/state=done/day=x/f"
+        commit = replace(commit, newest_ms={"a": 10 * version}).with_table("messages", added=[file])
+        commit = commit.with_reached(version)
+    assert [version_of(file) for file in commit.files_since("messages", ms=11)] == [2, 3]
+    assert [version_of(file) for file in commit.files_since("messages", ms=20)] == [2, 3]
+    assert [version_of(file) for file in commit.files_since("messages", ms=31)] == []
+    assert [version_of(file) for file in commit.files_since("messages", ms=10)] == [1, 2, 3]

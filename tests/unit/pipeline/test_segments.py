@@ -62,6 +62,18 @@ def test_a_segment_of_the_exporter_tells_what_it_is_about_without_being_read(tmp
     assert list(touched.minutes) == ["2023-11-14"]
 
 
+def test_a_segment_of_a_shared_store_names_it_and_origins_take_turns_by_time(tmp_path: Path) -> None:
+    for origin, times in (("a", (10, 30, 5)), ("b", (20, 40))):
+        key = SigningKey.of(tmp_path / f"{origin}.key")
+        ledger = Ledger.open(tmp_path / "journal" / origin, origin=origin, key=key, store="shop")
+        for sequence, now_ms in enumerate(times, start=1):
+            ledger.append([created(sequence, ["m"])], now_ms=now_ms)
+    segments = new_segments(tmp_path / "journal", {})
+    assert {check(segment).store for segment in segments} == {"shop"}
+    # A clock that was set back does not put the records of its origin in another order.
+    assert [(s.origin, s.name.first) for s in segments] == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2)]
+
+
 def test_late_ones_are_a_batch_of_their_own(tmp_path: Path, paths: list[Path]) -> None:
     segments, known = found(tmp_path, store_1=Ranges(((6, 10),))), {"store-1": Ranges(((6, 10),))}
     first, second = batches(segments, known, events_max=10**6)
