@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +17,11 @@ from dejaq.pipeline.ingest import run
 from dejaq.pipeline.lake import COMMITS_KEPT, Lake
 from tests.spark.comparing import assert_lake_equals_oracle, collected
 from tests.spark.history import START_MS, Event, Store, random_store, write_segments
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def _bring(path: Path, journal: Path) -> None:
@@ -155,3 +162,15 @@ def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) 
     with pytest.raises(PipelineError, match="is there already"):
         other.commit(other.head)
     assert len(collected(Lake(lake.spark, lake.files.address).read("events"))) == len(store.events)
+
+
+def test_a_lake_of_an_earlier_release_is_read_and_goes_on(spark: SparkSession, tmp_path: Path, journal: Path) -> None:
+    """It was made of the first and the third of these segments, when rows were known by their origin."""
+    with tarfile.open(FIXTURES / "lake-1.tar.gz") as kept:
+        kept.extractall(tmp_path, filter="data")
+    store = random_store(21, steps=40)
+    write_segments(journal, store.events, cuts=(8, 12, 20))
+    lake = Lake(spark, str(tmp_path / "lake"))
+    assert {row["store"] for row in collected(lake.read("messages"))} == {"store-1"}
+    assert [told.late for told in run(lake, journal)] == [True, False]
+    assert_lake_equals_oracle(lake, store.events)
