@@ -26,7 +26,7 @@ SETTLE_SECONDS = 3.0
 # A client that was asked and is still here after this time stays.
 LEAVE_SECONDS = 10.0
 # And one that is here again is not asked again before this.
-AGAIN_SECONDS = 60.0
+AGAIN_SECONDS = 300.0
 
 # How many consumers of a topic, by its number, a member has.
 Consumers = Callable[[int, Member], int]
