@@ -37,6 +37,7 @@ _SERVICES = (
 )
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.
 _CALLS_MAX = 1_000
+_AHEAD_BYTES = 4 * 1024 * 1024
 _OPTIONS: tuple[tuple[str, int], ...] = (
     # By default two brokers share one port silently; a taken one must be an error.
     ("grpc.so_reuseport", 0),
@@ -48,6 +49,10 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # What a client may send ahead of what is read. Left to itself gRPC guesses by the time that pings take, and lets
+    # each upload to a busy broker have more than 30 MB under way.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
 )
 
 
