@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,15 @@ class Stage:
         """Let a second pass, and wait until everything is in segments."""
         await self.clock.advance(1_000)
         await eventually(lambda: self.exporter.lag()[0] == 0, within=WITHIN, what="the journal is exported")
+
+    async def passes_until(self, condition: Callable[[], bool]) -> None:
+        """Let time pass until something is so: the exporter may not be waiting yet when it begins to."""
+
+        async def look() -> bool:
+            await self.clock.advance(1_000)
+            return condition()
+
+        await eventually(look, within=WITHIN)
 
     def check_story(self) -> None:
         """The segments are whole and tell one story, from its beginning, without a gap."""
@@ -155,14 +164,12 @@ async def test_a_directory_that_cannot_be_written_is_told_and_loses_nothing(stag
     stage.directory.rename(aside)
     stage.directory.write_text("in the way")
     await stage.work.step()
-    await stage.clock.advance(1_000)
-    await eventually(lambda: stage.problems[-1] is not None, within=WITHIN)
+    await stage.passes_until(lambda: stage.problems[-1] is not None)
     assert "waits in the store" in str(stage.problems[-1])
     assert await read_journal(stage.storage) != []
     stage.directory.unlink()
     aside.rename(stage.directory)
-    await stage.clock.advance(30_000)
-    await eventually(lambda: stage.problems[-1] is None, within=WITHIN)
+    await stage.passes_until(lambda: stage.problems[-1] is None)
     assert await stage.storage.journal(0, 1) == []
     stage.check_story()
 
@@ -236,13 +243,7 @@ async def test_old_segments_are_dropped_as_time_passes(stage: Stage):
         await stage.work.create(2)
         await stage.caught_up()
     assert segments(stage) == 3
-
-    async def dropped() -> bool:
-        # Again and again: the exporter may not have come to its rest yet.
-        await stage.clock.advance(5_000)
-        return segments(stage) == 1
-
-    await eventually(dropped, within=WITHIN)
+    await stage.passes_until(lambda: segments(stage) == 1)
     report = verify(stage.directory)
     assert report.whole, report.findings
     assert report.origins.popitem()[1] == (3, 3)
