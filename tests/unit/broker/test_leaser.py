@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.carrier.dealer import Seat, deal
-from dejaq.domain.batch import LeaseRequest, LeaseSet
-from dejaq.domain.topic import Topic
+from dejaq.broker.carrier.inflight import Inflight
+from dejaq.broker.carrier.leaser import Flow, Leaser
+from dejaq.broker.metrics import Metrics
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.errors import Indefinite
 from dejaq.storage.memory import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, until
@@ -123,3 +129,72 @@ async def test_the_loader_keeps_ahead_of_topics_that_have_consumers_and_of_no_ot
     storage.loads.clear()
     await clock.advance(1_000)
     assert storage.loads == []
+
+
+class SlowStorage(MemoryStorage):
+    """A memory store whose leases are answered when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = asyncio.Event()
+        self.taken = False
+        self.recalls: list[int] = []
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+        lease = await super().lease(topic, request, now)
+        self.taken = True
+        await self.answer.wait()
+        return lease
+
+    async def recall(
+        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
+    ) -> Outcomes:
+        self.recalls.append(lease_id)
+        return await super().recall(topic, lease_id, consumer, rows, now)
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+async def test_what_was_leased_and_not_pushed_is_given_back_unless_the_broker_is_cut_off(
+    clock: VirtualClock, cut_off: bool
+) -> None:
+    """G3: another broker may have sent it to the consumer meanwhile, and its lease must not end under it."""
+    storage = SlowStorage()
+    await storage.open(clock.now_ms())
+    topic = Topic("mail", 1, TopicSettings(buckets=1))
+    await storage.put_topic(topic)
+    batch = CreateBatch("billing", ProducerSession(clock.now_ms(), 1), 0, ts=[clock.now_ms()], bodies=[b"x"])
+    await storage.create(topic, batch, clock.now_ms())
+    cut: list[bool] = []
+
+    def confirm() -> None:
+        if cut:
+            raise Indefinite("cut off")
+
+    async def push(lease: LeaseSet) -> None:
+        raise AssertionError("it was stopped before")
+
+    leaser = Leaser(
+        storage=storage,
+        clock=clock,
+        metrics=Metrics(),
+        topic=topic,
+        consumer="c",
+        inflight=Inflight(),
+        push=push,
+        confirm=confirm,
+    )
+    leaser.set_flow(Flow(credit_rows=10, credit_bytes=1_000_000, lease_ms=30_000, prefetch_ms=0))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    await until(lambda: storage.taken)
+    running.cancel()
+    await asyncio.wait([running])
+    if cut_off:
+        cut.append(True)
+    storage.answer.set()
+    if cut_off:
+        with pytest.raises(Indefinite):
+            await leaser.give_back()
+    else:
+        await leaser.give_back()
+    assert len(storage.recalls) == (0 if cut_off else 1)

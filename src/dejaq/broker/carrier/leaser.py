@@ -211,13 +211,18 @@ class Leaser:
             self._alarm.close()
 
     async def give_back(self) -> None:
-        """After `run`: undo the leases that were taken and not pushed, so that others get them at once."""
+        """After `run`: undo the leases that were taken and not pushed, so that others get them at once.
+
+        Raises when they have to run out by themselves.
+        """
         while self._calls:
             call = self._calls.popleft()
             await asyncio.wait((call.task,))
             lease = None if call.task.cancelled() or call.task.exception() else call.task.result()
             if not lease or call.pushing:
                 continue
+            # Once the broker is cut off, another may have sent these leases to the consumer as its own; so they stand.
+            self._confirm()
             await self._storage.recall(self._topic, lease.lease_id, self._consumer, None, self._clock.now_ms())
             self._metrics.add(RETURNED, len(lease), self._topic.name)
 

@@ -219,7 +219,7 @@ def _fault(iterator: RdictIter) -> str:
 def open_error(path: Path, cause: Exception) -> StoreError:
     """What a failure to open means to an operator."""
     text = str(cause)
-    if "lock" in text.lower():
+    if "/LOCK" in text:
         code, advice = Code.STORE_LOCKED, "stop the other broker or choose another --data"
     elif "orruption" in text or "checksum" in text or "No such file" in text or "CURRENT" in text:
         code, advice = Code.STORE_CORRUPT, "restore it from a backup; nothing was changed"

@@ -10,7 +10,7 @@ import pytest
 from rocksdict import Options, Rdict, ReadOptions
 
 from dejaq.errors import Code, StoreError
-from dejaq.storage.rocksdb.database import Database, new_batch
+from dejaq.storage.rocksdb.database import Database, new_batch, open_error
 
 
 @pytest.fixture
@@ -79,6 +79,11 @@ def test_a_second_process_is_refused_with_the_reason(database: Database, tmp_pat
         Database(tmp_path / "db")
     assert refused.value.code is Code.STORE_LOCKED
     assert "--data" in refused.value.message
+
+
+def test_a_damaged_block_is_not_taken_for_a_lock(tmp_path: Path) -> None:
+    error = open_error(tmp_path, Exception("Corruption: block checksum mismatch: stored = 1, computed = 2"))
+    assert error.code is Code.STORE_CORRUPT
 
 
 def test_last_item_is_the_greatest_key_not_behind_the_end(database: Database) -> None:
