@@ -26,6 +26,7 @@ from dejaq.storage.postgres.database import Database
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.network import Machine
 from dejaq.testing.process import HOST, free_port
+from dejaq.testing.waiting import wait_until
 
 _SETTINGS = {
     "unix_socket_directories": "",
@@ -170,10 +171,12 @@ class PostgresServer:
         """End it without a word, as a crash does."""
         if self._process is None:
             return
-        # The postmaster's children notice by themselves that it is gone.
+        children = _children(self._process.pid)
         self._process.kill()
         self._process.wait(_STOP_SECONDS)
         self._process = None
+        # They notice by themselves that it is gone; before that no other may take the directory.
+        wait_until(lambda: not any(map(_runs, children)), within=_STOP_SECONDS, what="the server's processes end")
         (self.path / "postmaster.pid").unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
@@ -206,6 +209,23 @@ class PostgresServer:
         if check and done.returncode:
             raise RuntimeError(f"{program} failed: {done.stderr.decode(errors='replace')[-2_000:]}")
         return done.returncode
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system tells of a process, from its state on; nothing of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> list[int]:
+    everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [one for one in everybody if _stat(one)[1:2] == [str(pid)]]
+
+
+def _runs(pid: int) -> bool:
+    return _stat(pid)[:1] not in ([], ["Z"])
 
 
 def _new_folder() -> Path:
