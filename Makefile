@@ -5,13 +5,15 @@ BIN := .venv/bin
 CORE := .venv/core.stamp
 DEV := .venv/dev.stamp
 PIPELINE := .venv/pipeline.stamp
-# Two workers fit two cores; more make tests that watch the clock wait for each other.
+COVERED ?= not spark
+# The fast tests compute, so one worker per core; most others wait for processes, so `make test` has one more.
 WORKERS ?= 2
+WORKERS_ALL ?= 3
 DATA ?= data
 LISTEN ?= 127.0.0.1:7400
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-core test test-spark chaos lint format serve protocol docs system clean
+.PHONY: help demo demo-core test test-fast test-spark coverage chaos lint dist format serve protocol sync docs system clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,14 +24,20 @@ demo: $(PIPELINE) ## Show the main job: schedule, deliver, kill -9 the broker in
 demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
-test: $(DEV) ## Run the test suite: everything else on two workers, then what needs Spark
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(call report,core)
-	$(BIN)/python -m pytest -m spark tests/spark $(call report,spark)
-
 # `make test REPORTS=directory` keeps what scripts/chaos_report.py reads.
-report = $(if $(REPORTS),--junit-xml=$(REPORTS)/$(1).xml -o junit_family=xunit1)
+test: $(DEV) ## Run the test suite: Spark's tests in one process, and all others on three workers at the same time
+	$(BIN)/python scripts/run_tests.py --workers $(WORKERS_ALL) $(if $(REPORTS),--reports $(REPORTS))
 
-# Spark's tests share one session, so they run in one process, and have both cores to themselves.
+test-fast: $(DEV) ## Run the tests that need no server and little time: 75 seconds on two cores
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not (server or slow or chaos or spark)"
+
+coverage: $(DEV) ## Count the lines that tests run, in the processes that they start too (COVERED="server" for some of them)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(COVERED)"
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
+
+# Spark's tests share one session, so they run in one process.
 test-spark: $(DEV) ## Run only the tests of the pipeline and the connector, on a real Spark
 	$(BIN)/python -m pytest -m spark tests/spark
 
@@ -42,7 +50,11 @@ lint: $(DEV) ## Check style, types, imports and that generated files are fresh
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/generate_protocol.py --check
+	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/python scripts/generate_docs.py --check
+
+dist: $(DEV) ## Build the source distribution and the wheel into dist/
+	$(BIN)/python -m build --no-isolation
 
 format: $(DEV) ## Rewrite the source in the house format
 	$(BIN)/ruff check --fix .
@@ -53,6 +65,9 @@ serve: $(CORE) ## Run a broker on ./data, listening on 127.0.0.1:7400 (DATA= and
 
 protocol: $(DEV) ## Generate src/dejaq/protocol/v1 from proto/
 	$(BIN)/python scripts/generate_protocol.py
+
+sync: $(DEV) ## Generate the blocking client from the async one
+	$(BIN)/python scripts/generate_sync.py
 
 docs: $(DEV) ## Generate the reference pages in docs/
 	$(BIN)/python scripts/generate_docs.py
@@ -88,7 +103,7 @@ bench: $(BENCH) ## Measure beside every peer (hours) and write docs/performance.
 	$(BIN)/python -m bench run
 	$(BIN)/python -m bench report
 
-bench-quick: $(BENCH) ## Five minutes: each figure as a ratio to a peer, beside the committed ratio
+bench-quick: $(BENCH) ## Six minutes: each figure as a ratio to a peer, beside the committed ratio
 	$(BIN)/python -m bench quick
 
 bench-report: $(BENCH) ## Write docs/performance.md from bench/results/latest.json

@@ -1,1 +1,1 @@
-"""The laboratory: the same work for DejaQ and its peers, in one run, on one machine."""
+"""Benchmarks: the same work for DejaQ and its peers, in one run, on one machine."""

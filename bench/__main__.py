@@ -1,18 +1,24 @@
-"""`python -m bench run|quick|report`: measure, compare with the committed ratios, write the page."""
+"""`python -m bench run|quick|report`: measure, compare with the committed ratios, or write the page."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from bench import records
 from bench.plan import BENCHES, PLANS, Plan
+from bench.workloads.names import WORKLOADS, expanded
+from bench.workloads.sizes import changed
 
 
 def main() -> int:
-    """Run one command; the exit code."""
+    """Run one command; returns the exit code."""
+    # SIGTERM ends the run as Ctrl-C does, so that its servers are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     arguments = _arguments()
     if arguments.command == "report":
         from bench.report import write_report
@@ -22,6 +28,7 @@ def main() -> int:
     plan = PLANS["quick" if arguments.command == "quick" else arguments.plan]
     if arguments.repeats:
         plan = replace(plan, repeats=arguments.repeats, long_repeats=arguments.repeats)
+    plan = replace(plan, sizes=changed(plan.sizes, arguments.set))
     return _quick(plan, arguments) if arguments.command == "quick" else _run(plan, arguments)
 
 
@@ -47,8 +54,8 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
 def _measured(plan: Plan, arguments: argparse.Namespace) -> Iterator[list[records.Record]]:
     from bench.runner import available, run_plan
 
-    systems = available(arguments.systems.split(",") if arguments.systems else plan.systems)
-    benches = arguments.benches.split(",") if arguments.benches else plan.benches
+    systems = available(arguments.systems.split(",") if arguments.systems else plan.every_system)
+    benches = expanded(arguments.benches.split(",")) if arguments.benches else plan.benches
     return run_plan(plan, systems, benches)
 
 
@@ -58,13 +65,21 @@ def _arguments() -> argparse.Namespace:
     run = commands.add_parser("run", help="measure and write the results file")
     run.add_argument("--plan", choices=sorted(PLANS), default="full")
     run.add_argument("--merge", action="store_true", help="keep the records that are not measured again")
-    quick = commands.add_parser("quick", help="five minutes: ratios to a peer beside the committed ones")
-    quick.add_argument("--commit", action="store_true", help="make this run's ratios the committed ones")
+    quick = commands.add_parser("quick", help="five minutes: ratios to a peer, compared with the committed ratios")
+    quick.add_argument("--commit", action="store_true", help="commit the ratios of this run")
     report = commands.add_parser("report", help="write docs/performance.md and its plots from the results file")
     for command in (run, quick):
-        command.add_argument("--systems", default="", help="only these, with commas between")
-        command.add_argument("--repeats", type=int, help="repeat every bench so often")
-        command.add_argument("--benches", default="", help=f"only these of {', '.join(BENCHES)}")
+        command.add_argument("--systems", default="", help="only these systems, separated by commas")
+        command.add_argument("--repeats", type=int, help="the number of repeats of every bench")
+        command.add_argument(
+            "--benches",
+            default="",
+            help=f"only these benches, of {', '.join(BENCHES)}; `workloads` means {', '.join(WORKLOADS)}, and these "
+            "numbers are names too",
+        )
+        command.add_argument(
+            "--set", action="append", default=[], metavar="SIZE=N", help="another size, such as uptime_messages=1000000"
+        )
     for command in (run, report):
         command.add_argument("--results", type=Path, default=records.LATEST)
     return parser.parse_args()

@@ -1,7 +1,8 @@
-"""What shared, compressed and large bodies save and cost: python -m bench.bodies [--messages N] [--large]
+"""Savings and costs of shared, compressed and large bodies: python -m bench.bodies [--messages N] [--large]
 
-Each case has a broker of its own on temporary data. `wire` is what the producer sends, `disk` what the data
-directory grows by, both for all messages; the journal is off, since it has no bodies.
+Each case has a broker of its own on temporary data. `wire` counts the bytes that the producer
+sends, `disk` the bytes by which the data directory grows, both for all messages; the journal is off, because it has
+no bodies.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from google.protobuf.message import Message
 import dejaq
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.sdk.link import Link
-from dejaq.testing.process import BrokerProcess
+from dejaq.sdk.session.link import Link
+from dejaq.testing.servers.process import BrokerProcess
 
 BODY_BYTES = 2_048
 BATCH = 500
@@ -58,25 +59,25 @@ class Wire:
             self.bytes += frame.ByteSize()
             return await ask(link, frame)
 
-        Link.ask = counted  # type: ignore[method-assign]
+        Link.ask = counted  # type: ignore[assignment,method-assign]
 
 
 WIRE = Wire()
 
 
 def unique(count: int, chance: random.Random, size: int = BODY_BYTES) -> list[bytes]:
-    """Bodies of which no two are alike, and which do not compress."""
+    """Bodies that all differ and cannot be compressed."""
     return [chance.randbytes(size) for _ in range(count)]
 
 
 def repeated(count: int, chance: random.Random, size: int = BODY_BYTES) -> list[bytes]:
-    """Bodies of which nine in ten were there before."""
+    """Bodies of which nine in ten occurred before."""
     kinds = unique(count // 10, chance, size)
     return [*kinds, *chance.choices(kinds, k=count - len(kinds))]
 
 
 def documents(count: int, chance: random.Random) -> list[bytes]:
-    """JSON as programs send it: no two alike, of few words."""
+    """JSON as programs send it: all different, with few different words."""
     words = ["Ada", "London", "invoice", "paid", "due", "Ulm", "reminder", "order", "customer", "street"]
     made = []
     for number in range(count):
@@ -97,15 +98,15 @@ async def case(name: str, bodies: list[bytes], **settings: object) -> None:
                 began = time.monotonic()
                 batch = max(1, BATCH * BODY_BYTES // len(bodies[0]))
                 for start in range(0, len(bodies), batch):
-                    (await producer.send_batch(bodies[start : start + batch], delay=0)).raise_for_failures()
+                    await producer.send_batch(bodies[start : start + batch], delay=0)
                 created = time.monotonic() - began
             disk, sent = size_of(data) - before, WIRE.bytes - sent
             taken = 0
             began = time.monotonic()
             async with client.consumer("bench", name="c", max_messages=len(bodies)) as consumer:
-                async for batch in consumer.batches():
-                    taken += sum(map(len, batch.bodies))
-                    await batch.delete()
+                async for taken_batch in consumer.batches():
+                    taken += sum(map(len, taken_batch.bodies))
+                    await taken_batch.delete()
             consumed = time.monotonic() - began
     assert taken == sum(map(len, bodies))
     figures = {
@@ -134,7 +135,7 @@ async def parted(name: str, bodies: list[bytes], **settings: object) -> None:
             before, sent, peak = size_of(data), WIRE.bytes, peak_bytes(broker.pid)
             async with client.producer("bench") as producer:
                 began = time.monotonic()
-                (await producer.send_batch(bodies)).raise_for_failures()
+                await producer.send_batch(bodies)
                 created = time.monotonic() - began
             disk, sent = size_of(data) - before, WIRE.bytes - sent
             taken = 0

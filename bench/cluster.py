@@ -1,4 +1,4 @@
-"""Brokers on PostgreSQL and etcd: throughput by the number of brokers, and accuracy from one to another.
+"""Brokers on PostgreSQL and etcd: throughput by the number of brokers, and accuracy between two brokers.
 
     python -m bench.cluster [--servers 2]
 
@@ -31,22 +31,22 @@ from bench.harness.figures import lateness_figures
 from bench.harness.floor import Floor
 from bench.harness.window import Window
 from bench.postgres_cost import BARE, BARE_SETTINGS, SETTINGS, BareTable
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.postgres import PostgresServer
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.postgres import PostgresServer
 
 BATCH = 1_000
 BODY = b"x" * 100
 TICK_MS = 10
 LEAD_MS = 200
 CLIENT_SECONDS = 120
-# So many that a slow commit does not hold up the next hand-over.
+# So many that a slow commit does not delay the next delivery.
 DELETES_IN_FLIGHT = 64
 BATCHES_IN_FLIGHT = 4
 
 
 def produce(url: str, topic: str, count: int) -> tuple[int, int]:
-    """Create messages that are due at once, in batches with several under way; when that began and ended."""
+    """Create messages that are due now, in batches with several in progress; returns the times of begin and end."""
 
     async def work() -> tuple[int, int]:
         async with dejaq.connect(url, follow=False) as client, client.producer(topic) as producer:
@@ -61,7 +61,10 @@ def produce(url: str, topic: str, count: int) -> tuple[int, int]:
 
 
 def consume(url: str, topic: str, name: str) -> tuple[int, int, int]:
-    """Take and delete everything until nothing has come for a while; how many, when the first and the last came."""
+    """Lease and delete until no message has come for some time.
+
+    Returns the count, and the times of the first and the last message.
+    """
 
     async def work() -> tuple[int, int, int]:
         count, first, last = 0, 0, 0
@@ -71,7 +74,7 @@ def consume(url: str, topic: str, name: str) -> tuple[int, int, int]:
 
             async def delete(batch: dejaq.Batch) -> None:
                 nonlocal last
-                (await batch.delete()).raise_for_failures()
+                await batch.delete()
                 last = time.time_ns()
 
             while True:
@@ -88,7 +91,7 @@ def consume(url: str, topic: str, name: str) -> tuple[int, int, int]:
 
 
 def bare_produce(dsn: str, worker: int, count: int) -> tuple[int, int]:
-    """As `produce`, into a bare table."""
+    """Like `produce`, into a bare table."""
 
     async def work() -> tuple[int, int]:
         connection = await asyncpg.connect(dsn, server_settings=BARE_SETTINGS)
@@ -104,7 +107,7 @@ def bare_produce(dsn: str, worker: int, count: int) -> tuple[int, int]:
 
 
 def bare_consume(dsn: str, worker: int) -> tuple[int, int, int]:
-    """As `consume`, from a bare table."""
+    """Like `consume`, from a bare table."""
 
     async def work() -> tuple[int, int, int]:
         count, last = 0, 0
@@ -120,7 +123,7 @@ def bare_consume(dsn: str, worker: int) -> tuple[int, int, int]:
 
 
 def produce_timed(url: str, topic: str, start_ms: int, seconds: int, per_s: int) -> None:
-    """Create messages a little ahead of their times, `per_s` of them due each second."""
+    """Create messages a little before their times, `per_s` of them due each second."""
 
     async def work() -> None:
         async with dejaq.connect(url, follow=False) as client, client.producer(topic) as producer:
@@ -128,7 +131,7 @@ def produce_timed(url: str, topic: str, start_ms: int, seconds: int, per_s: int)
             window = Window(DELETES_IN_FLIGHT)
 
             async def send(times: list[int]) -> None:
-                (await producer.send_batch([BODY] * step, at=times)).raise_for_failures()
+                await producer.send_batch([BODY] * step, at=times)
 
             for tick in range(seconds * 1_000 // TICK_MS):
                 at = start_ms + tick * TICK_MS
@@ -140,7 +143,7 @@ def produce_timed(url: str, topic: str, start_ms: int, seconds: int, per_s: int)
 
 
 def consume_timed(url: str, topic: str, count: int) -> bytes:
-    """How late each message was handed over, in microseconds."""
+    """How late each message was delivered, in microseconds."""
 
     async def work() -> bytes:
         late = array("q")
@@ -151,7 +154,7 @@ def consume_timed(url: str, topic: str, count: int) -> bytes:
             window = Window(DELETES_IN_FLIGHT)
 
             async def delete(batch: dejaq.Batch) -> None:
-                (await batch.delete()).raise_for_failures()
+                await batch.delete()
 
             async for batch in consumer.batches(BATCH):
                 now = time.time_ns() // 1_000
@@ -182,17 +185,17 @@ class Clients:
         self._pipes.append(ours)
 
     def results(self) -> list[Any]:
-        """What they gave, in the order of their start."""
+        """The results of the processes, in the order of their start."""
         for pipe in self._pipes:
             if not pipe.poll(CLIENT_SECONDS):
-                raise TimeoutError("a client did not come back")
+                raise TimeoutError("a client did not finish in time")
         return [pipe.recv() for pipe in self._pipes]
 
 
 async def rates(
     messages: int, make: tuple[Callable[..., Any], list[Any]], take: tuple[Callable[..., Any], list[Any]]
 ) -> dict[str, float]:
-    """What two producers reach together, then what two consumers do."""
+    """The rate of two producers together, then of two consumers together."""
     function, places = make
     producers = Clients()
     for arguments in places:
@@ -211,7 +214,7 @@ async def rates(
 
 
 async def throughput(cluster: BrokerCluster, dsn: str, messages: int) -> dict[str, float]:
-    """Two clients at a bare table, then two at the brokers, each at its own where there are two."""
+    """Two clients with a bare table, then two with the brokers, each with its own broker when there are two."""
     bare = await rates(
         messages, (bare_produce, [(dsn, worker) for worker in range(2)]), (bare_consume, [(dsn, 0), (dsn, 1)])
     )
@@ -228,7 +231,7 @@ async def throughput(cluster: BrokerCluster, dsn: str, messages: int) -> dict[st
 
 
 async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str, Any]:
-    """Lateness from the producer at the first broker to the consumer at the second, beside a bare sleeper."""
+    """Lateness from the producer at the first broker to the consumer at the second, compared with a bare sleeper."""
     async with dejaq.connect(cluster.url) as client:
         topic = f"timed-{time.time_ns()}"
         await client.create_topic(topic, buckets=16)
@@ -248,7 +251,7 @@ async def accuracy(cluster: BrokerCluster, seconds: int, per_s: int) -> dict[str
 
 
 def _on_disk(folder: Path, number: int) -> Path:
-    """A directory that PostgreSQL's user can enter, where a sync is a sync."""
+    """A directory on a real disk that PostgreSQL's user can enter."""
     folder.chmod(0o755)
     place = folder / f"postgres-{number}"
     place.mkdir()
@@ -287,8 +290,14 @@ def main() -> None:
     parser.add_argument("--per-s", type=int, default=2_000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--servers", type=int, default=1, help="servers of PostgreSQL, each a shard")
-    told = parser.parse_args()
-    print(json.dumps(asyncio.run(run(told.messages, told.seconds, told.per_s, told.repeats, told.servers))))
+    arguments = parser.parse_args()
+    print(
+        json.dumps(
+            asyncio.run(
+                run(arguments.messages, arguments.seconds, arguments.per_s, arguments.repeats, arguments.servers)
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

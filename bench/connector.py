@@ -1,9 +1,9 @@
-"""The connector beside Parquet: the same rows written and read through both, in turns, in one Spark.
+"""The connector compared with Parquet: the same rows, written and read through both in turns, in one Spark session.
 
     python -m bench.connector --rows 1000000 --rounds 3
 
 Writes the medians and every round to `bench/results/connector.json`. Rows have natural ids, 100-byte bodies, and times
-that follow each other at `--rate` a second. Writing starts from the same Parquet file for both. Reading takes every
+that follow each other at `--rate` per second. Writing starts from the same Parquet file for both. Reading takes every
 column of every row, and throws them away (Spark's `noop`).
 """
 
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import dejaq.sync
 from bench.figures import keep
-from dejaq.pipeline.session import start
-from dejaq.testing.process import BrokerProcess
+from dejaq.pipeline.spark.session import start
+from dejaq.testing.servers.process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,8 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rate", type=int, default=1_000, help="messages due in a second")
-    parser.add_argument("--name", default="connector", help="under which name the figures are kept")
+    parser.add_argument("--rate", type=int, default=1_000, help="messages due per second")
+    parser.add_argument("--name", default="connector", help="the name under which the figures are kept")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dejaq-connector-") as folder:
         asyncio.run(_measure(Path(folder), arguments))
@@ -57,7 +57,7 @@ async def _measure(home: Path, arguments: argparse.Namespace) -> None:
 def _rounds(spark: SparkSession, url: str, home: Path, arguments: argparse.Namespace) -> dict[str, object]:
     source, rows = str(home / "source"), arguments.rows
     _rows(spark, rows, arguments.rate).write.parquet(source)
-    # Everything is loaded and compiled before it counts.
+    # Load and compile everything before the first measurement.
     _round(spark, url, home, "warm", spark.read.parquet(source).limit(20_000))
     taken: list[dict[str, float]] = []
     for number in range(arguments.rounds):
@@ -81,7 +81,7 @@ def _rounds(spark: SparkSession, url: str, home: Path, arguments: argparse.Names
 
 
 def _rows(spark: SparkSession, count: int, rate: int) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+    from pyspark.sql import functions as F  # noqa: N812  the usual name
 
     number = F.col("id")
     return spark.range(0, count, 1, 8).select(
@@ -106,7 +106,7 @@ def _round(spark: SparkSession, url: str, home: Path, name: str, rows: DataFrame
         "write_dejaq": _timed(through_dejaq),
         "read_dejaq": _timed(lambda: pending().write.format("noop").mode("overwrite").save()),
     }
-    # The rows as the connector gives them, all columns, for the other half of the comparison.
+    # The rows as the connector returns them, all columns, for the other half of the comparison.
     pending().write.parquet(str(home / name / "pending"))
     there = spark.read.parquet(str(home / name / "pending"))
     seconds["read_parquet"] = _timed(lambda: there.write.format("noop").mode("overwrite").save())

@@ -1,4 +1,4 @@
-"""Figures of the pipeline's measurements: each kept under its name as JSON, with the machine and the moment."""
+"""Figures of the pipeline's measurements: kept under a name as JSON, with the machine and the time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RESULTS = Path(__file__).parent / "results"
 
 def keep(name: str, figures: dict[str, Any]) -> None:
     """Write the figures to `results/NAME.json` and show them."""
-    told = {
+    record = {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
         **figures,
     }
-    text = json.dumps(told, indent=1) + "\n"
+    text = json.dumps(record, indent=1) + "\n"
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
     print(text)

@@ -1,4 +1,4 @@
-"""The goals, judged on the records of a run. Pure."""
+"""The goals, checked against the records of a run. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One goal, what was measured, and whether it is met; None when it was not measured."""
+    """One goal, the measured value, and whether the goal is met; None when it was not measured."""
 
     goal: str
     measured: str
@@ -63,7 +63,9 @@ def _throughput(records: Sequence[Record]) -> Iterator[Verdict]:
             for figure in wanted:
                 peer = _best_peer(records, figure, lambda record: not record["durable"], **shape)
                 yield _ratio(f"{system}: {figure} ahead of every lazy default", ours.get(figure), peer, 1.0)
-            yield _at_most("dejaq: broker CPU at most 3 us a message", ours.get("broker_cpu_us_per_message"), 3.0, "us")
+            yield _at_most(
+                "dejaq: broker CPU at most 3 us per message", ours.get("broker_cpu_us_per_message"), 3.0, "us"
+            )
 
 
 def _ratio(goal: str, ours: Value, peer: tuple[str, float] | None, factor: float) -> Verdict:

@@ -1,10 +1,10 @@
-"""What the journal costs: the same throughput run with it and without, in turns, on a broker of its own each time.
+"""The cost of the journal: the same throughput run with and without it, in turns, each on a broker of its own.
 
     python -m bench.journal_cost --rounds 5 --messages 200000
 
-Writes the medians of both, and of the pairs' ratios, to `bench/results/journal_cost.json`: neighbours in time meet the
-same noise of the machine. The
-broker's CPU time per message is measured too, since it depends less on what else runs.
+Writes the medians of both, and of the ratios of pairs, to `bench/results/journal_cost.json`: runs one after the other
+have similar noise of the machine. The broker's CPU time per message is measured too, because it depends less on other
+processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import keep
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 
 RATES = ("create_per_s", "lease_delete_per_s", "end_to_end_per_s")
 CPU = "broker_us_per_message"
@@ -36,7 +36,7 @@ def main() -> None:
     on: list[dict[str, float]] = []
     off: list[dict[str, float]] = []
     for number in range(arguments.rounds):
-        # Which goes first changes, so that what warms up or tires does not favour one.
+        # The order changes from round to round, so that neither side profits from its position.
         for runs, options in ((on, []), (off, ["--journal", "off"]))[:: 1 if number % 2 else -1]:
             runs.append(asyncio.run(_run(options, arguments.messages, arguments.natural_ids)))
         print(f"round {number + 1}: on {on[-1]}, off {off[-1]}", file=sys.stderr, flush=True)
@@ -57,7 +57,7 @@ async def _run(options: list[str], messages: int, natural: bool) -> dict[str, fl
             done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
             spent = _cpu_seconds(broker.pid) - before
     figures = json.loads(done.stdout)
-    # The run takes them through twice: one phase after the other, then both at once.
+    # The messages of the run go through twice: one phase after the other, then both at once.
     return {**{name: figures[name] for name in RATES}, CPU: round(spent * 1e6 / (2 * messages), 3)}
 
 

@@ -1,8 +1,9 @@
-"""What a segment of the journal costs in each format: CPU time and bytes an event, of the steady work of a queue.
+"""The cost of a segment of the journal in each format: CPU time and bytes per event, for the steady work of a queue.
 
     python -m bench.journal_formats [--natural-ids]
 
-Every message is created, leased and deleted in batches of 1000. CPU time of the one thread that does it, best of five.
+Every message is created, leased and deleted in batches of 1000. The CPU time is that of the one working thread,
+best of five.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import io
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet
+from dejaq.domain.context import ANONYMOUS
 from dejaq.domain.ids import ProducerSession
 from dejaq.journal.expansion import Expansion
 from dejaq.journal.schema import NAMES, WRITTEN
@@ -45,7 +48,7 @@ FORMATS: dict[str, Parquet] = {
 
 
 def records(*, natural: bool) -> list[bytes]:
-    """What a store writes while messages come and go."""
+    """The records that a store writes while messages are created and deleted."""
     chance = random.Random(1)
     outbox, packed = Outbox(0), []
     now = 1_800_000_000_000
@@ -77,13 +80,13 @@ def records(*, natural: bool) -> list[bytes]:
 
 
 def _taken(outbox: Outbox, now: int) -> bytes:
-    entry = outbox.take(now)
+    entry = outbox.take(now, ANONYMOUS)
     assert entry is not None
     return entry[1]
 
 
 def expanded(packed: list[bytes]) -> list[pa.RecordBatch]:
-    """The batches that a segment is written of."""
+    """The batches from which a segment is written."""
     expansion = Expansion("0123456789abcdef", rows=ROW_GROUP_ROWS + ROWS)
     batches: list[pa.RecordBatch] = []
     for record in packed:
@@ -95,7 +98,7 @@ def expanded(packed: list[bytes]) -> list[pa.RecordBatch]:
 
 
 def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of its own: the expansion uses its memory again."""
+    """A separate copy of a batch, because the expansion reuses its memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -115,7 +118,7 @@ def ipc(batches: list[pa.RecordBatch], compression: str | None) -> int:
     """The size of the batches as an Arrow file."""
     sink = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False, emit_dictionary_deltas=True)
-    # A file may change its dictionaries only by adding to them.
+    # A file may only extend its dictionaries, and not replace them.
     with pa.ipc.new_stream(sink, WRITTEN, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -123,7 +126,7 @@ def ipc(batches: list[pa.RecordBatch], compression: str | None) -> int:
 
 
 def measured(work: Callable[[], object]) -> tuple[float, object]:
-    """(CPU ns an event, what came of it)."""
+    """(CPU ns per event, the result)."""
     best, result = 1e9, None
     for _ in range(REPEATS):
         began = time.thread_time()
@@ -146,17 +149,17 @@ def main() -> None:
                 expansion.take()
         expansion.take()
 
-    print(f"records in the store: {sum(map(len, packed)) / EVENTS:.2f} bytes an event")
-    print(f"expanding them: {measured(expand)[0]:.0f} ns an event")
+    print(f"records in the store: {sum(map(len, packed)) / EVENTS:.2f} bytes per event")
+    print(f"expanding them: {measured(expand)[0]:.0f} ns per event")
     batches = expanded(packed)
     works: dict[str, Callable[[], object]] = {
-        name: (lambda options=options: parquet(batches, options)) for name, options in FORMATS.items()
+        name: partial(parquet, batches, options) for name, options in FORMATS.items()
     }
     for compression in ("lz4", "zstd", None):
-        works[f"Arrow IPC, {compression or 'plain'}"] = lambda compression=compression: ipc(batches, compression)
+        works[f"Arrow IPC, {compression or 'plain'}"] = partial(ipc, batches, compression)
     for name, work in works.items():
         nanoseconds, size = measured(work)
-        print(f"{name:<32} {nanoseconds:6.0f} ns  {int(str(size)) / EVENTS:7.2f} bytes an event")
+        print(f"{name:<32} {nanoseconds:6.0f} ns  {int(str(size)) / EVENTS:7.2f} bytes per event")
 
 
 if __name__ == "__main__":

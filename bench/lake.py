@@ -1,9 +1,9 @@
-"""The pipeline's speed: a journal of so many events taken into a new lake, then every job on it.
+"""The pipeline's speed: reads a journal of so many events into a new lake, then runs every job on it.
 
     python -m bench.lake --events 10000000
 
-Writes the figures to `bench/results/lake.json`. The journal is what an exporter writes for a queue that creates, leases
-and deletes messages in batches of 1000, with generated ids and 100-byte bodies; a tenth of them is left pending.
+Writes the figures to `bench/results/lake.json`. The journal is that of a queue that creates, leases
+and deletes messages in batches of 1000, with generated ids and 100-byte bodies; a tenth of them stays pending.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.figures import keep
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet
+from dejaq.domain.context import ANONYMOUS
 from dejaq.domain.ids import ProducerSession
 from dejaq.journal.keys import SigningKey
 from dejaq.journal.ledger import Ledger
-from dejaq.pipeline import findings
-from dejaq.pipeline.ingest import EVENTS_MAX_DEFAULT, run
-from dejaq.pipeline.lake import Lake
-from dejaq.pipeline.session import start
+from dejaq.pipeline.intake.ingest import EVENTS_MAX_DEFAULT, run
+from dejaq.pipeline.lake.lake import Lake
+from dejaq.pipeline.reporting import findings
+from dejaq.pipeline.spark.session import start
 from dejaq.storage.outbox import DELETED, Outbox
 
 ROWS = 1_000
@@ -33,7 +35,7 @@ GOAL_EVENTS_PER_S = 250_000
 
 
 def main() -> None:
-    """Fill a journal, take it in, ask the lake, keep the figures."""
+    """Fill a journal, ingest it, run the jobs on the lake, keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--batch-events", type=int, default=EVENTS_MAX_DEFAULT)
@@ -53,12 +55,13 @@ def _measure(home: Path, events: int, batch_events: int) -> dict[str, object]:
     try:
         lake = Lake(spark, str(home / "lake"))
         steps: dict[str, float] = {}
-        last = ["", time.perf_counter()]
+        last: tuple[str, float] = ("", time.perf_counter())
 
         def step(what: str, _: int) -> None:
+            nonlocal last
             now = time.perf_counter()
-            steps[str(last[0])] = steps.get(str(last[0]), 0.0) + now - float(last[1])
-            last[:] = [what, now]
+            steps[last[0]] = steps.get(last[0], 0.0) + now - last[1]
+            last = (what, now)
 
         begun = time.perf_counter()
         batches = list(run(lake, home / "journal", events_max=batch_events, step=step))
@@ -82,7 +85,7 @@ def _measure(home: Path, events: int, batch_events: int) -> dict[str, object]:
 
 def _jobs(lake: Lake) -> dict[str, float]:
     now_ms = max(lake.head.newest_ms.values())
-    jobs = {
+    jobs: dict[str, Callable[[], findings.Findings]] = {
         "audit": lambda: findings.audit(lake),
         "accuracy": lambda: findings.accuracy(lake),
         "forecast": lambda: findings.forecast(lake, now_ms=now_ms),
@@ -98,7 +101,7 @@ def _jobs(lake: Lake) -> dict[str, float]:
 
 
 def write_journal(home: Path, wanted: int) -> int:
-    """A journal of about so many events below `home`; how many they are."""
+    """Write a journal of about so many events below `home`; returns their number."""
     chance = random.Random(1)
     ledger = Ledger.open(home / "journal", origin="0123456789abcdef", key=SigningKey.of(home / "journal.key"))
     outbox, now = Outbox(0), 1_800_000_000_000
@@ -146,7 +149,7 @@ def _batch(outbox: Outbox, session: ProducerSession, number: int, now: int, chan
 
 
 def _taken(outbox: Outbox, now: int) -> bytes:
-    entry = outbox.take(now)
+    entry = outbox.take(now, ANONYMOUS)
     assert entry is not None
     return entry[1]
 

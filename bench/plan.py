@@ -1,17 +1,32 @@
-"""How much work: the full comparison, the quick one for every day, and a smoke run that only shows that all works."""
+"""The amount of work: the full comparison, the quick one for every day, and a smoke run that only
+shows that all works.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Those that need many messages pending, and so are repeated less.
-LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "priority", "cron", "transactions")
-BENCHES = ("throughput", *LONG_BENCHES, "latency", "send_loop")
+from bench.workloads import sizes as workload_sizes
+from bench.workloads.names import WORKLOADS
+
+# The benches that need many pending messages, and so are repeated less.
+LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "cron", "transactions")
+BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop")
+# Those that take minutes to hours by themselves, and so are never repeated.
+ONCE = ("fleet", "topics", "slow_work", "uptime")
+WORKLOAD_SYSTEMS = (
+    "dejaq",
+    "dejaq-natural",
+    "redis-always",
+    "dejaq-postgres",
+    "dejaq-postgres-natural",
+    "skip-locked",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """So many messages, all at one millisecond or spread over `seconds`."""
+    """A number of messages, all at one millisecond or spread over `seconds`."""
 
     messages: int
     seconds: float
@@ -19,9 +34,10 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes of one run. `phase_seconds_max` ends any phase of a system that cannot do the whole of it in time.
+    """Sizes of one run. `phase_seconds_max` ends any phase of a system that cannot finish it in time.
 
-    Who is no contender is measured once, and only with the first size of body and the first number of clients.
+    A system that is not a contender is measured once, and only with the first body size and the first number of
+    clients.
     """
 
     name: str
@@ -32,7 +48,7 @@ class Plan:
     depth_systems: tuple[str, ...]
     repeats: int
     long_repeats: int
-    # How often the other sizes of body and numbers of clients are measured.
+    # How often the other body sizes and numbers of clients are measured.
     shape_repeats: int
     phase_seconds_max: float
     body_bytes: tuple[int, ...]
@@ -55,21 +71,33 @@ class Plan:
     schedules: int
     cron_seconds: int
     transacted: int
+    # The realistic workloads: their sizes and the systems that are measured in them.
+    sizes: workload_sizes.Sizes
+    workload_systems: tuple[str, ...] = WORKLOAD_SYSTEMS
+
+    @property
+    def every_system(self) -> tuple[str, ...]:
+        """The systems of all benches."""
+        return tuple(dict.fromkeys((*self.systems, *self.workload_systems)))
 
     def systems_of(self, bench: str) -> tuple[str, ...]:
-        """Whom to measure in a bench."""
+        """The systems to measure in a bench."""
         if bench == "depth":
             return self.depth_systems
+        if bench in WORKLOADS.values():
+            return self.workload_systems
         return self.long_systems if bench in LONG_BENCHES else self.systems
 
     def repeats_of(self, bench: str, system: str) -> int:
-        """How often to measure a system in a bench."""
+        """The number of repeats of a system in a bench."""
         if system not in self.contenders:
             return 1
-        return self.long_repeats if bench in LONG_BENCHES else self.repeats
+        if bench in ONCE:
+            return 1
+        return self.long_repeats if bench in LONG_BENCHES or bench in WORKLOADS.values() else self.repeats
 
     def of_repeat(self, system: str, repeat: int) -> Plan:
-        """What to measure of a system the time number `repeat`, from 0 on."""
+        """The plan of a system in repeat `number`, counted from 0."""
         if system in self.contenders and repeat < self.shape_repeats:
             return self
         return replace(self, body_bytes=self.body_bytes[:1], clients=self.clients[:1])
@@ -78,6 +106,8 @@ class Plan:
 EVERYONE = (
     "dejaq",
     "dejaq-natural",
+    "dejaq-postgres",
+    "dejaq-postgres-natural",
     "redis-always",
     "redis-everysec",
     "beanstalkd-fsync",
@@ -121,15 +151,24 @@ FULL = Plan(
     schedules=100_000,
     cron_seconds=40,
     transacted=20_000,
+    sizes=workload_sizes.FULL,
 )
 
-# The whole comparison in about a quarter of an hour: fewer repeats, shorter lateness runs, the benches with many
-# pending messages for DejaQ and the fastest peer only, and what is far behind once.
+# The whole comparison in less than an hour, without the long runs of the workloads: fewer repeats, shorter lateness
+# runs, the benches with many pending messages for DejaQ and the fastest peer only, and one repeat of slow systems.
 SHORT = Plan(
     name="short",
     benches=BENCHES,
     systems=EVERYONE,
-    contenders=("dejaq", "dejaq-natural", "redis-always", "redis-everysec"),
+    contenders=(
+        "dejaq",
+        "dejaq-natural",
+        "redis-always",
+        "redis-everysec",
+        "dejaq-postgres",
+        "dejaq-postgres-natural",
+        "skip-locked",
+    ),
     long_systems=("dejaq", "redis-always"),
     depth_systems=("dejaq",),
     repeats=3,
@@ -156,11 +195,12 @@ SHORT = Plan(
     schedules=100_000,
     cron_seconds=20,
     transacted=20_000,
+    sizes=workload_sizes.SHORT,
 )
 
 QUICK = Plan(
     name="quick",
-    benches=("throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
+    benches=(*WORKLOADS.values(), "throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
     systems=("dejaq", "dejaq-natural", "redis-always"),
     contenders=("dejaq", "dejaq-natural", "redis-always"),
     long_systems=("dejaq", "redis-always"),
@@ -189,6 +229,7 @@ QUICK = Plan(
     schedules=2_000,
     cron_seconds=5,
     transacted=2_000,
+    sizes=workload_sizes.SMALL,
 )
 
 SMOKE = Plan(
@@ -222,6 +263,7 @@ SMOKE = Plan(
     schedules=200,
     cron_seconds=3,
     transacted=200,
+    sizes=workload_sizes.TINY,
 )
 
 PLANS = {plan.name: plan for plan in (FULL, SHORT, QUICK, SMOKE)}

@@ -20,15 +20,15 @@ OURS, DURABLE, LAZY, FLOOR = "#c2410c", "#1d4ed8", "#93a4bd", "#111827"
 
 
 def draw_all(records: Sequence[Record], folder: Path) -> dict[str, str]:
-    """Draw what there are records for; the file name and what it shows."""
+    """Draw the plots that have records; returns each file name and its description."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, str] = {}
     plots: list[tuple[str, str, Callable[[Sequence[Record], Path], bool]]] = [
-        ("throughput.png", "Messages a second, 100 B, one client on each side", _throughput),
+        ("throughput.png", "Messages per second, 100 B, one client on each side", _throughput),
         ("accuracy.png", "Lateness in user code by rate", partial(_lateness, "accuracy")),
-        ("depth.png", "Lateness in user code with everything pending", partial(_lateness, "depth")),
+        ("depth.png", "Lateness in user code with ten million messages pending", partial(_lateness, "depth")),
         ("burst.png", "Share of a burst delivered over time", _burst),
-        ("mutate.png", "Changes a second in batches of 1000", _mutate),
+        ("mutate.png", "Changes per second in batches of 1000", _mutate),
     ]
     for name, title, draw in plots:
         if draw(records, folder / name):
@@ -86,10 +86,10 @@ def _throughput(records: Sequence[Record], path: Path) -> bool:
 
 
 def _lateness(bench: str, records: Sequence[Record], path: Path) -> bool:
-    """p50 to p99.9 by system, one panel a rate, the bare sleeper's p99 as a tick beside each."""
+    """p50 to p99.9 by system, one panel per rate, the bare sleeper's p99 as a mark at each."""
     found = [record for record in records if record["bench"] == bench and record.get("lateness_p50_ms") is not None]
     rates = sorted({record["shape"]["due_per_s"] for record in found})
-    # One line a system in every panel, also where it has no record.
+    # One line per system in every panel, also when it has no record.
     names = list(dict.fromkeys(record["system"] for record in found))[::-1]
     if not found:
         return False
@@ -107,7 +107,7 @@ def _lateness(bench: str, records: Sequence[Record], path: Path) -> bool:
         axes.set_yticks(range(len(names)), names)
         axes.set_xscale("log")
         axes.set_xlabel("ms late: p50 to p99.9, dot p99, x floor p99")
-        axes.set_title(f"{rate / 1_000:g} k due a second", fontsize=10)
+        axes.set_title(f"{rate / 1_000:g} k due per second", fontsize=10)
         axes.grid(axis="x", alpha=0.3)
     _legend(figure)
     figure.tight_layout(rect=(0, 0.06, 1, 1))

@@ -1,8 +1,8 @@
-"""What the PostgreSQL store costs beside a bare SKIP LOCKED table on the same server: `python -m bench.postgres_cost`.
+"""The PostgreSQL store compared with a bare SKIP LOCKED table on the same server: `python -m bench.postgres_cost`.
 
-Both do batches of 1000 messages of 100 bytes with fsync on, from the same number of connections, in turns. The bare
-table has an id, a time, a body, a holder and a version, one index on the time, and nothing else that DejaQ does:
-no journal, no counts, no sessions, no buckets, no owners. `--size` also sends many messages through, and tells how
+Both process batches of 1000 messages of 100 bytes with fsync on, from the same number of connections, in turns. The
+bare table has an id, a time, a body, a holder and a version, one index on the time, and no other feature of DejaQ:
+no journal, no counts, no sessions, no buckets, no owners. `--size` also sends many messages through, and prints how
 large the tables are then.
 """
 
@@ -21,20 +21,22 @@ from pathlib import Path
 import asyncpg
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest
+from dejaq.domain.changes import Create, Delete
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.protocol.v1.journal_pb2 import JournalRecord
-from dejaq.storage.base import Filter
+from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.postgres.store import PostgresStorage
-from dejaq.testing.postgres import PostgresServer
+from dejaq.testing.servers.postgres import PostgresServer
 
 NOW = 1_800_000_000_000
 BATCH = 1_000
 BODY = os.urandom(100)
 BUCKETS = 64
-# As a server of this size would be set up; both tables have it.
+# The settings of a usual server of this size; both tables use them.
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB", "random_page_cost": "1.1", "jit": "off"}
-# The bare table at its best: without these the planner may choose to read it whole for every row.
+# The best settings for the bare table: without these the planner may choose to read the whole table for every row.
 BARE_SETTINGS = {"jit": "off", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 BARE = """
 CREATE TABLE IF NOT EXISTS bare (
@@ -59,7 +61,7 @@ Job = Callable[[int, int], Awaitable[int]]
 
 
 class BareTable:
-    """A queue as one writes it in an afternoon."""
+    """A simple queue without further features."""
 
     def __init__(self, connections: list[asyncpg.Connection]) -> None:
         self._connections = connections
@@ -78,7 +80,7 @@ class BareTable:
 
 
 class Store:
-    """The store, as a broker uses it: each consumer has its share of the buckets."""
+    """The store as a broker uses it: each consumer has its share of the buckets."""
 
     def __init__(self, storage: PostgresStorage, topic: Topic, workers: int) -> None:
         self._storage, self._topic, self._workers = storage, topic, workers
@@ -88,24 +90,26 @@ class Store:
     async def create(self, worker: int, number: int) -> int:
         sequence = self._sent[worker]
         self._sent[worker] += BATCH
-        # A producer changes its bucket from batch to batch.
+        # A producer changes its bucket with every batch.
         bucket = (sequence // BATCH * self._workers + worker) % BUCKETS
         batch = CreateBatch("bench", self._sessions[worker], sequence, [NOW] * BATCH, [BODY] * BATCH, bucket=bucket)
-        outcomes = await self._storage.create(self._topic, batch, NOW)
+        outcomes = await apply_one(self._storage, Create(self._topic, batch), NOW, DIRECT_CALL)
         return BATCH - len(outcomes.codes)
 
     async def consume(self, worker: int, number: int) -> int:
         buckets = range(worker, BUCKETS, self._workers)
         request = LeaseRequest(buckets, f"w{worker}", until=NOW, expires=NOW + 30_000, rows_max=BATCH)
-        lease = await self._storage.lease(self._topic, request, NOW)
+        lease = await self._storage.lease(self._topic, request, NOW, DIRECT_CALL)
         if lease is None:
             return 0
-        outcomes = await self._storage.delete(self._topic, lease.lease_id, lease.consumer, None, NOW)
+        outcomes = await apply_one(
+            self._storage, Delete(self._topic, lease.lease_id, lease.consumer, None), NOW, DIRECT_CALL
+        )
         return len(lease) - len(outcomes.codes)
 
 
 async def rate(job: Job, *, workers: int, messages: int) -> float:
-    """Messages a second over all workers until so many are done."""
+    """Messages per second over all workers until so many are done."""
     done = 0
 
     async def work(worker: int) -> None:
@@ -136,7 +140,7 @@ async def compare(dsn: str, *, workers: int, messages: int, rounds: int, journal
     storage = PostgresStorage(dsn, cluster="bench", journal="bench" if journal else None, connections=workers + 2)
     await storage.open(NOW)
     topic = Topic("bench", await storage.next_topic_number(), TopicSettings(buckets=BUCKETS))
-    await storage.put_topic(topic)
+    await storage.put_topic(topic, DIRECT_CALL)
     bare, store = BareTable(connections), Store(storage, topic, workers)
     figures: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -149,7 +153,7 @@ async def compare(dsn: str, *, workers: int, messages: int, rounds: int, journal
             figures.setdefault(name, []).append(await rate(job, workers=workers, messages=messages))
         while records := await storage.journal(0, 1 << 24):
             await storage.trim_journal(JournalRecord.FromString(records[-1]).sequence)
-    await storage.drop_topic(topic, NOW)
+    await storage.drop_topic(topic, NOW, DIRECT_CALL)
     await storage.close()
     for connection in connections:
         await connection.close()
@@ -161,11 +165,11 @@ async def compare(dsn: str, *, workers: int, messages: int, rounds: int, journal
 
 
 async def through(dsn: str, *, messages: int, workers: int = 4) -> dict[str, object]:
-    """Send messages through at a steady depth, then tell how large the tables are."""
+    """Send messages through at a steady depth, then print how large the tables are."""
     storage = PostgresStorage(dsn, cluster="size", connections=workers * 2)
     await storage.open(NOW)
     topic = Topic("size", await storage.next_topic_number(), TopicSettings(buckets=BUCKETS))
-    await storage.put_topic(topic)
+    await storage.put_topic(topic, DIRECT_CALL)
     store = Store(storage, topic, workers)
     begin = time.perf_counter()
     done = 0
@@ -191,12 +195,14 @@ async def through(dsn: str, *, messages: int, workers: int = 4) -> dict[str, obj
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, nargs="*", default=[1, 4])
-    parser.add_argument("--messages", type=int, default=60_000, help="messages a round")
+    parser.add_argument("--messages", type=int, default=60_000, help="messages per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-journal", action="store_true")
-    parser.add_argument("--size", type=int, default=0, help="send so many through and tell the size of the tables")
+    parser.add_argument(
+        "--size", type=int, default=0, help="send so many messages through and print the size of the tables"
+    )
     arguments = parser.parse_args()
-    # On the disk that a server would have, not in memory.
+    # On a real disk, as on a server, and not in memory.
     with (
         tempfile.TemporaryDirectory(prefix="dejaq-cost-") as folder,
         PostgresServer(Path(folder), settings=SETTINGS) as server,

@@ -1,7 +1,7 @@
-"""How long the PostgreSQL store takes to answer over many messages: `python -m bench.postgres_depth`.
+"""How long the PostgreSQL store takes to answer queries when it has many messages: `python -m bench.postgres_depth`.
 
-The messages are written by SQL, with the counts that go with them: spread over a day, over 64 buckets and 8 owners; or,
-with `--priorities`, all due, in a topic by priority. Each question is asked five times; told is the median in
+SQL statements write the messages and their counts: spread over a day, over 64 buckets and 8 owners; or,
+with `--priorities`, all due, in a priority topic. Each query runs five times; the result is the median in
 milliseconds.
 """
 
@@ -18,11 +18,12 @@ from pathlib import Path
 
 from bench.postgres_cost import BUCKETS, NOW, SETTINGS
 from dejaq.domain.batch import LeaseRequest
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.storage.base import Filter
 from dejaq.storage.postgres.store import PostgresStorage
-from dejaq.testing.postgres import PostgresServer
+from dejaq.testing.servers.postgres import PostgresServer
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -73,7 +74,7 @@ async def measure(dsn: str, messages: int, priorities: int) -> dict[str, object]
     await storage.open(NOW)
     kind = TopicKind.PRIORITY if priorities else TopicKind.TIMELINE
     topic = Topic("depth", await storage.next_topic_number(), TopicSettings(buckets=BUCKETS, kind=kind))
-    await storage.put_topic(topic)
+    await storage.put_topic(topic, DIRECT_CALL)
     begin = time.perf_counter()
     first, span = (NOW - HOUR_MS, HOUR_MS) if priorities else (NOW - HOUR_MS, DAY_MS)
     await fill(storage, topic, messages, first=first, span=span, priorities=priorities or 1)
@@ -81,7 +82,7 @@ async def measure(dsn: str, messages: int, priorities: int) -> dict[str, object]
 
     async def lease() -> None:
         request = LeaseRequest(range(BUCKETS), "w", until=NOW, expires=NOW + 30_000, rows_max=1_000)
-        assert len(await storage.lease(topic, request, NOW) or []) == 1_000
+        assert len(await storage.lease(topic, request, NOW, DIRECT_CALL) or []) == 1_000
 
     def count(where: Filter) -> Ask:
         return lambda: storage.count(topic, where, NOW)
@@ -105,7 +106,7 @@ async def measure(dsn: str, messages: int, priorities: int) -> dict[str, object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--priorities", type=int, default=0, help="a topic by priority, with so many of them")
+    parser.add_argument("--priorities", type=int, default=0, help="use a priority topic with so many priorities")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="dejaq-depth-") as folder,

@@ -1,4 +1,4 @@
-"""The results file: one record for each bench, system and shape, with medians over repeats."""
+"""The results file: one record per bench, system and shape, with medians over repeats."""
 
 from __future__ import annotations
 
@@ -12,9 +12,22 @@ from bench.harness.figures import medians
 RESULTS = Path(__file__).resolve().parent / "results"
 LATEST = RESULTS / "latest.json"
 Record = dict[str, Any]
-# What a record holds besides its figures.
+# The fields of a record that are not figures.
 DESCRIPTION = frozenset(
-    {"bench", "system", "durable", "version", "settings", "shape", "repeats", "spread", "curve", "error", "measured_at"}
+    {
+        "bench",
+        "system",
+        "durable",
+        "version",
+        "settings",
+        "shape",
+        "repeats",
+        "spread",
+        "curve",
+        "error",
+        "measured_at",
+        "samples",
+    }
 )
 
 
@@ -30,7 +43,7 @@ def record_of(
     measured_at: str,
     extras: dict[str, Any] | None = None,
 ) -> Record:
-    """One record: what was done, then every figure under its own name."""
+    """One record: the work, then every figure under its own name."""
     figures, spread = medians(runs)
     return {
         "bench": bench,
@@ -48,7 +61,7 @@ def record_of(
 
 
 def figures_of(record: Record) -> dict[str, float]:
-    """The figures of a record, those that are numbers."""
+    """The numeric figures of a record."""
     return {
         name: value
         for name, value in record.items()
@@ -61,13 +74,19 @@ def shape_text(record: Record) -> str:
     return " ".join(f"{name}={value}" for name, value in record.get("shape", {}).items())
 
 
+def peer_shape(record: Record) -> str:
+    """The shape without what only DejaQ has, so that it is the same for a peer."""
+    shape = {name: value for name, value in record.get("shape", {}).items() if name != "buckets"}
+    return shape_text({"shape": shape})
+
+
 def key_of(record: Record) -> tuple[str, str, str]:
-    """What makes a record the same measurement as another."""
+    """The key of a record: records with equal keys are the same measurement."""
     return record["bench"], record["system"], shape_text(record)
 
 
 def merged(old: Sequence[Record], new: Sequence[Record]) -> list[Record]:
-    """Old records without those that were measured again, and the new ones."""
+    """Old records that were not measured again, and the new ones."""
     again = {key_of(record) for record in new}
     return [record for record in old if key_of(record) not in again] + list(new)
 
@@ -79,7 +98,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, machine: dict[str, Any], records: Sequence[Record]) -> None:
-    """Write a results file, whole or not at all."""
+    """Write a results file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part")
     text = json.dumps({"machine": machine, "records": list(records)}, indent=1, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Ratios to a peer of the same run, beside the committed ones: what a busy or other machine does not change much."""
+"""Compares ratios to a peer of the same run with the committed ratios; a busy or other machine changes them little."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.records import RESULTS, Record, figures_of, shape_text
+from bench.records import RESULTS, Record, figures_of, peer_shape, shape_text
 
 COMMITTED = RESULTS / "committed.json"
-PEER = "redis-always"
-OURS = ("dejaq", "dejaq-natural")
+# Our systems and the peer of each.
+PEERS = {
+    "dejaq": "redis-always",
+    "dejaq-natural": "redis-always",
+    "dejaq-postgres": "skip-locked",
+    "dejaq-postgres-natural": "skip-locked",
+}
 FELL = 0.7
-# Of what is better when it is smaller, the ratio is turned round, so that more is always better.
+# For figures that are better when they are smaller, the ratio is inverted, so that more is always better.
 SMALLER_IS_BETTER = frozenset(
     {
         "broker_cpu_us_per_message",
+        "create_cpu_us_per_message",
         "lateness_p50_ms",
         "lateness_p99_ms",
         "latency_p50_ms",
         "latency_p99_ms",
+        "ack_p50_ms",
+        "ack_p99_ms",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One figure of ours over the peer's in the same run."""
+    """One figure of ours divided by the peer's in the same run."""
 
     name: str
     ours: float
@@ -37,19 +45,22 @@ class Ratio:
 
     @property
     def fell(self) -> bool:
-        """Whether it is more than 30 % below the committed one."""
+        """Whether it is more than 30 % below the committed ratio."""
         return self.committed is not None and self.value < FELL * self.committed
 
 
 def ratios(records: Sequence[Record], committed: Mapping[str, float]) -> list[Ratio]:
     """The ratios of a run, in its order."""
-    theirs = [record for record in records if record["system"] == PEER]
-    peers = {(record["bench"], shape_text(record)): figures_of(record) for record in theirs}
+    peers = {
+        (record["system"], record["bench"], peer_shape(record)): figures_of(record)
+        for record in records
+        if record["system"] in PEERS.values()
+    }
     found = []
     for record in records:
-        if record["system"] not in OURS:
+        if record["system"] not in PEERS:
             continue
-        peer = peers.get((record["bench"], shape_text(record)), {})
+        peer = peers.get((PEERS[record["system"]], record["bench"], peer_shape(record)), {})
         for figure, ours in figures_of(record).items():
             base = peer.get(figure, 0)
             smaller = figure in SMALLER_IS_BETTER
@@ -64,7 +75,7 @@ def ratios(records: Sequence[Record], committed: Mapping[str, float]) -> list[Ra
 def lines(found: Sequence[Ratio]) -> list[str]:
     """The comparison as text."""
     width = max((len(ratio.name) for ratio in found), default=0)
-    shown = [f"{'figure':<{width}} {'dejaq':>12} {PEER:>12} {'ratio':>8} {'committed':>10}"]
+    shown = [f"{'figure':<{width}} {'dejaq':>12} {'peer':>12} {'ratio':>8} {'committed':>10}"]
     for ratio in found:
         before = f"{ratio.committed:.2f}" if ratio.committed is not None else "-"
         mark = "  FELL" if ratio.fell else ""
@@ -77,7 +88,7 @@ def lines(found: Sequence[Ratio]) -> list[str]:
 
 
 def compare(records: Sequence[Record], *, commit: bool, path: Path = COMMITTED) -> int:
-    """Print the comparison, and with `commit` keep this run's ratios as the ones to compare with."""
+    """Print the comparison; with `commit`, keep this run's ratios for later comparisons."""
     committed: dict[str, float] = {}
     if path.exists():
         committed = json.loads(path.read_text(encoding="utf-8"))["ratios"]
@@ -87,7 +98,7 @@ def compare(records: Sequence[Record], *, commit: bool, path: Path = COMMITTED) 
         if "error" in record:
             print(f"{record['bench']} {record['system']}: failed: {record['error']}")
     if commit:
-        kept = {"peer": PEER, "ratios": {ratio.name: ratio.value for ratio in found}}
+        kept = {"peers": PEERS, "ratios": {ratio.name: ratio.value for ratio in found}}
         path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         print(f"committed to {path}")
     return 0 if found else 1

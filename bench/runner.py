@@ -1,4 +1,4 @@
-"""Runs a plan: benches one after the other, in each the systems interleaved and repeated."""
+"""Runs a plan: benches one after the other; in each bench the systems alternate and are repeated."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Series:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
-        """Keep one repeat; what is not a figure is kept of the last."""
+        """Keep one repeat; values that are not figures are kept from the last repeat."""
         self.runs.append(dict(outcome.figures))
         self.actual, self.extras = outcome.actual, outcome.extras
 
 
 def available(names: Sequence[str]) -> list[System]:
-    """The systems that can run here; a line for each that cannot."""
+    """The systems that can run here; prints a line for each that cannot."""
     found = []
     for name in names:
         try:
@@ -50,7 +50,7 @@ def available(names: Sequence[str]) -> list[System]:
 
 
 def run_plan(plan: Plan, systems: Sequence[System], benches: Sequence[str]) -> Iterator[list[Record]]:
-    """The records of each bench when it is done, so that what hours gave is kept."""
+    """Yields the records of each bench when it is done, so that the results of hours are kept."""
     for bench in benches:
         wanted = plan.systems_of(bench)
         yield _run_bench(
@@ -73,7 +73,7 @@ def _run_bench(bench: str, plan: Plan, systems: Sequence[System]) -> list[Record
                     series.setdefault(key, Series(outcome.shape)).add(outcome)
                     say(f"{bench} {repeat + 1}/{repeats} {system.name} {_shown(outcome)}")
             except Exception as error:  # noqa: BLE001 - one system's failure is its record, and the rest runs
-                # The last line of a traceback is what happened.
+                # The last line of a traceback has the error.
                 errors[system.name] = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
                 say(f"{bench} {repeat + 1}/{repeats} {system.name} FAILED: {errors[system.name]}")
             say(f"{bench} {repeat + 1}/{repeats} {system.name} took {time.monotonic() - started:.1f} s")
@@ -116,5 +116,5 @@ def _shown(outcome: Outcome) -> str:
 
 
 def say(text: str) -> None:
-    """A line of progress, beside the results."""
+    """Print a line of progress to stderr."""
     print(f"bench: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Whether a scan disturbs delivery: how late messages are while a topic of millions is read whole, and while it is not.
+"""Measures whether a scan disturbs delivery: how late messages are with and without a scan of a topic of millions.
 
     python -m bench.scan_accuracy --pending 5000000 --rounds 3
 
@@ -24,7 +24,7 @@ from statistics import median
 import dejaq
 from bench.figures import keep
 from bench.harness.window import Window
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.reading import PendingReader
 
@@ -36,13 +36,13 @@ GOAL = 2.0
 
 
 def main() -> None:
-    """Fill a topic, watch deliveries with and without a scan, keep the figures."""
+    """Fill a topic, measure deliveries with and without a scan, keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pending", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--nice", type=int, default=10, help="the scanning process yields the cores to the others")
+    parser.add_argument("--nice", type=int, default=10, help="the nice value of the scanning process")
     parser.add_argument("--scan", metavar="URL", help="be the process that scans")
     arguments = parser.parse_args()
     if arguments.scan:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def scan(url: str) -> None:
-    """Read the topic whole until stdin closes, telling each time how many rows in how many seconds."""
+    """Read the whole topic until stdin closes; prints the rows and seconds of each scan."""
     while True:
         begun, rows = time.perf_counter(), 0
         reader = PendingReader(Options.parse({"dejaq.url": url, "subscribe": "t"}))
@@ -83,7 +83,7 @@ async def _measure(home: Path, arguments: argparse.Namespace) -> None:
             scanned.append(await _watch(client, arguments.rate, arguments.seconds))
             process.kill()
             scans += process.communicate()[0].splitlines()
-    figures = {name: _told(rounds) for name, rounds in (("without_scan", quiet), ("during_scan", scanned))}
+    figures = {name: _summary(rounds) for name, rounds in (("without_scan", quiet), ("during_scan", scanned))}
     rates = [int(rows) / float(seconds) for rows, seconds in map(str.split, scans)]
     keep(
         "scan_accuracy",
@@ -105,11 +105,11 @@ async def _fill(client: dejaq.Client, pending: int) -> None:
     async with client.producer("t", group="bench") as producer:
         for number in range(0, pending, BATCH):
             times = [start + (number + row) // 10 for row in range(BATCH)]
-            (await producer.send_batch([b"x" * 100] * BATCH, at=times)).raise_for_failures()
+            await producer.send_batch([b"x" * 100] * BATCH, at=times)
 
 
 async def _watch(client: dejaq.Client, rate: int, seconds: int) -> list[float]:
-    """Schedule messages over some seconds and consume them; how late each was, in ms."""
+    """Create messages over some seconds and consume them; returns how late each was, in ms."""
     late: list[float] = []
     wanted, start = rate * seconds, client.now_ms() + int(LEAD_S * 1_000)
     chance = random.Random(wanted)
@@ -117,7 +117,7 @@ async def _watch(client: dejaq.Client, rate: int, seconds: int) -> list[float]:
         times = sorted(start + chance.randrange(seconds * 1_000) for _ in range(wanted))
         for number in range(0, wanted, BATCH):
             part = times[number : number + BATCH]
-            (await producer.send_batch([b"x" * 100] * len(part), at=part)).raise_for_failures()
+            await producer.send_batch([b"x" * 100] * len(part), at=part)
     window = Window(DELETES_IN_FLIGHT)
     async with client.consumer("t", name="watch") as consumer:
         async for batch in consumer.batches(500):
@@ -131,7 +131,7 @@ async def _watch(client: dejaq.Client, rate: int, seconds: int) -> list[float]:
     return late
 
 
-def _told(rounds: list[list[float]]) -> dict[str, float]:
+def _summary(rounds: list[list[float]]) -> dict[str, float]:
     def share(part: float) -> float:
         return round(median(sorted(late)[int(len(late) * part)] for late in rounds), 2)
 

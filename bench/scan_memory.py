@@ -1,10 +1,10 @@
-"""Whether a read takes memory by its rows: how large the broker and Spark's Python workers grow, by a topic's size.
+"""Measures the memory of a read: how large the broker and Spark's Python workers grow, by the size of the topic.
 
     python -m bench.scan_memory --rows 1000000 5000000 20000000
 
 Writes the figures to `bench/results/scan_memory.json`. Each topic is read whole by the connector, every column and
-without bodies, and thrown away (Spark's `noop`); meanwhile the resident memory of the processes is looked at ten times
-a second. The broker is started anew before each read, so that what it grew while the topic was filled does not count.
+without bodies, and discarded (Spark's `noop`); meanwhile the resident memory of the processes is read ten times
+per second. The broker is restarted before each read, so that memory from filling the topic does not count.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import dejaq
 from bench.figures import keep
-from dejaq.pipeline.session import start
-from dejaq.testing.process import BrokerProcess
+from dejaq.pipeline.spark.session import start
+from dejaq.testing.servers.process import BrokerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ async def _measure(home: Path, sizes: list[int]) -> None:
 
 
 async def _fill(client: dejaq.Client, topic: str, rows: int) -> None:
-    """Messages without bodies, with ids that the SDK makes, one after the other on the timeline."""
+    """Messages without bodies, with generated ids, one after the other on the timeline."""
     begin = int(time.time() * 1_000) + FAR_MS
     free = asyncio.Semaphore(IN_FLIGHT)
 
@@ -73,8 +73,7 @@ async def _fill(client: dejaq.Client, topic: str, rows: int) -> None:
         async with free:
             count = min(BATCH, rows - first)
             at = [begin + row // RATE_PER_MS for row in range(first, first + count)]
-            results = await producer.send_batch([b""] * count, at=at)
-            assert results.ok
+            await producer.send_batch([b""] * count, at=at)
 
     async with client.producer(topic, group="bench") as producer, asyncio.TaskGroup() as group:
         for first in range(0, rows, BATCH):
@@ -94,7 +93,7 @@ def _read(spark: SparkSession, broker: BrokerProcess, topic: str, rows: int) -> 
 
 
 class _Watch:
-    """Looks at the memory of the broker and of the largest Python worker until its block ends."""
+    """Measures the memory of the broker and of the largest Python worker until its block ends."""
 
     def __init__(self, broker: int) -> None:
         self._broker = broker

@@ -1,6 +1,6 @@
 """Owners change many messages at once: count first, then edit, move and cancel by filter.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dejaq import Where
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("letters", buckets=4)
 
@@ -27,7 +27,7 @@ async def main() -> None:
             moved = await producer.move_where(Where(priorities=(5, 9)), shift=600)
             print(f"{edited.done} edited, {moved.done} moved by ten minutes")
             none = await producer.cancel_where(Where(headers={"campaign": "winter"}))
-            gone = await producer.cancel_where(Where())
+            gone = await producer.cancel_where(Where(), everything=True)
             print(f"{none.matched} of winter, {gone.done} cancelled, {await client.count('letters')} left")
 
 

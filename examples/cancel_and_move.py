@@ -1,6 +1,6 @@
-"""Owners change their mind: look at, move, edit and cancel messages that are still ahead.
+"""An owner reads, moves, edits and cancels messages that are not due yet.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import dejaq
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("reminders", buckets=8)
 
@@ -24,7 +24,7 @@ async def main() -> None:
 
             await producer.move([first], at=tomorrow + timedelta(hours=2))
             await producer.edit(first, body=b"write to Ada", priority=-1)
-            results = await producer.cancel([second, "no-such-id"])
+            results = await producer.cancel([second, "no-such-id"], results=True)
             for message_id, code in results.items():
                 print(f"cancel {message_id}: {code.name}")
 

@@ -1,6 +1,6 @@
-"""Dead letters: what fails too often, or makes no sense, is set aside with its history, and can be sent back.
+"""Dead letters: a message that fails too often, or is invalid, is kept with its history and can be sent back.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def work(client: dejaq.Client, count: int) -> None:
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("orders", buckets=4, max_attempts=2)
         letters = client.dead_letters("orders")
@@ -39,7 +39,7 @@ async def main() -> None:
             await producer.send(b'{"price": -1}', id="negative")
             await producer.send(b'{"price": 5}', id="good")
         await work(client, 4)
-        # The dead-letter topic is a topic like any other; here it is watched while the last attempt is used up.
+        # The dead-letter topic is an ordinary topic; here the program watches it while the last attempt fails.
         async with client.consumer("orders"), client.consumer("orders.dead", max_messages=2) as dead:
             async for lease in dead:
                 history = lease.headers

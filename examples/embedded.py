@@ -1,6 +1,6 @@
 """A broker inside your own program: a durable schedule in a directory, without a server or a network.
 
-With DEJAQ_URL=dejaq://127.0.0.1:7400 the same code uses a broker of yours instead.
+With DEJAQ_URL=dejaq://127.0.0.1:7400 the same code uses a broker of your own instead.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ import dejaq
 
 
 async def session(stack: AsyncExitStack, directory: str) -> dejaq.Client:
-    """A client of the broker at DEJAQ_URL, or of one that lives in this process until the stack is closed."""
-    target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker(directory))
+    """A client of the broker at DEJAQ_URL, or of a broker that runs in this process until the stack is closed."""
+    target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(
+        dejaq.Broker(directory)
+    )
     return await stack.enter_async_context(dejaq.connect(target))
 
 

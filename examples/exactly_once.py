@@ -1,6 +1,6 @@
-"""Take orders from one topic and put invoices into another, each exactly once: both changes are one transaction.
+"""Consume orders from one topic and create invoices in another, exactly once: both changes are one transaction.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ COUNT = 5
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         for topic in ("once-orders", "once-invoices"):
             await client.create_topic(topic, buckets=4)
@@ -27,12 +27,12 @@ async def main() -> None:
                 t.send("once-orders", b"pears", id="order-new")
                 t.send("once-orders", b"plums", id="order-0")
         except dejaq.Conflict as refused:
-            # The new order is not there either.
+            # The new order was not created either.
             print(f"the order is placed twice by mistake: {refused.code.name}")
 
         async with client.consumer("once-orders", name="invoicing", max_messages=COUNT) as consumer:
             async for lease in consumer:
-                # If the lease is lost, or anything fails, neither happens and the order comes again.
+                # If the lease is lost, or anything fails, neither change is made and the order is delivered again.
                 async with client.transaction(group="shop") as t:
                     t.delete(lease)
                     t.send("once-invoices", b"pay for " + lease.body)

@@ -1,6 +1,6 @@
-"""One message to several topics under one id: in all of them or in none, and a repeat doubles it nowhere.
+"""Send one message to several topics under one id: to all of them or to none, and a repeat creates no second message.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ TOPICS = ["fan-mail", "fan-audit", "fan-statistics"]
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         for topic in TOPICS:
             await client.create_topic(topic, buckets=4)

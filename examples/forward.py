@@ -1,6 +1,6 @@
-"""A forwarder: moves what is due from one topic to another, each message exactly once; here with a source of its own.
+"""A forwarder moves due messages from a source to a topic, each exactly once; here the source is a class of our own.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dejaq.forward import Parcel, forwarder
 
 
 class Lines:
-    """The smallest source: lines of a text, each known by its number."""
+    """The smallest source: lines of a text; the number of a line is its id."""
 
     def __init__(self, text: str) -> None:
         self._left = [Parcel(id=f"line-{n}", body=line.encode()) for n, line in enumerate(text.splitlines(), start=1)]
@@ -36,7 +36,7 @@ class Lines:
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("inbox", buckets=4)
         await client.create_topic("archive", buckets=4)

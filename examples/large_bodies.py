@@ -1,6 +1,6 @@
-"""Bodies up to 64 MiB: sent and read like any other, or read in parts that are never whole in memory.
+"""Bodies up to 64 MiB: sent and read like other bodies, or read in parts, so that memory never holds a whole body.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ VIDEO = os.urandom(5_000_000)
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("videos", buckets=4, max_body_bytes=64 * 1024 * 1024, share_bodies=True)
 

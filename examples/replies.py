@@ -1,6 +1,6 @@
-"""Ask through a queue and wait for the answer: the consumer answers in the same step in which it deletes.
+"""Send a request through a queue and wait for the reply: the consumer replies and deletes in one transaction.
 
-Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 against a broker of yours.
+Run it alone, or with DEJAQ_URL=dejaq://127.0.0.1:7400 to use a broker of your own.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def square(client: dejaq.Client) -> None:
 
 async def main() -> None:
     async with AsyncExitStack() as stack:
-        target = os.environ.get("DEJAQ_URL") or await stack.enter_async_context(dejaq.Broker())
+        target: str | dejaq.Broker = os.environ.get("DEJAQ_URL", "") or await stack.enter_async_context(dejaq.Broker())
         client = await stack.enter_async_context(dejaq.connect(target))
         await client.create_topic("reply-sums", buckets=4)
         working = asyncio.create_task(square(client))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build .venv with $PYTHON, or say in one line what is missing.
+# Build .venv with $PYTHON, or name in one line the missing parts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"

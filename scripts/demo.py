@@ -1,4 +1,4 @@
-"""The main job, shown: schedule 20,000 messages, deliver each on time, kill -9 the broker in the middle, lose nothing.
+"""A demonstration: schedule 20,000 messages, deliver each on time, kill -9 the broker in the middle, lose nothing.
 
 Ends with exit code 0 only when every message was delivered, none early, and every repeat is explained.
 """
@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dejaq
-from dejaq.cli.bars import draw
+from dejaq.cli.terminal.bars import draw
 
 MESSAGES = 20_000
 BATCH = 1_000
@@ -36,7 +36,7 @@ EDGES_MS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1_000, 10_000)
 
 @dataclass
 class Broker:
-    """A broker in a process of its own, which can be killed and started again where it was."""
+    """A broker in a process of its own, which can be killed and started again with the same port and data."""
 
     data: Path
     port: int
@@ -65,7 +65,7 @@ class Broker:
 
 @dataclass
 class Record:
-    """What happened, by message."""
+    """The sends, deliveries and deletes of each message."""
 
     due: dict[str, int] = field(default_factory=dict)
     deliveries: dict[str, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Record:
             self.early += late < 0
             if attempt == 1:
                 self.lateness_ms.append(late)
-            # After an acknowledged delete nobody may ever see the message again.
+            # After an acknowledged delete, the message must never be delivered again.
             self.unexplained += message_id in self.deleted
             self.deliveries[message_id] = self.deliveries.get(message_id, 0) + 1
 
@@ -95,20 +95,19 @@ async def produce(client: dejaq.Client, record: Record, progress: Progress) -> N
             times = [start + random.randrange(int(SPAN_S * 1_000)) for _ in range(BATCH)]
             bodies = [f"reminder {number + row}".encode() for row in range(BATCH)]
             results = await producer.send_batch(bodies, at=times)
-            results.raise_for_failures()
             record.due.update(zip(results.ids, times, strict=True))
             progress.advance(bar, BATCH)
 
 
 async def consume(client: dejaq.Client, name: str, record: Record, progress: Progress, bar: object) -> None:
-    """Take what is due, note when, and delete it."""
+    """Lease the due messages, record the time, and delete them."""
     async with client.consumer(TOPIC, name=name, lease=5.0) as consumer:
         async for batch in consumer.batches(500):
             now_us = time.time_ns() // 1_000
             ids = batch.ids
             record.delivered(ids, batch.ts, batch.attempts, now_us)
             progress.update(bar, completed=len(record.deliveries))  # type: ignore[arg-type]
-            results = await batch.delete()
+            results = await batch.delete(results=True)
             failed = results.failed
             record.lost_leases += len(failed)
             record.deleted.update(i for row, i in enumerate(ids) if row not in failed)
@@ -124,7 +123,7 @@ async def interrupt(broker: Broker, record: Record, console: Console) -> None:
 
 
 async def run(broker: Broker, console: Console) -> Record:
-    """The whole story."""
+    """The whole demonstration."""
     record = Record()
     columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -151,13 +150,13 @@ async def run(broker: Broker, console: Console) -> Record:
 
 
 def show(record: Record, console: Console) -> bool:
-    """Print the summary; whether everything was as promised."""
+    """Print the summary; returns whether all promises were kept."""
     lost = len(record.due) - len(record.deliveries.keys() & record.due.keys())
     unexpected = len(record.deliveries.keys() - record.due.keys())
     repeats = sum(count - 1 for count in record.deliveries.values())
     good = not (lost or unexpected or record.early or record.unexplained) and len(record.due) == MESSAGES
     table = Table(show_header=False, box=None)
-    rows = {
+    rows: dict[str, int | str] = {
         "created": len(record.due),
         "delivered": len(record.deliveries),
         "lost": lost,
@@ -176,27 +175,29 @@ def show(record: Record, console: Console) -> bool:
         bounds = itertools.pairwise(EDGES_MS)
         counts = [sum(low <= value < high for value in late) for low, high in bounds]
         console.print("\n".join(draw(labels, counts, width=min(console.width, 100))), highlight=False)
-        console.print("(the tail is what fell due while the broker was down)")
-    console.print("\n[bold green]all of it is true[/]" if good else "\n[bold red]something is wrong: see above[/]")
+        console.print("(the largest values are of messages that became due while the broker was down)")
+    console.print("\n[bold green]every promise was kept[/]" if good else "\n[bold red]something is wrong: see above[/]")
     return good
 
 
 def audit(broker: Broker, console: Console) -> bool:
-    """Read the journal into a lake with Spark, balance the books by id, and write the report; whether they balance."""
+    """Read the journal into a lake with Spark, audit it by id, and write the report; returns
+    whether the audit passed.
+    """
     lake, report = broker.data.parent / "lake", Path("demo-report.html").resolve()
     console.print("\n[bold]the pipeline[/]: every message's life, read from the journal by Spark")
     command = [sys.executable, "-m", "dejaq", "pipeline", "report", "--output", str(report), "--live"]
     command += ["--journal", str(broker.data / "journal"), "--lake", str(lake), "--url", broker.url]
     if subprocess.run(command, check=False).returncode:
-        console.print("[bold red]the books do not balance[/]")
+        console.print("[bold red]the audit found faults[/]")
         return False
-    console.print("[bold green]the books balance[/]: created = deleted + cancelled + dead-lettered + pending")
+    console.print("[bold green]the audit found no fault[/]: created = deleted + cancelled + dead-lettered + pending")
     console.print(f"\nthe report: [bold]{report}[/]")
     return True
 
 
 def main() -> int:
-    """Run the demonstration; 0 when it held."""
+    """Run the demonstration; returns 0 when every promise was kept."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pipeline", action="store_true", help="end with the pipeline's audit and report")
     arguments = parser.parse_args()

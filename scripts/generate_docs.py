@@ -17,18 +17,31 @@ from google.protobuf import descriptor_pb2 as descriptors
 from grpc_tools import protoc
 
 from dejaq import limits
-from dejaq.broker.metrics import METRICS
+from dejaq.broker.metrics import METRICS, REST, TOPIC_SERIES_MAX
 from dejaq.cli.main import root
+from dejaq.cli.terminal.failures import NEXT_STEPS
 from dejaq.config import ENVIRONMENT_PREFIX, BrokerConfig
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import MEANINGS, Code, error_class
+from sdk_reference import sdk_page
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PROTO = ROOT / "proto"
-WIRE = ("dejaq/v1/overseer.proto", "dejaq/v1/carrier.proto", "dejaq/v1/cron.proto", "dejaq/v1/errors.proto")
+WIRE = (
+    "dejaq/v1/overseer.proto",
+    "dejaq/v1/carrier.proto",
+    "dejaq/v1/cron.proto",
+    "dejaq/v1/errors.proto",
+    "dejaq/v1/websocket.proto",
+)
 NOTICE = "<!-- Generated from the source by `make docs`; edit the source, not this page. -->"
 MARK = "<!-- Generated from proto/ by `make docs` from here on; edit the .proto files. -->"
+
+CODES_MARK = (
+    "<!-- Generated from the source by `make docs` from here on; "
+    "edit src/dejaq/errors.py and src/dejaq/cli/terminal/failures.py. -->"
+)
 
 
 def main() -> None:
@@ -39,7 +52,9 @@ def main() -> None:
         "settings.md": settings_page,
         "cli.md": cli_page,
         "protocol.md": protocol_page,
+        "sdk.md": lambda: f"{NOTICE}\n{sdk_page()}",
         "guarantees.md": guarantees_page,
+        "troubleshooting.md": troubleshooting_page,
     }
     stale = []
     for name, page in pages.items():
@@ -109,7 +124,12 @@ def metrics_page() -> str:
 
 `dejaq serve --metrics 127.0.0.1:7401` serves these for Prometheus at `/metrics`.
 
-{table(("name", "kind", "labels", "what it says"), rows)}
+At most {TOPIC_SERIES_MAX} topics have series of their own; all other topics are counted together, with
+`topic="{REST}"`. The broker chooses every five seconds: a topic that is more than twice as busy as the quietest topic
+with its own series takes its place. The new series begins at 0, and the old one is added to the rest, so no counter
+ever decreases. Messages by status are sampled for topics with series of their own.
+
+{table(("name", "kind", "labels", "meaning"), rows)}
 """
 
 
@@ -136,14 +156,15 @@ def settings_page() -> str:
 ## Topic settings
 
 Chosen when a topic is created: `client.create_topic("mail", buckets=16)`, or
-`dejaq topic create mail --buckets 16`.
+`dejaq topic create mail --buckets 16`. `max_future_ms`, `max_lease_ms` and `dedup_ms` are given as durations:
+`max_lease="15m"` in the SDK, which also takes seconds or a `timedelta`, and `--max-lease 15m` at the command line.
 
 {table(("setting", "default", "meaning"), topic)}
 
 ## The broker's configuration
 
 An argument of `dejaq serve` wins over the environment, which wins over the TOML file given with `--config`.
-In the file each key stands by its name at the top level, such as `listen = "127.0.0.1:7400"`.
+In the file, write each key by its name at the top level, such as `listen = "127.0.0.1:7400"`.
 
 {table(("key", "environment", "default", "meaning"), broker)}
 
@@ -157,7 +178,7 @@ loss. The unit is the end of the name.
 
 
 def shown(value: Any) -> str:
-    """A default as a person would write it."""
+    """A default as it is written in documentation."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -176,10 +197,11 @@ def cli_page() -> str:
     return f"""{NOTICE}
 # The command line
 
-Every command takes `--json` (one JSON object a line on stdout, errors as JSON on stderr), `--url` and
+Every command takes `--json` (one JSON object per line on stdout, errors as JSON on stderr), `--url` and
 `--debug`. The address comes from `--url`, else from `DEJAQ_URL`, else it is `dejaq://127.0.0.1:7400`.
 
-Exit codes: 0 done; 1 refused or failed, for a batch when any item was; 2 wrong usage; 3 no broker answered.
+Exit codes: 0 done; 1 refused or failed, for a batch when any item was; 2 wrong usage; 3 no broker answered;
+4 the broker answered and cannot serve now; 5 the broker's store has failed or is damaged.
 
 Times are ISO 8601 with a zone (`2030-01-31T09:00:00+01:00`), epoch milliseconds, or relative to now (`+90s`,
 `5m`, `2h`, `1d`, `-5m`). Lengths of time are seconds (`2.5`) or have a unit (`250ms`, `5m`).
@@ -189,7 +211,7 @@ Times are ISO 8601 with a zone (`2030-01-31T09:00:00+01:00`), epoch milliseconds
 
 
 def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """A command and everything below it."""
+    """A command and all its subcommands."""
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -200,7 +222,7 @@ def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tu
 
 
 def protocol_page() -> str:
-    """The hand-written beginning, and the reference behind the mark."""
+    """The hand-written beginning of the page, and after the mark the generated reference."""
     head = (DOCS / "protocol.md").read_text(encoding="utf-8").partition(MARK)[0].rstrip()
     parts = [head, MARK, "# Reference"]
     for file in wire_files():
@@ -216,7 +238,7 @@ def protocol_page() -> str:
 
 
 def guarantees_page() -> str:
-    """The hand-written page, with the tests that name each guarantee in its place."""
+    """The hand-written page, with the tests that prove each guarantee."""
     proofs = proofs_by_guarantee()
 
     def filled(match: re.Match[str]) -> str:
@@ -228,7 +250,7 @@ def guarantees_page() -> str:
 
 
 def proofs_by_guarantee() -> dict[str, list[str]]:
-    """Every test whose docstring names a guarantee, as pytest writes it."""
+    """Every test whose docstring names a guarantee, as pytest writes its name."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -236,6 +258,18 @@ def proofs_by_guarantee() -> dict[str, list[str]]:
                 for name in sorted(set(re.findall(r"\bG[1-9]\d*\b", ast.get_docstring(node) or ""))):
                     found.setdefault(name, []).append(f"{path.relative_to(ROOT).as_posix()}::{node.name}")
     return found
+
+
+def troubleshooting_page() -> str:
+    """The hand-written symptoms, and every error code with its cause and its fix."""
+    head = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition(CODES_MARK)[0].rstrip()
+    rows = [(f"`{code.name}`", MEANINGS[code], sentence(NEXT_STEPS[code])) for code in Code if not code.succeeded]
+    return f"{head}\n\n{CODES_MARK}\n\n## By error code\n\n{table(('code', 'cause', 'fix'), rows)}"
+
+
+def sentence(step: str) -> str:
+    """A next step of the command line as a sentence."""
+    return f"{step[0].upper()}{step[1:]}."
 
 
 Comments = dict[tuple[int, ...], str]

@@ -14,12 +14,12 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 PROTOCOL = ROOT / "src/dejaq/protocol"
-# The folder in proto/ and the package in dejaq.protocol.
+# The folder in proto/ and its package in dejaq.protocol.
 FOLDERS = {"dejaq/v1": "v1", "etcd": "etcd"}
 
 
 def generate(folder: str, target: Path) -> None:
-    """Write the generated modules to `target`, importing each other from their place in the package."""
+    """Write the generated modules to `target`, with imports from their package."""
     sources = sorted(str(path) for path in PROTO.glob(f"{folder}/*.proto"))
     with tempfile.TemporaryDirectory() as out:
         include = str(Path(grpc_tools.__file__).parent / "_proto")
@@ -40,14 +40,14 @@ def generate(folder: str, target: Path) -> None:
         (target / "__init__.py").write_text(f'"""Generated from proto/{folder} by `make protocol`."""\n')
         for path in sorted(Path(out, folder).glob("*_pb2*")):
             text = re.sub(r"from dejaq\.v1 import", "from dejaq.protocol.v1 import", path.read_text())
-            # Of etcd only the messages are used: its server is elsewhere.
+            # Only the messages of etcd are used: its server is another program.
             if path.name.endswith("_grpc.py") and (folder == "etcd" or "def add_" not in text):
                 continue
             (target / path.name).write_text(text)
 
 
 def main() -> None:
-    """Generate, or check what is there."""
+    """Generate the modules, or check the existing ones."""
     for folder, package in FOLDERS.items():
         if "--check" not in sys.argv:
             generate(folder, PROTOCOL / package)

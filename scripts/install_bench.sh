@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install the servers that the benchmarks compare with, without starting any of them as a service.
-# What cannot be installed is named; the benchmarks leave those systems out and run the rest.
+# Names the servers that cannot be installed; the benchmarks leave them out and run the others.
 set -euo pipefail
 
 missing() {
@@ -27,7 +27,7 @@ else
     exit 0
 fi
 
-# Debian starts a service when its package is installed, unless this file says no.
+# Debian starts a service when its package is installed, unless this file forbids it.
 policy=/usr/sbin/policy-rc.d
 kept=yes
 if [ ! -e "$policy" ]; then
@@ -39,7 +39,7 @@ restore() { [ "$kept" = yes ] || $as_root rm -f "$policy"; }
 trap restore EXIT
 
 echo "bench: installing $wanted" >&2
-# Word splitting is meant: one package a word.
+# Word splitting is intended: one package per word.
 # shellcheck disable=SC2086
 { $as_root apt-get update -qq &&
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted; } >&2 ||

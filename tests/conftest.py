@@ -1,23 +1,49 @@
-"""What holds for every test."""
+"""Settings and fixtures that apply to every test."""
 
 import gc
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A machine that is busy with other tests is slow now and then; that is no fault of what is tested.
+from dejaq.testing.waiting import PATIENCE
+from tests.blocking import limited_blocks
+from tests.marking import mark
+
+# A machine that runs other tests at the same time is sometimes slow. That is not a fault of the code under test.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+# The time limits of waits suit an idle machine. A limit that is too long costs nothing while a test passes.
+os.environ.setdefault(PATIENCE, "4")
+# A shell starts background commands with SIGINT ignored, and the processes that a test starts would inherit this.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _small_heap() -> Iterator[None]:
-    """Collect only what the test itself made.
+    """Exclude objects of earlier tests from garbage collection.
 
-    A store that closes collects garbage, and models of stores close hundreds; beside all that other tests have left in
-    the process, each collection took half a second.
+    A store collects garbage when it closes, and model tests close hundreds of stores. With the objects of all earlier
+    tests in the process, each collection took half a second.
     """
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _responsive_brokers() -> Iterator[None]:
+    """Fail a test when a broker in this process blocked its event loop. `BrokerProcess` checks those in others."""
+    with limited_blocks() as too_long:
+        yield
+    assert not too_long, f"the event loop of a broker was blocked: {too_long[0]}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test that needs a server or much time."""
+    for item in items:
+        if isinstance(item, pytest.Function):
+            mark(item)

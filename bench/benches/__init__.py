@@ -1,1 +1,1 @@
-"""The benches: each gives the outcomes of one system for one plan."""
+"""The benches: each returns the outcomes of one system for one plan."""

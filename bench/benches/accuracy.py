@@ -1,4 +1,4 @@
-"""Accuracy: many pending, some due every millisecond; how late user code has them."""
+"""Accuracy: many pending messages, some due every millisecond; measures how late user code gets them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.systems.base import System
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome a rate, all on one server."""
+    """One outcome per rate, all on one server."""
     with staged(system) as stage:
         loaded = load_pending(stage, plan.pending, plan.load_seconds_max)
         for per_s in plan.accuracy_per_s:

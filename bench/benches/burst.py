@@ -1,4 +1,4 @@
-"""Burst: very many due at one instant, for consumers that take batches; the lateness curve and the drain rate."""
+"""Burst: very many messages due at one instant, for consumers of batches; measures lateness curve and drain rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PENDING_SHARE = 10
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome a burst, all on one server."""
+    """One outcome per burst, all on one server."""
     with staged(system) as stage:
         loaded = load_pending(stage, plan.pending // PENDING_SHARE, plan.load_seconds_max)
         for number, burst in enumerate(plan.bursts):

@@ -19,6 +19,7 @@ from bench.benches import (
 from bench.harness.stage import Outcome
 from bench.plan import Plan
 from bench.systems.base import System
+from bench.workloads import by_id, falling_due, fleet, large_backlog, reminders, single_sends, slow_work, topics, uptime
 
 RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "throughput": throughput.run,
@@ -31,4 +32,15 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "transactions": transactions.run,
     "latency": latency.run,
     "send_loop": send_loop.run,
+    "reminders": reminders.run_month,
+    "generated_ids": reminders.run_month,
+    "next_minute": reminders.run_minute,
+    "falling_due": falling_due.run,
+    "single_sends": single_sends.run,
+    "fleet": fleet.run,
+    "topics": topics.run,
+    "by_id": by_id.run,
+    "large_backlog": large_backlog.run,
+    "slow_work": slow_work.run,
+    "uptime": uptime.run,
 }

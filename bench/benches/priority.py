@@ -1,4 +1,4 @@
-"""Priority: very many messages over very many priorities, created in any order and taken in theirs."""
+"""Priority: very many messages with very many priorities, created in any order and leased in order of priority."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(system: System, plan: Plan) -> Iterator[Outcome]:
 
 
 async def measure(name: str, address: str, pid: int, plan: Plan) -> Figures:
-    """Create everything, then take it and look at its order."""
+    """Create all messages, then lease them and check their order."""
     client: ByPriority = CLIENTS[name](address)
     count = plan.priority_messages
     cpu = cpu_seconds(pid)

@@ -1,4 +1,4 @@
-"""Send loop: what a plain `await send(...)` in a loop gives, in 64 tasks of one client."""
+"""Send loop: the rate of a plain `await send(...)` in a loop, in 64 tasks of one client."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Throughput: create N, then lease and delete N; then both at once, with several clients on each side."""
+"""Throughput: create N messages, then lease and delete N; then both at once, with several clients on each side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from bench.harness.crew import span_ns
-from bench.harness.figures import Figures, per_second
+from bench.harness.figures import Figures, per_second, us_each
 from bench.harness.orders import Consume, Produce
 from bench.harness.payload import Load
 from bench.harness.stage import Outcome, Stage, staged
@@ -18,7 +18,7 @@ SYNC_SAMPLE = 5_000
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
-    """One outcome for each body size and number of clients."""
+    """One outcome per body size and number of clients."""
     for body_bytes in plan.body_bytes:
         reached = plan.messages
         for clients in plan.clients:
@@ -37,7 +37,7 @@ def run(system: System, plan: Plan) -> Iterator[Outcome]:
 
 
 def _one_after_the_other(stage: Stage, plan: Plan, body_bytes: int) -> tuple[Figures, int]:
-    """Figures, and how many messages went through both phases in time."""
+    """The figures, and how many messages went through both phases in time."""
     most = plan.phase_seconds_max
     syncs_before, cpu_before = stage.server.fsyncs(), stage.cpu_seconds()
     with stage.crew() as crew:
@@ -48,8 +48,8 @@ def _one_after_the_other(stage: Stage, plan: Plan, body_bytes: int) -> tuple[Fig
         order = Consume(target=created.count, seconds_max=most)
         deleted = crew.work(order, seconds_max=most + GRACE_SECONDS)[0]
     cpu_deleted, syncs_after = stage.cpu_seconds(), stage.server.fsyncs()
-    create_us = _us_each(cpu_created - cpu_before, created.count)
-    delete_us = _us_each(cpu_deleted - cpu_created, deleted.count)
+    create_us = us_each(cpu_created - cpu_before, created.count)
+    delete_us = us_each(cpu_deleted - cpu_created, deleted.count)
     figures: Figures = {
         "create_per_s": per_second(created.count, span_ns([created])),
         "lease_delete_per_s": per_second(deleted.count, span_ns([deleted])),
@@ -77,9 +77,5 @@ def _both_at_once(stage: Stage, plan: Plan, body_bytes: int, *, messages: int, c
     elapsed = max(done.end_ns for done in deleted) - min(done.start_ns for done in created)
     return {
         "end_to_end_per_s": per_second(count, elapsed),
-        "end_to_end_cpu_us_per_message": _us_each(stage.cpu_seconds() - cpu_before, count),
+        "end_to_end_cpu_us_per_message": us_each(stage.cpu_seconds() - cpu_before, count),
     }
-
-
-def _us_each(seconds: float, count: int) -> float:
-    return round(seconds * 1e6 / count, 3) if count else 0.0

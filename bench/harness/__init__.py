@@ -1,1 +1,1 @@
-"""What every bench stands on: servers, client processes, the floor, figures and records."""
+"""The parts that all benches use: servers, client processes, the floor, figures and records."""

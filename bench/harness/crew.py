@@ -1,4 +1,4 @@
-"""Client processes: each with an interpreter of its own, started together, waited for with a deadline."""
+"""Client processes: each with its own interpreter, started together, waited for with a deadline."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Crew:
             pipe.close()
 
     def add(self, *orders: Order) -> list[int]:
-        """Start a process for each order and return their numbers once all are ready to go."""
+        """Start a process per order and return their numbers once all are ready."""
         numbers = []
         for order in orders:
             ours, theirs = self._context.Pipe()
@@ -64,7 +64,7 @@ class Crew:
             self._members[number][1].send("go")
 
     def wait(self, numbers: Sequence[int], seconds_max: float) -> list[Done]:
-        """What they did; raises when one failed or is not back in time."""
+        """The results of processes; raises when one failed or does not answer in time."""
         deadline = time.monotonic() + seconds_max
         results = []
         for number in numbers:
@@ -74,7 +74,7 @@ class Crew:
         return results
 
     def work(self, *orders: Order, seconds_max: float) -> list[Done]:
-        """Start, let go, wait."""
+        """Start processes, let them begin, and wait for their results."""
         numbers = self.add(*orders)
         self.go(numbers)
         return self.wait(numbers, seconds_max)

@@ -1,4 +1,4 @@
-"""Numbers made of samples: percentiles, medians over repeats and their spread. Pure."""
+"""Figures from samples: percentiles, medians over repeats and their spread. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lateness_figures(samples_us: Iterable[int], name: str = "lateness") -> Figur
 
 
 def curve(samples_us: Iterable[int], points: int = 50) -> list[tuple[float, float]]:
-    """(ms after its time, share delivered by then) at evenly spread shares, ending with all."""
+    """(ms after its time, share delivered by then) at evenly spread shares, up to all messages."""
     ordered = sorted(samples_us)
     if not ordered:
         return []
@@ -41,8 +41,23 @@ def per_second(count: int, nanoseconds: int) -> float:
     return round(count * 1e9 / nanoseconds, 1) if nanoseconds > 0 else 0.0
 
 
+def us_each(seconds: float, count: int) -> float:
+    """Microseconds per message; 0 without messages."""
+    return round(seconds * 1e6 / count, 3) if count else 0.0
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """The slope of the straight line with the least squares; None for fewer than three points."""
+    if len(points) < 3:
+        return None
+    middle = sum(x for x, _ in points) / len(points)
+    mean = sum(y for _, y in points) / len(points)
+    width = sum((x - middle) ** 2 for x, _ in points)
+    return sum((x - middle) * (y - mean) for x, y in points) / width if width else None
+
+
 def medians(runs: Sequence[Mapping[str, float | int | None]]) -> tuple[Figures, dict[str, list[float]]]:
-    """The median of every figure over repeats, and [least, greatest] of those that moved.
+    """The median of every figure over repeats, and [least, greatest] of figures that differed.
 
     `early`, `undelivered` and `out_of_order` are promises, so their worst value is kept instead of the median.
     """

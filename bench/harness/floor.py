@@ -1,4 +1,4 @@
-"""The machine's own lateness: a bare process that sleeps to each millisecond and does nothing else."""
+"""The machine's own lateness: a process that only sleeps until each millisecond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Self
 
 from bench.harness.figures import Figures, lateness_figures
 
-# By then the sleeper's process is up.
+# Until then the process of the sleeper has started.
 START_SECONDS = 1.0
 ANSWER_SECONDS = 30.0
 
@@ -22,7 +22,8 @@ ANSWER_SECONDS = 30.0
 def sleep_through(start_ns: int, ended: Callable[[int], bool]) -> array[int]:
     """How late, in microseconds, this process is at every millisecond from `start_ns` until one has `ended`.
 
-    A millisecond that was slept through counts with the wake-up that came too late for it, as a message due then would.
+    A millisecond that the process slept through counts with the late wake-up after it, as for a message due at that
+    time.
     """
     late = array("q")
     target = start_ns
@@ -38,13 +39,13 @@ def sleep_through(start_ns: int, ended: Callable[[int], bool]) -> array[int]:
 
 
 def _child(start_ns: int, end_ns: Synchronized[int], pipe: Connection) -> None:
-    # Who leaves early closes the pipe, and then nobody wants the answer.
+    # A bench that ends early closes the pipe, and nobody reads the answer.
     with suppress(BrokenPipeError, KeyboardInterrupt):
         pipe.send_bytes(sleep_through(start_ns, lambda target: target >= end_ns.value).tobytes())
 
 
 class Floor:
-    """The bare sleeper beside a lateness bench: from `start_ns` to `end_ns`, or until it is asked."""
+    """The bare sleeper of a lateness bench: from `start_ns` to `end_ns`, or until its result is read."""
 
     def __init__(self, start_ns: int, end_ns: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -67,12 +68,12 @@ class Floor:
         self._pipe.close()
 
     def figures(self) -> Figures:
-        """`floor_p50_ms` and so on, once the span is over."""
+        """`floor_p50_ms` and so on, after the end of the measured time."""
         now_ns = time.time_ns()
         if self._fixed is None:
             self._end_ns.value = now_ns
         if not self._pipe.poll(max(0, (self._fixed or now_ns) - now_ns) / 1e9 + ANSWER_SECONDS):
-            raise TimeoutError("the bare sleeper did not come back")
+            raise TimeoutError("the bare sleeper did not finish in time")
         late = array("q")
         late.frombytes(self._pipe.recv_bytes())
         return lateness_figures(late, "floor")

@@ -1,4 +1,4 @@
-"""The machine a run was made on, as far as its figures depend on it."""
+"""The facts of the machine of a run that influence its figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def machine_facts() -> dict[str, Any]:
-    """Cores, memory, system, disk and how long a sync of it takes; no names of hosts or people."""
+    """Cores, memory, system, disk and the duration of a sync; no names of hosts or people."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -45,7 +45,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    """The client libraries that were measured with."""
+    """The client libraries that were used."""
     found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -73,7 +73,7 @@ def _filesystem(path: Path) -> str:
 
 
 def _sync_us(samples: int = 101) -> float:
-    """The median time of an fdatasync behind a small write."""
+    """The median time of an fdatasync after a small write."""
     times = []
     with tempfile.NamedTemporaryFile(prefix="dejaq-bench-") as file:
         for _ in range(samples):

@@ -1,4 +1,4 @@
-"""What the harness asks of a client process, and what comes back. All of it crosses a pipe."""
+"""The orders to a client process, and its results. All of them are sent through a pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from bench.harness.payload import Load
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Create a load. `ready` makes the messages before the clock starts; `seconds_max` ends a load that is too slow."""
+    """Create a load.
+
+    `ready` creates the messages before the clock starts; `seconds_max` ends a load that is too slow.
+    """
 
     load: Load
     ready: bool = True
@@ -19,7 +22,7 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """Take and delete until `target` messages went to all consumers together, or `seconds_max` passed."""
+    """Lease and delete until all consumers together have `target` messages, or `seconds_max` passed."""
 
     target: int
     seconds_max: float
@@ -29,7 +32,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """Send messages that are due now, each after the last one arrived."""
+    """Send messages that are due now, each after the previous one was delivered."""
 
     count: int
     seconds_max: float
@@ -46,7 +49,9 @@ class SendLoop:
 
 @dataclass(frozen=True, slots=True)
 class Mutate:
-    """Change pending messages: create as many as are changed, then `kind` in batches, so many calls in flight."""
+    """Change pending messages: create as many messages as are changed, then `kind` in batches, so
+    many calls in flight.
+    """
 
     kind: Literal["cancel", "move", "edit"]
     count: int
@@ -55,15 +60,47 @@ class Mutate:
     due_ms: int
 
 
-Order = Produce | Consume | OneByOne | SendLoop | Mutate
+@dataclass(frozen=True, slots=True)
+class SingleSends:
+    """Send a load with one message per call from many producers that share connections, in one of several processes."""
+
+    load: Load
+    process: int
+    processes: int
+    connections: int
+    producers: int
+    seconds_max: float
+
+
+ChangeKind = Literal["get", "move", "edit", "cancel"]
+# Cancel is last: the others need the messages.
+CHANGES_BY_ID: tuple[ChangeKind, ...] = ("get", "move", "edit", "cancel")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeById:
+    """Change messages of the pending load, drawn at random from `population` of its rows from `first` on."""
+
+    kind: ChangeKind
+    count: int
+    batch: int
+    in_flight: int
+    first: int
+    population: int
+    seconds_max: float
+
+
+Order = Produce | Consume | OneByOne | SendLoop | Mutate | SingleSends | ChangeById
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a client process did, on the wall clock that all processes share."""
+    """The results of a client process, with times of the wall clock that all processes share."""
 
     count: int
     start_ns: int
     end_ns: int
     first_ns: int = 0
     late_us: bytes = b""
+    # Calls that the server refused.
+    refused: int = 0

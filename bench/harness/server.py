@@ -17,11 +17,11 @@ STOP_SECONDS = 30.0
 
 
 class ServerFailed(Exception):
-    """A server did not start; the message holds the end of what it wrote."""
+    """A server did not start; the message has the end of its log."""
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """A port of loopback that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A child that serves `port`; subclasses say its command."""
+    """A child process that serves `port`; subclasses choose its command."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,19 +38,19 @@ class ServerProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
-        """What to run."""
+        """The command to run."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """What to add to the environment."""
+        """Variables to add to the environment."""
         return {}
 
     def user(self) -> str | None:
-        """Whom to run as, when not as oneself."""
+        """The user to run as; None for the current user."""
         return None
 
     def start(self) -> None:
-        """Start, and return when the port answers."""
+        """Start the process, and return when the port answers."""
         with (self.folder / "server.log").open("ab") as log:
             self._child = subprocess.Popen(
                 self.command(),
@@ -83,7 +83,7 @@ class ServerProcess:
         return (self.folder / "server.log").read_text(errors="replace")[-500:]
 
     def stop(self) -> None:
-        """Ask it to end, and end it when it does not."""
+        """Ask the process to end, and kill it when it does not."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -100,13 +100,18 @@ class ServerProcess:
         assert self._child is not None
         return self._child.pid
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes whose CPU time and memory are measured."""
+        return [self.pid]
+
     def fsyncs(self) -> int | None:
-        """Unknown, unless a subclass can ask."""
+        """Unknown, unless a subclass can find out."""
         return None
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process and all of its descendants, ended ones included."""
+    """CPU time of a process and all of its descendants, including ended ones."""
     root = psutil.Process(pid)
     total = 0.0
     for process in [root, *root.children(recursive=True)]:
@@ -117,7 +122,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def rss_mb(pid: int) -> float:
-    """Resident memory of a process and its descendants in MB, what they share counted once."""
+    """Resident memory of a process and its descendants in MB; shared memory counts once."""
     root = psutil.Process(pid)
     family = [root, *root.children(recursive=True)]
     if len(family) == 1:

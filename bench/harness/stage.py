@@ -1,4 +1,4 @@
-"""A server of a system with temporary data, for as long as a bench needs it."""
+"""A server of a system with temporary data, for the duration of a bench."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.harness.apart import apart
 from bench.harness.crew import Crew
 from bench.harness.figures import Figures
 from bench.harness.server import cpu_seconds, rss_mb
@@ -18,7 +19,7 @@ from bench.systems.base import Server, System
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one bench of one system gave: `shape` names the work, `actual` how much of it there was."""
+    """The result of one bench of one system: `shape` names the work, `actual` how much of it was done."""
 
     shape: dict[str, Any]
     figures: Figures
@@ -27,7 +28,7 @@ class Outcome:
 
 
 class Stage:
-    """A running server and the ways to look at it."""
+    """A running server and its measurements."""
 
     def __init__(self, system: System, server: Server) -> None:
         self.system = system
@@ -37,18 +38,23 @@ class Stage:
         """Client processes for this server."""
         return Crew(self.system.name, self.server.address)
 
+    def create_topic(self, buckets: int) -> None:
+        """Create the topic of the clients with so many buckets, before the first client would create it."""
+        assert self.system.buckets is not None
+        apart(self.system.buckets, self.server.address, buckets)
+
     def cpu_seconds(self) -> float:
-        """CPU the server has used."""
-        return cpu_seconds(self.server.pid)
+        """The CPU time that the server has used."""
+        return sum(map(cpu_seconds, self.server.pids))
 
     def rss_mb(self) -> float:
-        """Memory the server has now."""
-        return rss_mb(self.server.pid)
+        """The memory that the server uses now."""
+        return round(sum(map(rss_mb, self.server.pids)), 1)
 
 
 @contextmanager
 def staged(system: System) -> Iterator[Stage]:
-    """Start the system's server on new data; stop it and remove the data at the end."""
+    """Start the system's server with new data; stop it and remove the data at the end."""
     folder = Path(tempfile.mkdtemp(prefix=f"dejaq-bench-{system.name}-"))
     server = system.server(folder)
     try:

@@ -1,4 +1,4 @@
-"""How often a server syncs, seen from outside by strace in a run of its own, so that nothing timed is slowed."""
+"""How often a server syncs, counted by strace in a separate run, so that strace slows no measured run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORK_SECONDS = 60.0
 
 
 def syncs_per_1000(system: System, messages: int, body_bytes: int) -> float | None:
-    """Syncs a thousand messages that are created, leased and deleted; None where strace cannot say."""
+    """Syncs per thousand messages that are created, leased and deleted; None when strace cannot count them."""
     if shutil.which("strace") is None:
         return None
     with staged(system) as stage, tempfile.TemporaryDirectory(prefix="dejaq-bench-") as folder:

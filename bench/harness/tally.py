@@ -1,4 +1,4 @@
-"""What a consumer saw: how many, how late, and when the last one was deleted."""
+"""The measurements of a consumer: how many messages, how late, and when the last one was deleted."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Tally:
     target: int
     deadline_ns: int
     timed: bool
-    # Read only at the end, so that measuring costs next to nothing while messages arrive. Joined, because the
-    # collector need not walk through bytes, as it would through lists of them.
+    # Evaluated only at the end, so that measuring costs almost nothing while messages arrive. Joined, because the
+    # garbage collector does not search bytes, but would search lists of them.
     seen: list[tuple[int, int, bytes]] = field(default_factory=list)
     count: int = 0
     first_ns: int = 0
     last_ns: int = 0
 
     def taken(self, bodies: Sequence[bytes]) -> None:
-        """User code has these now."""
+        """Record that user code has these messages now."""
         now_ns = time.time_ns()
         if not self.first_ns:
             self.first_ns = now_ns
@@ -35,7 +35,7 @@ class Tally:
             self.seen.append((now_ns, len(bodies), b"".join(bodies)))
 
     def deleted(self, count: int) -> None:
-        """So many are settled for good."""
+        """Record that so many messages are deleted."""
         self.last_ns = time.time_ns()
         self.count += count
         with self.delivered.get_lock():
@@ -51,5 +51,5 @@ class Tally:
         return late
 
     def done(self) -> bool:
-        """Whether everything is delivered, or it is time to give up."""
+        """Whether all messages are delivered, or the time is over."""
         return self.delivered.value >= self.target or time.time_ns() > self.deadline_ns

@@ -1,4 +1,4 @@
-"""Calls in flight: so many at one time, the first failure raised."""
+"""Calls in flight: a limited number at one time; the first failure is raised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 
 class Window:
-    """Starts calls and holds back the next one while `limit` are unanswered."""
+    """Starts calls; delays the next one while `limit` calls are unanswered."""
 
     def __init__(self, limit: int) -> None:
         self._room = asyncio.Semaphore(limit)
@@ -15,16 +15,22 @@ class Window:
         self._failure: BaseException | None = None
 
     async def add(self, call: Awaitable[object]) -> None:
-        """Start a call as soon as there is room; raises what an earlier one raised."""
-        await self._room.acquire()
-        if self._failure is not None:
-            raise self._failure
+        """Start a call as soon as the limit allows; raises the error of an earlier call."""
+        try:
+            await self._room.acquire()
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            # A coroutine that will not run must be closed.
+            if asyncio.iscoroutine(call):
+                call.close()
+            raise
         task = asyncio.ensure_future(self._run(call))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
     async def drain(self) -> None:
-        """Wait for all; raises what one of them raised."""
+        """Wait for all calls; raises the error of one of them."""
         while self._calls:
             await asyncio.wait(self._calls)
         if self._failure is not None:
@@ -33,7 +39,7 @@ class Window:
     async def _run(self, call: Awaitable[object]) -> None:
         try:
             await call
-        except Exception as failure:  # noqa: BLE001 - kept for who drains
+        except Exception as failure:  # noqa: BLE001 - kept for the caller of drain
             self._failure = failure
         finally:
             self._room.release()

@@ -1,4 +1,4 @@
-"""A client process: makes its client, says that it is ready, and does one order when told to go."""
+"""A client process: creates its client, reports that it is ready, and runs one order at the start signal."""
 
 from __future__ import annotations
 
@@ -11,25 +11,44 @@ from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import Synchronized
 
-from bench.harness.orders import Consume, Done, Mutate, OneByOne, Order, Produce, SendLoop
+from bench.harness.by_id import change_by_id
+from bench.harness.orders import (
+    ChangeById,
+    Consume,
+    Done,
+    Mutate,
+    OneByOne,
+    Order,
+    Produce,
+    SendLoop,
+    SingleSends,
+)
 from bench.harness.payload import Batch, Load, stamped
+from bench.harness.single_sends import send_singly
 from bench.harness.tally import Tally
 from bench.systems.base import Changer, Client
-from bench.systems.catalog import system_named
+from bench.systems.catalog import CHANGERS, SENDERS, system_named
 
 POLL_SECONDS = 0.02
+# The orders that are done with the client of the system.
+ClientOrder = Produce | Consume | OneByOne | SendLoop | Mutate
 
 
 def run_worker(system: str, address: str, order: Order, pipe: Connection, delivered: Synchronized[int]) -> None:
-    """The process's whole life; sends `ready`, waits for a word, sends Done or a traceback."""
+    """The whole work of the process: sends `ready`, waits for the start signal, sends Done or a traceback."""
     try:
-        client = system_named(system).client(address)
-        pipe.send(asyncio.run(_do(client, order, pipe, delivered)))
+        if isinstance(order, SingleSends):
+            done = asyncio.run(send_singly(SENDERS[system](address), order, lambda: _wait_for_go(pipe)))
+        elif isinstance(order, ChangeById):
+            done = asyncio.run(change_by_id(CHANGERS[system](address), order, lambda: _wait_for_go(pipe)))
+        else:
+            done = asyncio.run(_do(system_named(system).client(address), order, pipe, delivered))
+        pipe.send(done)
     except BaseException:  # noqa: BLE001 - the parent shows it; this process ends with it
         pipe.send(traceback.format_exc())
 
 
-async def _do(client: Client, order: Order, pipe: Connection, delivered: Synchronized[int]) -> Done:
+async def _do(client: Client, order: ClientOrder, pipe: Connection, delivered: Synchronized[int]) -> Done:
     if isinstance(order, Consume):
         return await _consume(client, order, pipe, delivered)
     await client.open(produces=True)
@@ -97,7 +116,7 @@ async def _consume(client: Client, order: Consume, pipe: Connection, delivered: 
 
 @asynccontextmanager
 async def _stopped_when_done(tally: Tally) -> AsyncIterator[None]:
-    """Cancel the body once the tally is done: a consumer that is pushed to has no other way to know."""
+    """Cancel the body once the tally is complete: a client to which the server pushes has no other way to notice it."""
     body = asyncio.current_task()
     assert body is not None
     stopped = False

@@ -1,1 +1,1 @@
-"""DejaQ and its peers, each a small adapter at its best."""
+"""DejaQ and its peers, each a small adapter with the best settings."""

@@ -1,55 +1,64 @@
-"""What a system under test is: a server process, and a client that does the common work with it."""
+"""The interface of a system under test: a server process, and a client for the common work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from bench.harness.figures import Figures
 from bench.harness.payload import Batch
 from bench.harness.tally import Tally
 
 ALL_BENCHES = frozenset({"throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop"})
+# The workloads of clients that choose the ids, and those that every such system can do.
+OWN_IDS = frozenset({"reminders", "next_minute", "falling_due", "single_sends", "by_id"})
 
 
 class Server(Protocol):
-    """A real server on loopback with data of its own; it lives in the harness's process tree."""
+    """A real server on loopback with data of its own; it is a descendant of the harness's process."""
 
     address: str
 
     def start(self) -> None:
-        """Start, on the data that is there, and return when it accepts connections."""
+        """Start with the existing data, and return when the server accepts connections."""
 
     def stop(self) -> None:
         """Stop and keep the data."""
 
     @property
     def pid(self) -> int:
-        """The process whose CPU and memory count, children included."""
+        """The main process of the server."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes whose CPU time and memory are measured, including children."""
 
     def fsyncs(self) -> int | None:
-        """How often it synced so far, where it says so."""
+        """How often the server has synced so far, when it can say so."""
 
 
 class Client(Protocol):
-    """One client process's way to the server. What a system cannot do it is never asked for."""
+    """The connection of one client process to the server. A client is only asked for work that its system supports."""
 
     async def open(self, *, produces: bool) -> None:
-        """Connect as a producer or as a consumer, so that the clock starts with the work."""
+        """Connect as a producer or as a consumer, so that the measured time contains only the work."""
 
     async def close(self) -> None:
         """Disconnect."""
 
     async def create(self, batches: Iterable[Batch]) -> int:
-        """Create everything, pipelined, and return how many once all is acknowledged."""
+        """Create all messages, pipelined, and return how many once all are acknowledged."""
 
     async def consume(self, tally: Tally) -> None:
-        """Take what is due, tell the tally, delete it; until the tally is done or this is cancelled."""
+        """Lease due messages, record them in the tally, delete them; until the tally is complete or
+        this is cancelled.
+        """
 
 
 class Changer(Client, Protocol):
-    """A client that also sends one by one and changes what is pending, with many calls in flight."""
+    """A client that also sends single messages and changes pending messages, with many calls in flight."""
 
     async def send(self, body: bytes) -> None:
         """Create one message that is due at once."""
@@ -61,10 +70,49 @@ class Changer(Client, Protocol):
         """Remove pending messages."""
 
     async def move(self, ids: Sequence[str], due_ms: int) -> None:
-        """Give pending messages another time."""
+        """Move pending messages to another time."""
 
     async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
-        """Give pending messages other bodies."""
+        """Replace the bodies of pending messages."""
+
+
+class Refused(Exception):
+    """The server did not accept a message."""
+
+
+class SingleSender(Protocol):
+    """Many producers over a few connections, each sending one message per call."""
+
+    async def open(self, *, connections: int, producers: int) -> None:
+        """Connect; the producers are spread evenly over the connections."""
+
+    async def send(self, producer: int, message_id: str, body: bytes, due_ms: int) -> None:
+        """Create one message and return when it is acknowledged; raises Refused."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+
+
+class ChangerById(Protocol):
+    """A client that reads and changes pending messages by their ids; several calls at one time."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def get(self, ids: Sequence[str]) -> int:
+        """Read the messages; how many were found."""
+
+    async def move(self, ids: Sequence[str], due_ms: Sequence[int]) -> None:
+        """Give each message another time."""
+
+    async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
+        """Give each message another body."""
+
+    async def cancel(self, ids: Sequence[str]) -> None:
+        """Remove the messages."""
+
+    async def close(self) -> None:
+        """Disconnect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +128,5 @@ class System:
     benches: frozenset[str]
     settings: Mapping[str, str] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
+    # Creates the topic with a number of buckets, for systems that have buckets. It runs in a process of its own.
+    buckets: Callable[[str, int], Coroutine[Any, Any, Figures]] | None = None

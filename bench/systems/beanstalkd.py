@@ -1,4 +1,4 @@
-"""beanstalkd with a binlog, over a plain socket with pipelined commands: no maintained client pipelines."""
+"""beanstalkd with a binlog, over a plain socket with pipelined commands, because no maintained client pipelines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_SECONDS = 1
 
 
 class BeanstalkdServer(ServerProcess):
-    """beanstalkd with its own fsync interval, or with one fsync a write."""
+    """beanstalkd with its own fsync interval, or with one fsync per write."""
 
     def __init__(self, folder: Path, *, each: bool) -> None:
         super().__init__(folder)
@@ -72,7 +72,7 @@ class BeanstalkdClient:
     async def consume(self, tally: Tally) -> None:
         asked = 1
         while not tally.done():
-            # One that waits, and behind it as many that do not as the last answers were worth.
+            # One reserve that waits, followed by reserves that do not wait: as many as the last answers suggest.
             command = b"reserve-with-timeout %d\r\n" % WAIT_SECONDS + b"reserve-with-timeout 0\r\n" * (asked - 1)
             self._socket.sendall(command)
             jobs = [job for job in (self._reserved() for _ in range(asked)) if job is not None]
@@ -105,7 +105,7 @@ def _puts(batch: Batch) -> list[bytes]:
         delays = [0] * len(batch)
     else:
         now = time.time()
-        # Whole seconds is all it knows; rounded up, so that nothing is early.
+        # beanstalkd only knows whole seconds; rounded up, so that nothing is early.
         delays = [max(0, math.ceil(due / 1_000 - now)) for due in batch.due_ms]
     return [
         b"put 0 %d %d %d\r\n%s\r\n" % (delay, LEASE_SECONDS, len(body), body)

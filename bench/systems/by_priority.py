@@ -1,4 +1,4 @@
-"""Queues by priority: the same work on a DejaQ topic by priority and on a sorted set of Redis."""
+"""Priority queues: the same work with a DejaQ priority topic and with a sorted set of Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import dejaq
 from bench.harness.payload import BATCH
 from bench.harness.window import Window
 from bench.systems.redis_queue import LEASE_MS, PIPELINED
-from dejaq.sdk.lease import Batch as Leases
+from dejaq.sdk.consuming.lease import Batch as Leases
 
 IN_FLIGHT = 8
 BUCKETS = 16
@@ -48,13 +48,13 @@ return {ids, redis.call('HMGET', KEYS[3], unpack(ids))}
 
 
 class ByPriority(Protocol):
-    """A queue whose lowest priority goes first."""
+    """A queue that delivers the lowest priority first."""
 
     async def create(self, batches: Iterable[tuple[Sequence[int], Sequence[bytes]]]) -> None:
-        """Create everything that is given as priorities and bodies, pipelined and acknowledged."""
+        """Create all messages, given as priorities and bodies, pipelined and acknowledged."""
 
     def drain(self, count: int) -> AsyncIterator[Sequence[bytes]]:
-        """Lease and delete so many; the bodies as they come."""
+        """Lease and delete so many messages; returns the bodies in order."""
 
 
 class DejaqByPriority:
@@ -70,7 +70,7 @@ class DejaqByPriority:
                 window = Window(IN_FLIGHT)
 
                 async def send(priorities: Sequence[int], bodies: Sequence[bytes]) -> None:
-                    (await producer.send_batch(bodies, priorities=priorities)).raise_for_failures()
+                    await producer.send_batch(bodies, priorities=priorities)
 
                 for priorities, bodies in batches:
                     await window.add(send(priorities, bodies))
@@ -80,7 +80,7 @@ class DejaqByPriority:
         window = Window(IN_FLIGHT)
 
         async def delete(leases: Leases) -> None:
-            (await leases.delete()).raise_for_failures()
+            await leases.delete()
 
         async with dejaq.connect(self._url) as client, client.consumer(TOPIC, lease=60.0) as consumer:
             async for leases in consumer.batches(BATCH):
@@ -93,7 +93,7 @@ class DejaqByPriority:
 
 
 class RedisByPriority:
-    """A sorted set by priority, a hash of bodies, and a second set of what is leased."""
+    """A sorted set by priority, a hash of bodies, and a second set of the leased messages."""
 
     def __init__(self, address: str) -> None:
         self._port = int(address.rpartition(":")[2])
@@ -122,7 +122,7 @@ class RedisByPriority:
 
     async def drain(self, count: int) -> AsyncIterator[Sequence[bytes]]:
         wire, script = self._open(LEASE)
-        # What the next answers are to: a lease, or a delete of four answers.
+        # The requests of the next answers: a lease, or a delete of four answers.
         expected: deque[bool] = deque()
 
         def ask() -> None:

@@ -1,11 +1,16 @@
-"""The systems by name. A module is imported when its system is used, so that one missing client stops no other."""
+"""The systems by name.
+
+A module is imported when its system is used, so that a missing client affects no other system.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
-from bench.systems.base import System
+from bench.systems.base import ChangerById, SingleSender, System
+from bench.systems.slow_consumer import SlowConsumer
 
 
 def _made(module: str, name: str, **options: object) -> Callable[[], System]:
@@ -27,6 +32,8 @@ def _ready(module: str, attribute: str) -> Callable[[], System]:
 SYSTEMS: dict[str, Callable[[], System]] = {
     "dejaq": _made("dejaq_broker", "dejaq", natural=False),
     "dejaq-natural": _made("dejaq_broker", "dejaq-natural", natural=True),
+    "dejaq-postgres": _made("dejaq_postgres", "dejaq-postgres", natural=False),
+    "dejaq-postgres-natural": _made("dejaq_postgres", "dejaq-postgres-natural", natural=True),
     "redis-always": _made("redis_queue", "redis-always", appendfsync="always"),
     "redis-everysec": _made("redis_queue", "redis-everysec", appendfsync="everysec"),
     "beanstalkd-fsync": _made("beanstalkd", "beanstalkd-fsync", each=True),
@@ -37,6 +44,36 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "skip-locked": _ready("skip_locked", "SKIP_LOCKED"),
     "procrastinate": _ready("procrastinate_jobs", "PROCRASTINATE"),
     "celery": _ready("celery_eta", "CELERY"),
+}
+
+
+def _client(module: str, name: str) -> Callable[[str], Any]:
+    def make(address: str) -> Any:
+        return getattr(import_module(f"bench.systems.{module}"), name)(address)
+
+    return make
+
+
+# The clients of single workloads, by the name of the system.
+SENDERS: dict[str, Callable[[str], SingleSender]] = {
+    "dejaq-natural": _client("dejaq_own_ids", "DejaqSender"),
+    "dejaq-postgres-natural": _client("dejaq_own_ids", "DejaqSender"),
+    "redis-always": _client("redis_own_ids", "RedisSender"),
+    "redis-everysec": _client("redis_own_ids", "RedisSender"),
+    "skip-locked": _client("skip_locked_own_ids", "SkipLockedSender"),
+}
+CHANGERS: dict[str, Callable[[str], ChangerById]] = {
+    "dejaq-natural": _client("dejaq_own_ids", "DejaqById"),
+    "dejaq-postgres-natural": _client("dejaq_own_ids", "DejaqById"),
+    "redis-always": _client("redis_own_ids", "RedisById"),
+    "redis-everysec": _client("redis_own_ids", "RedisById"),
+    "skip-locked": _client("skip_locked_own_ids", "SkipLockedById"),
+}
+
+SLOW_CONSUMERS: dict[str, Callable[[str], SlowConsumer]] = {
+    "dejaq-natural": _client("slow_consumer_dejaq", "DejaqSlowConsumer"),
+    "redis-always": _client("slow_consumer_redis", "RedisSlowConsumer"),
+    "redis-everysec": _client("slow_consumer_redis", "RedisSlowConsumer"),
 }
 
 

@@ -80,7 +80,7 @@ class CeleryClient:
 def _stop_when_done(tally: Tally) -> None:
     while not tally.done():
         time.sleep(POLL_SECONDS)
-    # The worker's loop looks at this by itself.
+    # The worker's loop checks this regularly.
     state.should_stop = 0
 
 
@@ -94,7 +94,7 @@ CELERY = System(
     benches=frozenset({"throughput", "accuracy", "latency"}),
     settings={
         "server": "Redis, appendfsync everysec",
-        "client": "one send_task a message, worker with one thread, prefetch without limit, acks late",
+        "client": "one send_task per message, worker with one thread, prefetch without limit, acks late",
         "later": "ETA, held by the worker",
     },
 )

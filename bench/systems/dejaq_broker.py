@@ -1,4 +1,4 @@
-"""DejaQ itself: `dejaq serve` as a child, and the SDK as any user has it."""
+"""DejaQ itself: `dejaq serve` as a child process, and the SDK as every user has it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import dejaq
+from bench.harness.figures import Figures
 from bench.harness.payload import BATCH, Batch
 from bench.harness.server import ServerProcess, free_port
 from bench.harness.tally import Tally
 from bench.harness.window import Window
-from bench.systems.base import ALL_BENCHES, System
-from dejaq.sdk.lease import Batch as Leases
+from bench.systems.base import ALL_BENCHES, OWN_IDS, System
+from dejaq.errors import Missing
+from dejaq.sdk.consuming.lease import Batch as Leases
 from dejaq.sdk.results import Results
 
 TOPIC = "bench"
@@ -24,6 +26,8 @@ CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
 IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
+NATURAL = OWN_IDS | {"large_backlog", "slow_work", "uptime", "fleet", "topics"}
+GENERATED = frozenset({"generated_ids", "priority", "cron", "transactions"})
 
 
 class DejaqServer(ServerProcess):
@@ -32,7 +36,7 @@ class DejaqServer(ServerProcess):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._metrics_port = free_port()
-        self._metrics = f"127.0.0.1:{self._metrics_port}"
+        self.metrics = f"127.0.0.1:{self._metrics_port}"
 
     def wait_ready(self) -> None:
         """Wait until clients and metrics are served."""
@@ -42,18 +46,24 @@ class DejaqServer(ServerProcess):
     def command(self) -> Sequence[str]:
         data = str(self.folder / "data")
         run = [sys.executable, "-m", "dejaq", "serve"]
-        return [*run, "--data", data, "--listen", self.address, "--metrics", self._metrics, "--log-level", "warning"]
+        return [*run, "--data", data, "--listen", self.address, "--metrics", self.metrics, "--log-level", "warning"]
 
     def fsyncs(self) -> int | None:
-        """The store's own count."""
-        with urlopen(f"http://{self._metrics}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-        found = re.search(r'^dejaq_storage\{figure="syncs"\} (\S+)$', text, re.MULTILINE)
-        return int(float(found.group(1))) if found else None
+        """The count that the store keeps."""
+        found = metric(self.metrics, 'dejaq_storage{figure="syncs"}')
+        return None if found is None else int(found)
+
+
+def metric(address: str, name: str) -> float | None:
+    """One figure of a broker's metrics, by its name and labels."""
+    with urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(found.group(1)) if found else None
 
 
 class DejaqClient:
-    """A client with one topic; with natural ids each message brings its own."""
+    """A client with one topic; with natural ids each message has an id from the client."""
 
     def __init__(self, address: str, *, natural: bool) -> None:
         self._client = dejaq.connect(f"dejaq://{address}")
@@ -64,7 +74,10 @@ class DejaqClient:
 
     async def open(self, *, produces: bool) -> None:
         await self._client.open()
-        await self._client.create_topic(TOPIC, buckets=BUCKETS)
+        try:
+            await self._client.describe_topic(TOPIC)
+        except Missing:
+            await self._client.create_topic(TOPIC, buckets=BUCKETS)
         if produces:
             self._producing = True
             await self._producer.open()
@@ -84,9 +97,7 @@ class DejaqClient:
 
     async def _create(self, batch: Batch) -> Results:
         ids = batch.ids if self._natural else None
-        results = await self._producer.send_batch(batch.bodies, at=batch.due_ms, ids=ids)
-        results.raise_for_failures()
-        return results
+        return await self._producer.send_batch(batch.bodies, at=batch.due_ms, ids=ids)
 
     async def create_known(self, batches: Iterable[Batch]) -> list[str]:
         known: list[str] = []
@@ -102,7 +113,7 @@ class DejaqClient:
                 await window.add(self._delete(leases, tally))
 
     async def _delete(self, leases: Leases, tally: Tally) -> None:
-        (await leases.delete()).raise_for_failures()
+        await leases.delete()
         tally.deleted(len(leases))
 
     async def send(self, body: bytes) -> None:
@@ -110,13 +121,20 @@ class DejaqClient:
         await self._producer.send(body, id=f"s-{self._sent:012d}" if self._natural else None)
 
     async def cancel(self, ids: Sequence[str]) -> None:
-        (await self._producer.cancel(ids)).raise_for_failures()
+        await self._producer.cancel(ids)
 
     async def move(self, ids: Sequence[str], due_ms: int) -> None:
-        (await self._producer.move(ids, at=due_ms)).raise_for_failures()
+        await self._producer.move(ids, at=due_ms)
 
     async def edit(self, ids: Sequence[str], bodies: Sequence[bytes]) -> None:
-        (await self._producer.edit_batch(ids, bodies=bodies)).raise_for_failures()
+        await self._producer.edit_batch(ids, bodies=bodies)
+
+
+async def create_topic(address: str, buckets: int) -> Figures:
+    """Create the topic that the clients use."""
+    async with dejaq.connect(f"dejaq://{address}") as client:
+        await client.create_topic(TOPIC, buckets=buckets)
+    return {}
 
 
 def _generated(address: str) -> DejaqClient:
@@ -136,11 +154,12 @@ def system(name: str, *, natural: bool) -> System:
         client=_natural if natural else _generated,
         version=lambda: version("dejaq-mq"),
         missing=lambda: None,
-        benches=ALL_BENCHES if natural else ALL_BENCHES | {"priority", "cron", "transactions"},
+        benches=ALL_BENCHES | (NATURAL if natural else GENERATED),
         settings={
             "server": f"embedded store, fsync before every ack, {BUCKETS} buckets",
             "client": "SDK, send_batch of 1000, 8 in flight; batches(1000), 8 deletes in flight",
             "ids": "natural" if natural else "generated",
         },
         changes=("cancel", "move", "edit"),
+        buckets=create_topic,
     )

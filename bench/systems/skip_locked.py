@@ -1,4 +1,4 @@
-"""The plain table everyone builds first on PostgreSQL: FOR UPDATE SKIP LOCKED, a thousand rows a statement."""
+"""A common simple queue on PostgreSQL: a table with FOR UPDATE SKIP LOCKED, and a thousand rows per statement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncpg
 from bench.harness.payload import BATCH, Batch
 from bench.harness.tally import Tally
 from bench.harness.window import Window
-from bench.systems.base import System
+from bench.systems.base import ALL_BENCHES, OWN_IDS, System
 from bench.systems.postgres_server import PostgresServer, postgres_missing, postgres_version
 
 CONNECTIONS = 4
@@ -37,7 +37,7 @@ EDIT = "UPDATE queue SET body = n.body FROM unnest($1::text[], $2::bytea[]) AS n
 
 
 class SkipLockedClient:
-    """A small pool, so that several statements are under way."""
+    """A small pool, so that several statements run at the same time."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -110,10 +110,10 @@ SKIP_LOCKED = System(
     client=SkipLockedClient,
     version=lambda: f"PostgreSQL {postgres_version()}",
     missing=postgres_missing,
-    benches=frozenset({"throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop"}),
+    benches=ALL_BENCHES | OWN_IDS | {"generated_ids"},
     settings={
         "server": "fsync on, synchronous_commit on, shared_buffers 512MB",
-        "client": "asyncpg, 1000 rows a statement, 4 connections a client, polls every 1 ms",
+        "client": "asyncpg, 1000 rows per statement, 4 connections per client, polls every 1 ms",
     },
     changes=("cancel", "move", "edit"),
 )

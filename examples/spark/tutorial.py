@@ -1,7 +1,7 @@
-"""From an empty directory to an audited lake: schedule with Spark, consume, look ahead with SQL, balance the books.
+"""From an empty directory to an audited lake: schedule with Spark, consume, query with SQL, audit.
 
-Needs `pip install 'dejaq-mq[pipeline]'` and Java 17. Everything it makes is in the directory given, or in one of
-its own.
+Needs `pip install 'dejaq-mq[pipeline]'` and Java 17. It writes only to the given directory, or to a temporary
+directory.
 """
 
 import subprocess
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 import dejaq.sync
-from dejaq.pipeline.session import start
+from dejaq.pipeline.spark.session import start
 
 CAMPAIGN = 20_000
 
@@ -34,7 +34,7 @@ def schedule(spark: SparkSession, url: str) -> None:
 
 
 def consume(url: str) -> None:
-    """2. A consumer takes what is due."""
+    """2. A consumer processes the due messages."""
     done = 0
     with dejaq.sync.connect(url) as client, client.consumer("campaign", name="mailer", max_in_flight=5_000) as consumer:
         for batch in consumer.batches(1_000):
@@ -46,21 +46,24 @@ def consume(url: str) -> None:
 
 
 def look_ahead(spark: SparkSession, url: str) -> None:
-    """3. What is still ahead is a table."""
+    """3. The pending messages are a table."""
     pending = spark.read.format("dejaq").option("dejaq.url", url).option("subscribe", "campaign").load()
     pending.createOrReplaceTempView("pending")
     hours = spark.sql(
         "SELECT date_trunc('hour', due) hour, count(*) messages FROM pending GROUP BY 1 ORDER BY 1"
     ).collect()
-    print(f"3. {sum(row.messages for row in hours):,} messages are ahead, over {len(hours)} hours")
+    print(f"3. {sum(row.messages for row in hours):,} messages are pending, over {len(hours)} hours")
 
 
 def balance(url: str, work: Path) -> None:
-    """4. The journal becomes a lake; the audit proves, by id, that nothing was lost or doubled; the report shows it."""
+    """4.
+
+    The journal becomes a lake; the audit proves, by id, that no message was lost or duplicated; the report shows it.
+    """
     command = [sys.executable, "-m", "dejaq", "pipeline", "report", "--live", "--url", url]
     command += ["--journal", str(work / "data" / "journal"), "--lake", str(work / "lake")]
     subprocess.run([*command, "--output", str(work / "report.html")], check=True)
-    print(f"4. the books balance; the report is {work / 'report.html'}")
+    print(f"4. the audit found no fault; the report is {work / 'report.html'}")
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 async with dejaq.connect("dejaq://127.0.0.1:7400") as client:
     async with client.producer("mail", group="billing") as producer:
         await producer.send(b"hello", delay=2.5)
-    async with client.consumer("mail", name="worker-1") as consumer:
+    async with client.consumer("mail") as consumer:
         async for lease in consumer:
             await lease.delete()
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dejaq.broker import Broker
     from dejaq.domain.backoff import Backoff
     from dejaq.domain.message import Message, Status
-    from dejaq.domain.topic import Durability, TopicKind, TopicSettings, TopicState
+    from dejaq.domain.topic import Durability, TopicKind, TopicSettings, TopicStage
     from dejaq.errors import (
         Code,
         Conflict,
@@ -36,25 +36,26 @@ if TYPE_CHECKING:
         Unavailable,
         VersionUnsupported,
     )
-    from dejaq.sdk.admin import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
-    from dejaq.sdk.bulk import BulkResult, Where
+    from dejaq.sdk.admin.cluster import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
+    from dejaq.sdk.admin.cron import Cron, Schedule, ScheduleInfo
+    from dejaq.sdk.admin.dead_letters import DeadLetters
+    from dejaq.sdk.admin.replies import Reply
+    from dejaq.sdk.changing.bulk import BulkResult, Where
+    from dejaq.sdk.changing.transaction import Transaction
     from dejaq.sdk.client import Client, connect
-    from dejaq.sdk.consumer import Consumer
-    from dejaq.sdk.cron import Cron, Schedule, ScheduleInfo
-    from dejaq.sdk.dead_letters import DeadLetters
-    from dejaq.sdk.lease import Batch, Lease
-    from dejaq.sdk.producer import Producer
-    from dejaq.sdk.replies import Reply
+    from dejaq.sdk.consuming.consumer import Consumer
+    from dejaq.sdk.consuming.lease import Batch, Lease
+    from dejaq.sdk.producing.producer import Producer
     from dejaq.sdk.results import FanOut, Results
-    from dejaq.sdk.transaction import Transaction
-    from dejaq.sdk.worker import Postpone, Worker
+    from dejaq.sdk.working.codecs import JSON, MSGPACK, Codec
+    from dejaq.sdk.working.worker import Postpone, Reject, Worker
 
 # Each public name is imported when it is first used: a client never loads a store, a command line no gRPC.
 _HOMES = {
     "dejaq.broker": ("Broker",),
     "dejaq.domain.backoff": ("Backoff",),
     "dejaq.domain.message": ("Message", "Status"),
-    "dejaq.domain.topic": ("Durability", "TopicKind", "TopicSettings", "TopicState"),
+    "dejaq.domain.topic": ("Durability", "TopicKind", "TopicSettings", "TopicStage"),
     "dejaq.errors": (
         "Code",
         "Conflict",
@@ -73,22 +74,25 @@ _HOMES = {
         "Unavailable",
         "VersionUnsupported",
     ),
-    "dejaq.sdk.admin": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
-    "dejaq.sdk.bulk": ("BulkResult", "Where"),
+    "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
+    "dejaq.sdk.changing.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
-    "dejaq.sdk.consumer": ("Consumer",),
-    "dejaq.sdk.dead_letters": ("DeadLetters",),
-    "dejaq.sdk.cron": ("Cron", "Schedule", "ScheduleInfo"),
-    "dejaq.sdk.lease": ("Batch", "Lease"),
-    "dejaq.sdk.producer": ("Producer",),
-    "dejaq.sdk.replies": ("Reply",),
+    "dejaq.sdk.working.codecs": ("JSON", "MSGPACK", "Codec"),
+    "dejaq.sdk.consuming.consumer": ("Consumer",),
+    "dejaq.sdk.admin.dead_letters": ("DeadLetters",),
+    "dejaq.sdk.admin.cron": ("Cron", "Schedule", "ScheduleInfo"),
+    "dejaq.sdk.consuming.lease": ("Batch", "Lease"),
+    "dejaq.sdk.producing.producer": ("Producer",),
+    "dejaq.sdk.admin.replies": ("Reply",),
     "dejaq.sdk.results": ("FanOut", "Results"),
-    "dejaq.sdk.worker": ("Postpone", "Worker"),
-    "dejaq.sdk.transaction": ("Transaction",),
+    "dejaq.sdk.working.worker": ("Postpone", "Reject", "Worker"),
+    "dejaq.sdk.changing.transaction": ("Transaction",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "JSON",
+    "MSGPACK",
     "Backoff",
     "Batch",
     "Broker",
@@ -98,6 +102,7 @@ __all__ = [
     "ClientInfo",
     "ClusterInfo",
     "Code",
+    "Codec",
     "Conflict",
     "Consumer",
     "Cron",
@@ -119,6 +124,7 @@ __all__ = [
     "Postpone",
     "Producer",
     "Refused",
+    "Reject",
     "Reply",
     "Results",
     "Schedule",
@@ -129,7 +135,7 @@ __all__ = [
     "TopicInfo",
     "TopicKind",
     "TopicSettings",
-    "TopicState",
+    "TopicStage",
     "Transaction",
     "Unavailable",
     "VersionUnsupported",
@@ -139,13 +145,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+# Without this condition a type checker would accept every name of this module.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

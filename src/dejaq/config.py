@@ -1,4 +1,4 @@
-"""How a broker is set up: one frozen value, read from a TOML file, the environment and arguments.
+"""The configuration of a broker: one frozen value, read from a TOML file, the environment and arguments.
 
 Arguments win over the environment (`DEJAQ_<KEY>`), which wins over the file. A bad value is an
 INVALID_ARGUMENT that names the key, where it came from and what is allowed.
@@ -18,7 +18,7 @@ from typing import Any
 
 from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
-from dejaq.storage.postgres.address import Address, shard_dsns
+from dejaq.storage.postgres.connection.address import Address, shard_dsns
 
 _CLUSTER = re.compile(r"[0-9A-Za-z._\-]{1,64}")
 _SYNCHRONIZATION = re.compile(r"(etcd|embedded)://.+")
@@ -42,45 +42,68 @@ def _key(default: object, doc: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything a broker can be told; each field's `doc` is its line in docs/settings.md."""
+    """All settings of a broker; each field's `doc` is its line in docs/settings.md."""
 
-    data: str | None = _key(None, "Directory of the embedded store; without it messages live in memory only.")
+    data: str | None = _key(
+        None,
+        "Directory of the embedded store; with `storage`, of the journal. `dejaq serve` without either needs --memory.",
+    )
     storage: str | None = _key(
         None,
-        "postgres://user@host/database of a shared store, or several for its shards; `data` then keeps the journal.",
+        "postgres://user@host/database of a shared store, or several, one per shard. `data` is then for the journal.",
         secret=True,
     )
-    storage_connections: int = _key(8, "Connections to the shared store.")
-    journal: str | None = _key(None, "Directory of the journal, or `off`; without it `journal` in the data directory.")
-    journal_interval_ms: int = _key(1_000, "How often what happened is written to the journal's directory.")
-    journal_max_age: int = _key(0, "Seconds after which segments of the journal are dropped; 0 for never.")
-    journal_max_bytes: int = _key(0, "Size of the journal above which its oldest segments are dropped; 0 for none.")
-    listen: str | None = _key("127.0.0.1:7400", "host:port to serve on; port 0 takes a free one.")
-    metrics: str | None = _key(None, "host:port of the Prometheus endpoint; without it there is none.")
-    insecure: bool = _key(False, "Allow an address other than loopback although nothing is encrypted.")
-    cluster: str = _key("dejaq", "The name of the cluster, shown to clients.")
+    storage_connections: int = _key(8, "The number of connections to the shared store.")
+    journal: str | None = _key(
+        None, "The directory of the journal, or `off`. The default is `journal` in the data directory."
+    )
+    journal_interval_ms: int = _key(1_000, "The time between two exports to the journal's directory.")
+    journal_max_age: int = _key(0, "The age in seconds at which segments of the journal are dropped; 0: never.")
+    journal_max_bytes: int = _key(
+        0, "The size of the journal above which the oldest segments are dropped; 0: no limit."
+    )
+    listen: str | None = _key("127.0.0.1:7400", "The host:port on which the broker listens; port 0 uses a free port.")
+    websocket: str | None = _key(
+        None, "The host:port on which the broker serves WebSocket, `/healthz`, `/readyz` and `/metrics`."
+    )
+    unix: str | None = _key(None, "The path of a Unix socket on which the broker serves WebSocket to this machine.")
+    peer_listen: str | None = _key(
+        None, "host:port for the other brokers of the cluster; without it a free port of the host of `listen`."
+    )
+    metrics: str | None = _key(None, "The host:port of the Prometheus endpoint. Without it, there is no endpoint.")
+    insecure: bool = _key(
+        False, "Allow an address other than loopback, although nothing is encrypted and there are no users."
+    )
+    cluster: str = _key("dejaq", "The name of the cluster.")
     synchronization: str = _key(
         "local",
-        "How the cluster's brokers find each other: `local` for one broker, `etcd://host:port,...`, or `embedded`.",
+        "How brokers find each other: `local` for one broker, `etcd://host:port,...`, or `embedded`.",
     )
-    advertise: str | None = _key(None, "host:port at which clients and brokers reach this one; without it `listen`.")
-    member_ttl: int = _key(5, "Seconds after which a broker that is silent is no longer counted on by the others.")
+    advertise: str | None = _key(
+        None, "host:port at which clients reach this broker, and whose host other brokers use; without it `listen`."
+    )
+    member_ttl: int = _key(5, "Seconds after which the other brokers replace a silent broker.")
     offset_ms_max: int = _key(
-        100, "How far this clock may be from those of the other brokers before the broker stops serving."
+        100, "The largest difference to the clocks of the other brokers; beyond it the broker stops serving."
     )
-    broker: str = _key("", "The name of this broker; without it host name and process number.")
-    window_bytes: int = _key(limits.WINDOW_BYTES_DEFAULT, "What the loader may hold in memory.")
-    prefetch_ms_max: int = _key(
-        limits.PREFETCH_MS_MAX, "How far ahead of its time a message may be sent to a consumer."
-    )
+    broker: str = _key("", "The name of this broker. The default is the host name and the process id.")
+    window_bytes: int = _key(limits.WINDOW_BYTES_DEFAULT, "The memory for messages that are due soon.")
+    prefetch_ms_max: int = _key(limits.PREFETCH_MS_MAX, "How long before its time a message may be sent to a consumer.")
     memory_bytes_max: int = _key(
-        2 * 1024**3, "Resident memory above which creates are refused with OVERLOADED; 0 for no limit."
+        2 * 1024**3, "The resident memory above which creates are refused with OVERLOADED; 0: no limit."
     )
-    sessions_max: int = _key(limits.SESSIONS_MAX, "Client sessions at one time.")
-    connections_max: int = _key(limits.CONNECTIONS_MAX, "Client connections with a session at one time.")
-    topics_max: int = _key(limits.TOPICS_MAX, "Topics at one time.")
-    drain_ms: int = _key(3_000, "How long a stopping broker waits for its clients to finish.")
-    drift_ms_max: int = _key(500, "A jump of the clock beyond this is reported as a degradation.")
+    sessions_max: int = _key(limits.SESSIONS_MAX, "The number of client sessions at one time.")
+    connections_max: int = _key(limits.CONNECTIONS_MAX, "The number of client connections with a session at one time.")
+    topics_max: int = _key(limits.TOPICS_MAX, "The number of topics at one time.")
+    drain_ms: int = _key(3_000, "How long a stopping broker waits until its clients have finished.")
+    drift_ms_max: int = _key(500, "A larger jump of the clock is reported as a degradation.")
+
+    loop_block_ms: int = _key(
+        50, "Code that blocks the event loop for longer is logged with its stack; 0: nothing watches the loop."
+    )
+    loop_lag_ms_max: int = _key(
+        250, "A median lag of the event loop above it, over 10 seconds, is reported as a degradation; 0: never."
+    )
 
     def check(self) -> None:
         """Raise INVALID_ARGUMENT, naming the key, when a value is out of range or does not fit another."""
@@ -105,15 +128,17 @@ class BrokerConfig:
                 raise _refusal(
                     "synchronization",
                     peer,
-                    "a loopback address: the embedded etcd serves other machines only when told insecure=true",
+                    "a loopback address: the embedded etcd serves other machines only with insecure=true",
                 )
         if self.storage is not None:
-            # Refuses what is no address of a store, without showing the password in it.
+            # Refuses anything that is not an address of a store, without showing the password in it.
             for dsn in shard_dsns(self.storage).values():
                 Address(dsn, self.cluster)
         if self.journal not in (None, JOURNAL_OFF) and self.data is None:
-            raise _refusal("journal", self.journal, "possible without a data directory: messages live in memory only")
-        for name in ("listen", "metrics"):
+            raise _refusal(
+                "journal", self.journal, "possible without a data directory, because messages are stored in memory only"
+            )
+        for name in ("listen", "websocket", "peer_listen", "metrics"):
             address = getattr(self, name)
             if address is not None:
                 host, _ = split_address(address, key=name)
@@ -121,8 +146,7 @@ class BrokerConfig:
                     raise _refusal(
                         name,
                         address,
-                        "a loopback address: without encryption DejaQ serves other machines only when told "
-                        "insecure=true",
+                        "a loopback address: without encryption DejaQ serves other machines only with insecure=true",
                     )
 
     @property
@@ -144,6 +168,8 @@ _RANGES: dict[str, tuple[int, int]] = {
     "journal_max_age": (0, 2**40),
     "journal_max_bytes": (0, 2**60),
     "drift_ms_max": (1, 3_600_000),
+    "loop_block_ms": (0, 60_000),
+    "loop_lag_ms_max": (0, 60_000),
     "member_ttl": (2, 600),
     "offset_ms_max": (1, 3_600_000),
 }
@@ -176,6 +202,11 @@ def split_address(address: str, *, key: str = "listen") -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise _refusal(key, address, "host:port with a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The `host:port` or `[v6]:port` of these."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -212,7 +243,7 @@ def _coerce(name: str, value: Any, *, source: str) -> Any:
             raise _refusal(name, value, "an integer", source)
         return int(value)
     if name == "storage" and isinstance(value, dict | list | tuple):
-        # Several shards are one text: addresses with spaces between them, each behind its name where it has one.
+        # Several shards are one text: addresses separated by spaces, each after its name if it has one.
         entries = [f"{shard}={dsn}" for shard, dsn in value.items()] if isinstance(value, dict) else value
         if not all(isinstance(entry, str) and entry and " " not in entry for entry in entries):
             raise error_of(Code.INVALID_ARGUMENT, f"{source}: each shard of storage is one address")

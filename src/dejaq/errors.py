@@ -1,40 +1,45 @@
-"""Every error DejaQ can answer with: a stable code, and the exception that carries it.
+"""Every error of DejaQ: a stable code, and the exception that carries it.
 
     DejaqError
-    ├── Refused                 the request or item was understood and not done; nothing changed
+    ├── Refused                 the request or item was refused; nothing was changed
     │   ├── InvalidArgument     INVALID_ARGUMENT INVALID_ID INVALID_TIME TOO_FAR INVALID_PRIORITY
     │   │                       INVALID_HEADERS INVALID_LEASE INVALID_TOPIC INVALID_SETTING
     │   │                       DUPLICATE_IN_BATCH INVALID_SCHEDULE
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
-    │                       BODY_UNREADABLE
+    │   │                       BODY_UNREADABLE
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
+    │   │                       BATCH_NAME_TAKEN
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING BODY_MISSING
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
     │   └── VersionUnsupported  VERSION_UNSUPPORTED
-    ├── Unavailable             nothing changed; the same request may succeed later
+    ├── Unavailable             nothing was changed; the same request may succeed later
     │   │                       UNAVAILABLE DRAINING OVERLOADED CUT_OFF
     │   └── NoBroker            NO_BROKER
-    ├── Indefinite              the outcome is unknown; resolved by an idempotent retry
+    ├── Indefinite              it is unknown whether the request was done; an idempotent retry decides it
     │                           INDEFINITE
     ├── StoreError              the data directory cannot be used
     │                           STORE_LOCKED STORE_CORRUPT STORE_NEWER STORE_FAILED
     ├── PortTaken               PORT_TAKEN
-    ├── ClusterRefused          the broker may not join its cluster as it is set up
+    ├── ClusterRefused          the broker's settings do not allow it to join its cluster
     │                           CLUSTER_REFUSED
     ├── SynchronizationError    the synchronization service does not answer
-    │                           SYNCHRONIZATION_FAILED
+    │   │                       SYNCHRONIZATION_FAILED
+    │   └── SynchronizationFull the synchronization service takes no writes; it has no space left
+    │                           SYNCHRONIZATION_FULL
     ├── PipelineError           the lake could not be built or read
     │                           PIPELINE_FAILED
     └── InternalError           INTERNAL
 
 A caller decides by attribute (`code`, `retryable`, `indefinite`, `should_resync`), never by text.
-The docstring of a class is its default message.
+`MEANINGS` has the default message of each code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -64,6 +69,7 @@ class Code(IntEnum):
     NOT_OWNER = 33
     VERSION_CONFLICT = 34
     DIFFERENT_STORES = 35
+    BATCH_NAME_TAKEN = 36
     NOT_FOUND = 40
     TOPIC_NOT_FOUND = 41
     TOPIC_DELETING = 42
@@ -85,70 +91,85 @@ class Code(IntEnum):
     PIPELINE_FAILED = 91
     CLUSTER_REFUSED = 92
     SYNCHRONIZATION_FAILED = 93
+    SYNCHRONIZATION_FULL = 94
     INTERNAL = 99
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec.endswith(("d", "x")) else format(self.name, spec)
 
     @property
     def succeeded(self) -> bool:
-        """True where the item now stands as its caller asked."""
+        """True if the item is now in the state that the caller asked for."""
         return self <= Code.ALREADY_EXISTS
 
 
 MEANINGS: dict[Code, str] = {
-    Code.OK: "Done.",
-    Code.ALREADY_EXISTS: "A message with this id and content is already there; the create is a repeat.",
-    Code.INVALID_ARGUMENT: "The request is malformed; correct it and send it again.",
-    Code.INVALID_ID: "An id is 1 to 64 characters of 0-9 A-Z a-z . _ : -",
-    Code.INVALID_TIME: "A time is UTC milliseconds from 0 to the end of the year 9999.",
-    Code.TOO_FAR: "The time is further ahead than the topic's max_future allows.",
-    Code.INVALID_PRIORITY: "A priority is a 32-bit signed integer.",
-    Code.INVALID_HEADERS: "Headers are a small map of short strings; see the limits.",
-    Code.INVALID_LEASE: "The lease is shorter than the minimum or longer than the topic's max_lease.",
-    Code.INVALID_TOPIC: "A topic name is 1 to 128 characters of 0-9 A-Z a-z . _ -",
-    Code.INVALID_SETTING: "A topic setting is out of range.",
-    Code.DUPLICATE_IN_BATCH: "The id stands earlier in the same batch; the first one counts.",
-    Code.BODY_TOO_LARGE: "The body is larger than the topic's max_body.",
-    Code.BATCH_TOO_LARGE: "The batch has more items or bytes than the limit; split it.",
-    Code.LIMIT_EXCEEDED: "A limit of the broker is reached; try again when there is room.",
-    Code.BODY_UNREADABLE: "The compressed body is damaged, or larger than what is unpacked; see `raw_body`.",
-    Code.INVALID_SCHEDULE: "The schedule can never run, or its expression, time zone or template cannot be read.",
-    Code.ID_TAKEN: "Another message with this id is there; choose another id, or edit that message.",
-    Code.LEASED: "A consumer holds a live lease on the message; try again when it ends.",
-    Code.LEASE_LOST: "The lease has expired or is held by another; drop the message, it is delivered again.",
+    Code.OK: "The change was made.",
+    Code.ALREADY_EXISTS: "A message with this id and this content exists, or the topic still remembers its id.",
+    Code.INVALID_ARGUMENT: "The request is not valid; correct it and send it again.",
+    Code.INVALID_ID: "The id is not valid: an id has 1 to 64 characters of 0-9 A-Z a-z . _ : -",
+    Code.INVALID_TIME: "The time is not valid: a time is UTC milliseconds from 0 to the end of the year 9999.",
+    Code.TOO_FAR: "The time is further in the future than the topic's max_future_ms allows.",
+    Code.INVALID_PRIORITY: "The priority is not a 32-bit signed integer.",
+    Code.INVALID_HEADERS: "The headers are not a map of short strings, or they exceed a limit.",
+    Code.INVALID_LEASE: "The lease is shorter than the minimum or longer than the topic's max_lease_ms.",
+    Code.INVALID_TOPIC: "The topic name is not valid: a name has 1 to 128 characters of 0-9 A-Z a-z . _ -",
+    Code.INVALID_SETTING: "A topic setting is outside the allowed range.",
+    Code.DUPLICATE_IN_BATCH: "The same batch contains this id twice; only the first one was used.",
+    Code.BODY_TOO_LARGE: "The body is larger than the topic's max_body_bytes.",
+    Code.BATCH_TOO_LARGE: "The batch has too many items or bytes; split it.",
+    Code.LIMIT_EXCEEDED: "The request would exceed a limit of the broker; nothing was changed.",
+    Code.BODY_UNREADABLE: "The body is damaged or too large to decompress; `raw_body` has the stored bytes.",
+    Code.INVALID_SCHEDULE: "The schedule never runs, or its expression, time zone or template is not valid.",
+    Code.ID_TAKEN: "Another message has this id; choose another id, or edit that message.",
+    Code.LEASED: "A consumer holds a lease on the message; try again after the lease has ended.",
+    Code.LEASE_LOST: "The lease has expired or is held by another consumer; stop: the message is delivered again.",
     Code.NOT_OWNER: "The message belongs to another producer group.",
-    Code.VERSION_CONFLICT: "The message changed since it was read; read it again.",
-    Code.DIFFERENT_STORES: "The steps concern topics of different stores; a transaction must stay within one.",
-    Code.NOT_FOUND: "No message has this id: it was deleted, cancelled or never created.",
+    Code.VERSION_CONFLICT: "The message has changed since it was read; read it again.",
+    Code.DIFFERENT_STORES: "The steps change topics of different stores; a transaction must use one store.",
+    Code.BATCH_NAME_TAKEN: "Another batch has this session and sequence; begin a new session and send it again.",
+    Code.NOT_FOUND: "No message has this id: it was deleted or cancelled, or it was never created.",
     Code.TOPIC_NOT_FOUND: "No topic has this name; create it first.",
     Code.TOPIC_DELETING: "The topic is being deleted.",
-    Code.TOPIC_EXISTS: "A topic with this name and other settings is there.",
-    Code.BODY_MISSING: "The broker does not have a body that was named by its digest; send the bodies.",
-    Code.OUT_OF_STATE: "The command does not fit the session's state.",
-    Code.VERSION_UNSUPPORTED: "The broker does not speak this protocol or SDK version; upgrade the older side.",
-    Code.UNAVAILABLE: "The broker cannot serve now; nothing was changed.",
-    Code.DRAINING: "The broker is shutting down; nothing was changed; use another or wait for its return.",
-    Code.OVERLOADED: "Too much is in flight; nothing was changed; slow down and try again.",
-    Code.NO_BROKER: "No broker answered; check the address and that `dejaq serve` runs.",
-    Code.CUT_OFF: "The broker is cut off from its cluster; nothing was changed; use another broker.",
-    Code.INDEFINITE: "The outcome is unknown; repeat the request with the same ids.",
-    Code.STORE_LOCKED: "Another process holds the data directory.",
+    Code.TOPIC_EXISTS: "A topic with this name and other settings already exists.",
+    Code.BODY_MISSING: "The broker does not have the body with this digest; send the body.",
+    Code.OUT_OF_STATE: "The session's state does not allow this command.",
+    Code.VERSION_UNSUPPORTED: "The broker does not support this protocol or SDK version; upgrade the older side.",
+    Code.UNAVAILABLE: "The broker cannot process requests now; nothing was changed.",
+    Code.DRAINING: "The broker is shutting down; nothing was changed; use another broker or try again later.",
+    Code.OVERLOADED: "The broker has too much work in progress; nothing was changed; try again later.",
+    Code.NO_BROKER: "No broker answered; check the address, and that `dejaq serve` is running.",
+    Code.CUT_OFF: "The broker is disconnected from its cluster; nothing was changed; use another broker.",
+    Code.INDEFINITE: "It is unknown whether the request was done; repeat it with the same ids.",
+    Code.STORE_LOCKED: "Another process uses the data directory.",
     Code.STORE_CORRUPT: "The data directory is damaged; restore it from a backup.",
-    Code.STORE_NEWER: "The data directory was written by a newer release; upgrade DejaQ.",
-    Code.STORE_FAILED: "The storage failed; the broker acknowledges nothing until it works again.",
-    Code.PORT_TAKEN: "The address is in use by another process.",
-    Code.PIPELINE_FAILED: "The pipeline could not do its work; what was committed before stands.",
-    Code.CLUSTER_REFUSED: "The broker may not join the cluster as it is set up; change its settings.",
+    Code.STORE_NEWER: "A newer release wrote the data directory; upgrade DejaQ.",
+    Code.STORE_FAILED: "The storage failed; the broker acknowledges nothing until the storage works again.",
+    Code.PORT_TAKEN: "Another process uses the address.",
+    Code.PIPELINE_FAILED: "The pipeline failed; everything that it committed before remains valid.",
+    Code.CLUSTER_REFUSED: "The broker's settings do not allow it to join the cluster; change them.",
     Code.SYNCHRONIZATION_FAILED: "The synchronization service does not answer; check its address and its quorum.",
-    Code.INTERNAL: "The broker has a fault; the broker's log has the details.",
+    Code.SYNCHRONIZATION_FULL: "The synchronization service has no space left and takes no writes; free space in it.",
+    Code.INTERNAL: "The broker has a defect; the broker's log has the details.",
 }
 
 
 class DejaqError(Exception):
-    """Something went wrong in DejaQ."""
+    """The base class of all errors of DejaQ."""
 
     code: Code = Code.INTERNAL
     retryable: ClassVar[bool] = False
     indefinite: ClassVar[bool] = False
     should_resync: bool = False
+    # Whether a broker sent this error. False: the client found no broker, or lost the connection.
+    answered: bool = False
+    # Whether an earlier try of the same request may have been done, though this one was refused.
+    unsure: bool = False
+    # The items of a batch that failed, by id, where the error is about several; the other items were done.
+    failed: Mapping[str, Code] = MappingProxyType({})
 
     def __init__(
         self,
@@ -168,7 +189,8 @@ class DejaqError(Exception):
         return f"{self.code.name}: {self.message}" + (f" ({self.details})" if self.details else "")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.code, self.details, self.throttled_ms))
+        arguments = (type(self), self.message, self.code, self.details, self.throttled_ms)
+        return (_rebuild, arguments, {"failed": dict(self.failed)}) if self.failed else (_rebuild, arguments)
 
 
 def _rebuild(kind: type[DejaqError], message: str, code: Code, details: str, throttled_ms: int) -> DejaqError:
@@ -176,53 +198,53 @@ def _rebuild(kind: type[DejaqError], message: str, code: Code, details: str, thr
 
 
 class Refused(DejaqError):
-    """The request was understood and not done; nothing changed."""
+    """The request was refused; nothing was changed."""
 
     code = Code.INVALID_ARGUMENT
 
 
 class InvalidArgument(Refused):
-    """The request is malformed."""
+    """The request is not valid."""
 
 
 class LimitExceeded(Refused):
-    """A limit was exceeded."""
+    """The request exceeds a limit."""
 
     code = Code.LIMIT_EXCEEDED
 
 
 class Conflict(Refused):
-    """The message is not in the state the change needs."""
+    """The message is not in the state that the change requires."""
 
     code = Code.LEASED
 
 
 class Missing(Refused):
-    """What the request names is not there."""
+    """The message, topic or body that the request names does not exist."""
 
     code = Code.NOT_FOUND
 
 
 class TopicExists(Refused):
-    """A topic with this name and other settings is there."""
+    """A topic with this name and other settings already exists."""
 
     code = Code.TOPIC_EXISTS
 
 
 class OutOfState(Refused):
-    """The command does not fit the session's state."""
+    """The session's state does not allow the command."""
 
     code = Code.OUT_OF_STATE
 
 
 class VersionUnsupported(Refused):
-    """The two sides do not share a protocol version."""
+    """The client and the broker have no protocol version in common."""
 
     code = Code.VERSION_UNSUPPORTED
 
 
 class Unavailable(DejaqError):
-    """The broker cannot serve now; nothing was changed."""
+    """The broker cannot process requests now; nothing was changed."""
 
     code = Code.UNAVAILABLE
     retryable = True
@@ -236,7 +258,7 @@ class NoBroker(Unavailable):
 
 
 class Indefinite(DejaqError):
-    """The outcome is unknown."""
+    """It is unknown whether the request was done."""
 
     code = Code.INDEFINITE
     retryable = True
@@ -250,19 +272,19 @@ class StoreError(DejaqError):
 
 
 class PortTaken(DejaqError):
-    """The address is in use by another process."""
+    """Another process uses the address."""
 
     code = Code.PORT_TAKEN
 
 
 class PipelineError(DejaqError):
-    """The lake could not be built or read; what was committed before stands."""
+    """The lake could not be built or read; everything committed before remains valid."""
 
     code = Code.PIPELINE_FAILED
 
 
 class ClusterRefused(DejaqError):
-    """The broker may not join the cluster as it is set up."""
+    """The broker's settings do not allow it to join the cluster."""
 
     code = Code.CLUSTER_REFUSED
 
@@ -274,8 +296,15 @@ class SynchronizationError(DejaqError):
     retryable = True
 
 
+class SynchronizationFull(SynchronizationError):
+    """The synchronization service takes no writes: it has no space left. Nothing was changed."""
+
+    code = Code.SYNCHRONIZATION_FULL
+    retryable = False
+
+
 class InternalError(DejaqError):
-    """The broker has a fault."""
+    """The broker has a defect."""
 
     code = Code.INTERNAL
 
@@ -283,7 +312,7 @@ class InternalError(DejaqError):
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19 or c is Code.INVALID_SCHEDULE)),
     (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
-    (Conflict, frozenset(c for c in Code if 30 <= c <= 35)),
+    (Conflict, frozenset(c for c in Code if 30 <= c <= 36)),
     (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING})),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),
@@ -296,6 +325,7 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (PipelineError, frozenset({Code.PIPELINE_FAILED})),
     (ClusterRefused, frozenset({Code.CLUSTER_REFUSED})),
     (SynchronizationError, frozenset({Code.SYNCHRONIZATION_FAILED})),
+    (SynchronizationFull, frozenset({Code.SYNCHRONIZATION_FULL})),
 )
 _CLASS_OF: dict[Code, type[DejaqError]] = {code: kind for kind, codes in _CLASSES for code in codes}
 

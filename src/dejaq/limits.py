@@ -7,34 +7,39 @@ TOPIC_NAME_CHARS_MAX = 128
 GROUP_CHARS_MAX = 64
 CONSUMER_NAME_CHARS_MAX = 64
 
-# The end of the year 9999, the last instant a Python datetime can show.
+# The end of the year 9999, the last time that a Python datetime can represent.
 TS_MS_MAX = 253_402_300_799_999
+# The start of the year 2001. A smaller number where milliseconds are expected is most likely a time in seconds.
+PLAIN_TIME_MS_MIN = 978_307_200_000
 PRIORITY_MIN = -(2**31)
 PRIORITY_MAX = 2**31 - 1
 
-# The largest body in a batch; one above it is uploaded in parts.
+# The largest body in a batch; a larger body is uploaded in parts.
 BODY_BYTES_MAX = 1024 * 1024
 LARGE_BODY_BYTES_MAX = 64 * 1024 * 1024
 PART_BYTES_MAX = 1024 * 1024
-# Uploads, and downloads, that a broker serves at one time; each holds a few parts in memory.
+# The number of uploads, and of downloads, that a broker serves at one time; each holds a few parts in memory.
 UPLOADS_MAX = 16
 DOWNLOADS_MAX = 32
-# How long an upload may take between two of its parts.
+# How many of them one connection may have.
+UPLOADS_PER_CLIENT_MAX = 8
+DOWNLOADS_PER_CLIENT_MAX = 16
+# How long an upload or a download may take between two of its parts.
 PART_MS_MAX = 30_000
-# How long a large body stays that no message refers to.
+# How long a large body is kept when no message refers to it.
 UPLOAD_KEEP_MS = 3_600_000
-# Bodies above this are stored apart from the timeline, so that a move or release never copies them.
+# Larger bodies are stored separately from the timeline, so that a move or release never copies them.
 INLINE_BODY_BYTES_MAX = 16 * 1024
-# The largest body that a compressed one may unpack to.
+# The largest size to which a compressed body may be decompressed.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 HEADERS_COUNT_MAX = 32
 HEADERS_BYTES_MAX = 4096
 
 BATCH_COUNT_MAX = 10_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
-# One frame on the wire: the largest batch, its columns and some room.
+# The size of a frame: the largest batch, its columns and a reserve.
 FRAME_BYTES_MAX = BATCH_BYTES_MAX + 4 * 1024 * 1024
-# A transaction's rows and bytes are those of one batch.
+# The rows and bytes of a transaction have the same limits as one batch.
 TRANSACTION_STEPS_MAX = 1_000
 TRANSACTIONS_PER_CALL_MAX = 100
 BROWSE_PAGE_MAX = 5_000
@@ -44,6 +49,8 @@ BUCKETS_MIN = 1
 BUCKETS_MAX = 1024
 BUCKETS_DEFAULT = 64
 TOPICS_MAX = 10_000
+# Producer groups that a topic of the embedded store knows at one time; those of an empty topic are forgotten.
+PRODUCER_GROUPS_MAX = 100_000
 
 LEASE_MS_MIN = 100
 LEASE_MS_DEFAULT = 30_000
@@ -56,17 +63,22 @@ BACKOFF_FACTOR_MAX = 100
 
 ATTEMPTS_MAX = 1_000_000
 REASON_CHARS_MAX = 500
+ERROR_CHARS_MAX = 500
+TRACEBACK_CHARS_MAX = 2_000
+PROGRESS_CHARS_MAX = 500
+# Reports that a broker keeps.
+PROGRESS_COUNT_MAX = 10_000
 
 CONNECTIONS_MAX = 10_000
 SESSIONS_MAX = 10_000
-# Frames a session may have waiting for their answer before the broker stops reading from it.
+# The number of frames of a session that may wait for an answer before the broker stops reading from it.
 SESSION_INFLIGHT_MAX = 64
 SESSION_INFLIGHT_BYTES_MAX = 32 * 1024 * 1024
 CREDIT_ROWS_MAX = 100_000
 CREDIT_ROWS_DEFAULT = 10_000
 CREDIT_BYTES_DEFAULT = 64 * 1024 * 1024
 LEASE_ROWS_MAX = 2_000
-# Leases that one frame may delete from.
+# The number of leases from which one frame may delete.
 DELETES_MAX = 64
 
 AWAIT_MS_MAX = 30_000
@@ -82,8 +94,17 @@ SCHEDULE_TIMES_MAX = 1_000
 
 SNAPSHOTS_MAX = 64
 SNAPSHOT_IDLE_MS_MAX = 600_000
+# One that was read whole is kept for a task that is tried again.
+SNAPSHOT_READ_MS_MAX = 60_000
+# When all places are taken, the one that was not read for the longest time gives way after so long.
+SNAPSHOT_IDLE_MS_MIN = 2_000
+# Names of snapshots that have ended, which are not opened again.
+SNAPSHOT_NAMES_MAX = 10_000
+SNAPSHOT_NAME_CHARS_MAX = 100
+# How long a snapshot may be read; on PostgreSQL it keeps VACUUM from all that changed since.
+SNAPSHOT_AGE_MS_MAX = 6 * 3600 * 1000
 
-# A consumer's share of a topic, beside those of the others.
+# A consumer's share of a topic, relative to the other consumers.
 WEIGHT_DEFAULT = 100
 WEIGHT_MAX = 10_000
 RACK_CHARS_MAX = 64
@@ -91,14 +112,31 @@ CONSUMER_RATE_MAX = 1_000_000
 CLIENT_RATE_MAX = 10_000_000
 BUSY_MS_MAX = 600_000
 
-# How far ahead of its time a message may be leased to a consumer, whose SDK holds it until then.
+# How long before its time a message may be leased to a consumer; the SDK holds it until then.
 PREFETCH_MS_MAX = 5_000
 PREFETCH_MS_DEFAULT = 500
 
-# What the loader may hold in memory for all buckets together.
+# The memory of the loader for all buckets together.
 WINDOW_BYTES_DEFAULT = 256 * 1024 * 1024
-# Listed ids that the embedded store knows without an entry on disk: about 130 bytes of memory each.
+# The commit log of the embedded store: the size of a file, the bytes of log after which the database is flushed, and
+# the bytes above which runs are moved into the database so that files can be removed; and the bytes behind the oldest
+# record of the journal above which such records are moved.
+COMMIT_LOG_FILE_BYTES = 256 * 1024 * 1024
+COMMIT_LOG_FLUSH_BYTES = 128 * 1024 * 1024
+COMMIT_LOG_BYTES_MAX = 16 * 1024 * 1024 * 1024
+COMMIT_LOG_JOURNAL_BYTES_MAX = 2 * 1024 * 1024 * 1024
+# Every start begins a file. A store that was killed so often must not run out of file descriptors.
+COMMIT_LOG_FILES_MAX = 64
+# Changes that are not durable yet are in memory. Above so many bytes of them, changes and merges wait for the disk.
+COMMIT_LOG_PENDING_BYTES = 64 * 1024 * 1024
+# The number of listed ids that the embedded store keeps in memory only: about 130 bytes each.
 YOUNG_IDS_MAX = 500_000
 # How long a producer session's counters are remembered after its last batch.
 PRODUCER_SESSION_MS_MAX = 24 * 3600 * 1000
 PRODUCER_SESSION_GAPS_MAX = 1_000
+# How long after its creation an id can be remembered, and how many ids of a topic.
+DEDUP_MS_MAX = 30 * 24 * 3600 * 1000
+DEDUP_IDS_DEFAULT = 10_000_000
+DEDUP_IDS_MAX = 1_000_000_000
+# Cancels that share a name; every other one may leave a gap in what the store notes of the name.
+NAMED_CHANGES_MAX = 1_000

@@ -10,16 +10,19 @@ from pyspark_dejaq.columns import READ_SCHEMA
 from pyspark_dejaq.journal import EVENT_SCHEMA, JournalStreamReader
 from pyspark_dejaq.options import OptionError, Options
 from pyspark_dejaq.reading import FilteringReader, PendingReader
-from pyspark_dejaq.rows import check_schema
+from pyspark_dejaq.rows import check_read_schema, check_schema
+from pyspark_dejaq.worker import use_this_python
 from pyspark_dejaq.writing import BatchWriter, StreamWriter, check_topic
+
+use_this_python()
 
 
 class DefaultSource(DataSource):
-    """Format `dejaq`: the pending timeline to read, topics to write, the journal to stream."""
+    """Format `dejaq`: reads the pending timeline of a topic, writes to topics, and streams the journal."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name that `format` accepts."""
         return "dejaq"
 
     def _options(self) -> Options:
@@ -31,19 +34,27 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read a topic's pending timeline."""
+        options = self._options()
+        if options.journal:
+            raise OptionError(
+                "the journal is read as a stream: spark.readStream.format('dejaq').option('journal', ...), with "
+                "trigger(availableNow=True) for what is there now"
+            )
+        check_read_schema(schema, READ_SCHEMA)
         session = SparkSession.getActiveSession()
         pushes = session is not None and session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
-        # A reader that can take filters fails where Spark has none to give: see the connector's page.
-        return (FilteringReader if pushes else PendingReader)(self._options())
+        # With Spark versions that push no filters down, a reader that can take filters fails: see docs/connector.md.
+        return (FilteringReader if pushes else PendingReader)(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Write rows as messages, or move or cancel by id."""
         return BatchWriter(self._checked(schema, overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        """Follow the journal."""
+        """Stream the events of the journal."""
         options = self._options()
         options.need("journal")
+        check_read_schema(schema, EVENT_SCHEMA)
         return JournalStreamReader(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name

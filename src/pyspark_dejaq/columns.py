@@ -1,4 +1,4 @@
-"""Columns of a scan as Arrow record batches: vectors all the way, no row is touched by itself."""
+"""Columns of a scan as Arrow record batches: all steps work on vectors, and never on single rows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dejaq.domain.bodies import MARK, shown
+from dejaq.domain.bodies.large import is_reference
+from dejaq.domain.bodies.packing import MARK, shown
 from dejaq.domain.headers import decode_headers
-from dejaq.domain.large import is_reference
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 READ_SCHEMA = (
@@ -43,7 +43,7 @@ def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBat
     ts = np.fromiter(scan.ts, dtype=np.int64, count=count)
     held = np.repeat(np.array([bool(stretch.consumer) for stretch in stretches]), counts)
     columns = [
-        # Ids that are all listed need not be gone through stretch by stretch.
+        # When all ids are listed, the spans need not be read one by one.
         pa.array(scan.ids, pa.string()) if len(scan.ids) == count else _ids(scan),
         pa.repeat(pa.scalar(topic), count),
         pa.array(np.repeat(np.array([s.bucket for s in stretches], dtype=np.int32), counts)),
@@ -73,7 +73,7 @@ def _ids(scan: carrier.ScanColumns) -> pa.Array:
 
 
 def generated_ids(prefix: str, first: int, count: int) -> pa.Array:
-    """The ids of consecutive counters, all digits written at once."""
+    """The ids of consecutive counters; all digits are written at once."""
     width = len(prefix) + 8
     text = np.empty((count, width), dtype=np.uint8)
     text[:, :-8] = np.frombuffer(prefix.encode(), dtype=np.uint8)
@@ -93,12 +93,12 @@ def statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
 
 
 def numbers(values: list[int], count: int) -> pa.Array:
-    """A column of numbers; zeros where there is none."""
+    """A column of numbers; zeros when the column is absent."""
     return pa.array(values, pa.int32()) if values else pa.array(np.zeros(count, dtype=np.int32))
 
 
 def repeated(values: list[str], counts: np.ndarray) -> pa.Array:
-    """Each text as many times as its count says."""
+    """Each text, repeated as often as its count says."""
     names = sorted(set(values))
     if len(names) == 1:
         return pa.repeat(pa.scalar(names[0]), int(counts.sum()))
@@ -109,7 +109,7 @@ def repeated(values: list[str], counts: np.ndarray) -> pa.Array:
 
 
 def arrow_headers(values: list[bytes], count: int) -> pa.Array:
-    """A column of encoded headers as maps; empty ones where there is none."""
+    """A column of encoded headers as maps; empty maps when the column is absent."""
     if not values:
         nothing = pa.array([], pa.string())
         return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, dtype=np.int32)), nothing, nothing)
@@ -117,7 +117,10 @@ def arrow_headers(values: list[bytes], count: int) -> pa.Array:
 
 
 def opened_bodies(stored: list[bytes] | pa.Array, count: int) -> pa.Array:
-    """A column of stored bodies, unpacked where they are packed; null for a large one, and where none was asked for."""
+    """A column of stored bodies, decompressed where needed.
+
+    A large body is null, and every body is null when the query does not need bodies.
+    """
     if not len(stored):
         return pa.nulls(count, pa.binary())
     column = pa.array(stored, pa.binary()) if isinstance(stored, list) else stored

@@ -1,18 +1,21 @@
-"""The options of format `dejaq`, checked once, on the driver, with a sentence for what is wrong."""
+"""The options of format `dejaq`: checked once, on the driver, with an error that says what is wrong."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urlparse
 
 from dejaq import limits
 from dejaq.domain.message import Status
-from dejaq.sdk.address import parse_url
+from dejaq.sdk.session.address import parse_url
 
 TS_END = 2**62
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NUMBER = re.compile(r"-?[0-9]{1,30}")
 OPERATIONS = ("create", "move", "cancel")
 MODES = ("failfast", "collect")
 KNOWN = frozenset(
@@ -36,7 +39,7 @@ KNOWN = frozenset(
         "startingoffsets",
         "maxoffsetspertrigger",
         "failondataloss",
-        # Spark's own, which come along.
+        # Spark's own options, which it passes along.
         "path",
         "checkpointlocation",
         "queryname",
@@ -45,12 +48,12 @@ KNOWN = frozenset(
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown or has a value that cannot be."""
+    """An option is missing, unknown or has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a query asked for."""
+    """The options of a query."""
 
     addresses: tuple[str, ...] = ()
     subscribe: str = ""
@@ -68,31 +71,31 @@ class Options:
     outcomes_path: str = ""
     timeout: float = 60.0
     journal: str = ""
-    # "earliest", "latest", or the last sequence that is not wanted of each origin.
+    # "earliest", "latest", or for each origin the last sequence before the first one to read.
     starting_offsets: str | dict[str, int] = "earliest"
     max_per_trigger: int = 0
     fail_on_data_loss: bool = True
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """The options as Spark gives them, whose names have lost their case."""
+        """The options from Spark, which passes their names in lower case."""
         values = {key.lower(): str(value) for key, value in given.items()}
         unknown = sorted(set(values) - KNOWN)
         if unknown:
             raise OptionError(f"option {unknown[0]!r} is unknown to format dejaq; known: {', '.join(sorted(KNOWN))}")
-        statuses = tuple(part.strip() for part in values.get("statuses", "").split(",") if part.strip())
+        statuses = _listed(values, "statuses")
         for status in statuses:
             if status not in set(Status):
                 raise OptionError(f"statuses={status!r} is not one of {', '.join(Status)}")
         return cls(
-            addresses=tuple(parse_url(values["dejaq.url"])) if "dejaq.url" in values else (),
+            addresses=parse_url(values["dejaq.url"]).addresses if "dejaq.url" in values else (),
             subscribe=values.get("subscribe", ""),
             topic=values.get("topic", ""),
             group=values.get("group", cls.group),
             start=_time(values, "startingTimestamp", 0),
             end=_time(values, "endingTimestamp", TS_END),
             statuses=statuses,
-            ids=tuple(part.strip() for part in values.get("ids", "").split(",") if part.strip()),
+            ids=_listed(values, "ids"),
             include_body=_flag(values, "includeBody", default=True),
             min_partitions=_number(values, "minPartitions", cls.min_partitions, low=1, high=limits.BUCKETS_MAX),
             operation=_choice(values, "operation", OPERATIONS),
@@ -107,7 +110,7 @@ class Options:
         )
 
     def need(self, name: str) -> str:
-        """The value of an option that this use cannot do without."""
+        """The value of an option that this use requires."""
         value = self.addresses[0] if name == "dejaq.url" and self.addresses else getattr(self, _field(name), "")
         if not value:
             raise OptionError(f"format dejaq needs .option({name!r}, ...) here")
@@ -120,12 +123,18 @@ def _field(name: str) -> str:
 
 
 def _directory(values: Mapping[str, str], name: str) -> str:
-    """A directory that every executor can write: a path, or a file: address."""
+    """A directory that every executor can write: a path, or an address that begins with `file:`."""
     text = values.get(name.lower(), "")
     parts = urlparse(text)
     if parts.scheme not in ("", "file"):
         raise OptionError(f"{name}={text!r} is not a path of the executors' machines; mount it there")
     return unquote(parts.path) if parts.scheme else text
+
+
+def _listed(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The entries of a list that is separated by commas, without repetitions."""
+    parts = (part.strip() for part in values.get(name, "").split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def _offsets(values: Mapping[str, str], name: str) -> str | dict[str, int]:
@@ -143,13 +152,17 @@ def _time(values: Mapping[str, str], name: str, default: int) -> int:
     text = values.get(name.lower())
     if text is None:
         return default
-    if text.lstrip("-").isdigit():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        if _NUMBER.fullmatch(text):
+            at = int(text)
+        else:
+            moment = datetime.fromisoformat(text)
+            at = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
         raise OptionError(f"{name}={text!r} is neither epoch milliseconds nor an ISO 8601 time") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000)
+    if not -TS_END <= at <= TS_END:
+        raise OptionError(f"{name}={text!r} is beyond every time that a message may have")
+    return at
 
 
 def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -161,7 +174,7 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _number(values: Mapping[str, str], name: str, default: int, *, low: int, high: int) -> int:
     text = values.get(name.lower(), str(default))
-    if not text.isdigit() or not low <= int(text) <= high:
+    if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
         raise OptionError(f"{name}={text!r} is not a whole number from {low} to {high}")
     return int(text)
 

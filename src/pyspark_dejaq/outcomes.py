@@ -1,4 +1,4 @@
-"""What became of the rows of a task, as files of JSON lines: of every row, or of those that were refused."""
+"""Writes the outcomes of the rows of a task as files of JSON lines: for every row, or for the refused rows only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from pyspark_dejaq.rows import BadRow
 
 
 class OutcomeFiles:
-    """The files of one task. They have names that a retried task repeats, and appear when they are whole."""
+    """The files of one task. Their names are the same in a retried task, and each file appears when it is complete.
 
-    def __init__(self, options: Options, name: str) -> None:
+    Until then each attempt writes to a file of its own, because two attempts of a task may run at the same time.
+    """
+
+    def __init__(self, options: Options, name: str, *, attempt: int = 0) -> None:
         self._options = options
         self._name = name
+        self._attempt = attempt
         self._all: TextIO | None = None
         self._opened = ExitStack()
 
@@ -27,8 +31,8 @@ class OutcomeFiles:
             self._all = self._opened.enter_context(self._aside(self._options.outcomes_path, "outcomes").open("w"))
         return self
 
-    def add(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Tell the id, the outcome and, where there is one, the reason of rows."""
+    def add(self, rows: Iterable[tuple[str | None, str, str]]) -> None:
+        """Write the id, the outcome and, where it exists, the reason of rows."""
         assert self._all is not None
         operation = self._options.operation
         for message_id, outcome, reason in rows:
@@ -36,7 +40,7 @@ class OutcomeFiles:
             self._all.write(json.dumps(line) + "\n")
 
     def refused(self, bad: list[BadRow]) -> None:
-        """Keep the rows that were not taken, where the options ask for it."""
+        """Keep the refused rows, when the options ask for it."""
         if not bad or self._options.mode != "collect":
             return
         aside = self._aside(self._options.bad_rows_path, "refused")
@@ -56,5 +60,5 @@ class OutcomeFiles:
 
     def _aside(self, directory: str, what: str) -> Path:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        # Spark's readers leave out what begins with a dot.
-        return Path(directory) / f".{what}-{self._name}.tmp"
+        # Spark's readers ignore files whose names begin with a dot.
+        return Path(directory) / f".{what}-{self._name}-{self._attempt}.tmp"

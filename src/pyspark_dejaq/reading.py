@@ -1,7 +1,9 @@
-"""Batch read: the pending timeline of a topic at one instant, a partition for each range of buckets."""
+"""Batch read: the pending timeline of a topic at one instant, with one partition per range of buckets."""
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -21,13 +24,16 @@ from pyspark.sql.datasource import (
 )
 
 from dejaq.domain.message import Status
-from dejaq.errors import DejaqError, Indefinite, NoBroker, Unavailable
+from dejaq.errors import DejaqError, Indefinite, LimitExceeded, Missing, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.runs import run_batch
-from pyspark_dejaq.worker import settle_in
+from pyspark_dejaq.worker import forget_transport, settle_in, transport_to
+
+# How long to wait before asking a broker again that has too many snapshots.
+_PLACE_S = 0.5
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -35,12 +41,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class BucketRange(InputPartition):
-    """The buckets that one task reads from a snapshot; a retried task reads the same."""
+    """The buckets that one task reads.
+
+    Spark plans a relation once, however often it is queried. So the first task of a query opens the snapshot, under a
+    name that only this query has; all tasks and retried tasks of the query read from the same snapshot.
+    """
 
     address: str
-    snapshot: str
-    at: int
+    relation: str
+    run: str
     topic: str
+    buckets: int
     first: int
     end: int
     start_ms: int
@@ -48,6 +59,7 @@ class BucketRange(InputPartition):
     statuses: tuple[str, ...]
     ids: tuple[str, ...]
     include_body: bool
+    timeout: float
 
 
 class PendingReader(DataSourceReader):
@@ -59,19 +71,21 @@ class PendingReader(DataSourceReader):
         self._statuses, self._ids = options.statuses, options.ids
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Open one snapshot and deal its buckets out."""
+        """Divide the buckets among partitions."""
         options = self._options
         topic = options.need("subscribe")
         options.need("dejaq.url")
-        address, opened = open_snapshot(options, topic)
-        parts = min(options.min_partitions, opened.buckets)
-        edges = [opened.buckets * part // parts for part in range(parts + 1)]
+        address, seen = look_at(options, topic)
+        relation, buckets = secrets.token_hex(12), seen.buckets
+        parts = min(options.min_partitions, buckets)
+        edges = [buckets * part // parts for part in range(parts + 1)]
         return [
             BucketRange(
                 address=address,
-                snapshot=opened.snapshot,
-                at=opened.at_ms,
+                relation=relation,
+                run=seen.run,
                 topic=topic,
+                buckets=buckets,
                 first=first,
                 end=end,
                 start_ms=self._start,
@@ -79,6 +93,7 @@ class PendingReader(DataSourceReader):
                 statuses=self._statuses,
                 ids=self._ids,
                 include_body=options.include_body,
+                timeout=options.timeout,
             )
             for first, end in pairwise(edges)
         ]
@@ -89,34 +104,71 @@ class PendingReader(DataSourceReader):
         settle_in()
         if _NOBODY in (partition.statuses, partition.ids):
             return
-        transport = BlockingTransport(partition.address)
         try:
-            for status in partition.statuses or ("",):
-                where = carrier.Filter(start=partition.start_ms, end=partition.end_ms, status=status)
-                request = carrier.ScanRequest(
-                    snapshot=partition.snapshot,
-                    first_bucket=partition.first,
-                    end_bucket=partition.end,
-                    filter=where,
-                    without_bodies=not partition.include_body,
-                    runs=True,
-                )
-                for scan in _scanned(transport, request, partition.topic):
-                    for made in (record_batch, run_batch):
-                        batch = made(scan, partition.topic, partition.at)
-                        if partition.ids:
-                            batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
-                        if len(batch):
-                            yield batch
-        finally:
-            transport.close()
+            yield from _read(partition)
+        except DejaqError as error:
+            forget_transport(partition.address)
+            told = f"reading topic {partition.topic!r} from {partition.address} ended early"
+            raise type(error)(f"{told}; load it and run the query again", details=error.message) from None
+
+
+def _read(partition: BucketRange) -> Iterator[pa.RecordBatch]:
+    transport = transport_to(partition.address)
+    opened = _shared_snapshot(transport, partition)
+    for status in partition.statuses or ("",):
+        request = carrier.ScanRequest(
+            snapshot=opened.snapshot,
+            first_bucket=partition.first,
+            end_bucket=partition.end,
+            filter=carrier.Filter(start=partition.start_ms, end=partition.end_ms, status=status),
+            without_bodies=not partition.include_body,
+            runs=True,
+        )
+        for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns, silent_s=partition.timeout):
+            for made in (record_batch, run_batch):
+                batch = made(scan, partition.topic, opened.at_ms)
+                if partition.ids:
+                    batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
+                if len(batch):
+                    yield batch
+
+
+def _shared_snapshot(transport: BlockingTransport, partition: BucketRange) -> carrier.SnapshotResponse:
+    """The snapshot from which all tasks of this query read."""
+    name = f"{partition.relation}-{_query()}"
+    request = carrier.SnapshotRequest(topic=partition.topic, name=name, run=partition.run)
+    opened = _open(transport, request, partition.timeout)
+    if opened.buckets != partition.buckets:
+        raise Missing(f"topic {partition.topic!r} was created again since it was loaded; load it again")
+    return opened
+
+
+def _open(transport: BlockingTransport, request: carrier.SnapshotRequest, timeout: float) -> carrier.SnapshotResponse:
+    deadline = time.monotonic() + timeout
+    while True:
+        left = max(_PLACE_S, deadline - time.monotonic())
+        try:
+            return transport.call("Carrier.OpenSnapshot", request, carrier.SnapshotResponse, left)
+        except LimitExceeded:
+            # The broker has the maximum number of snapshots; it closes the one that was not read for longest soon.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PLACE_S)
+
+
+def _query() -> str:
+    """The name of the running query. A query of an RDD has no number, so it shares the name of its relation."""
+    context = TaskContext.get()
+    return (context.getLocalProperty("spark.sql.execution.id") if context is not None else None) or "rdd"
 
 
 class FilteringReader(PendingReader):
-    """The same, for a Spark that pushes filters down: time, status and id are applied by the broker or the task."""
+    """A reader for versions of Spark that push filters down: the broker or the task applies time, status and id
+    filters.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  Spark's name
-        """Take what can be applied here; give back the rest."""
+        """Accept the filters that can be applied here; return the others."""
         for pushed in filters:
             if not self._take(pushed):
                 yield pushed
@@ -134,7 +186,7 @@ class FilteringReader(PendingReader):
         return True
 
     def _bound(self, pushed: Filter, at: int, *, exact: bool) -> None:
-        """Narrow the time; `at` is the first millisecond that is not before the value."""
+        """Narrow the time range; `at` is the first millisecond that is not before the value."""
         after = at + 1 if exact else at
         if isinstance(pushed, EqualTo):
             self._start, self._end = max(self._start, at), min(self._end, after)
@@ -149,7 +201,7 @@ class FilteringReader(PendingReader):
 
 
 _BOUNDS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
-# What no message has: a filter that contradicts another leaves this, since an empty list means all.
+# An id that no message has: filters that contradict each other leave this id, because an empty list means all ids.
 _NOBODY = ("",)
 
 
@@ -159,12 +211,12 @@ def _listed(pushed: EqualTo | In) -> tuple[str, ...]:
 
 
 def _narrowed(before: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """What both allow; nothing given before allows everything."""
+    """The values that both lists allow; an empty earlier list allows every value."""
     return tuple(value for value in wanted if not before or value in before) or _NOBODY
 
 
 def _is_moment(value: object) -> bool:
-    """Whether a value is a time that needs no time zone to be told."""
+    """Whether a value is a time that is exact without a time zone."""
     return isinstance(value, int) or (isinstance(value, datetime) and value.tzinfo is not None)
 
 
@@ -183,22 +235,16 @@ def _ms_down(value: int | datetime) -> int:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _scanned(transport: BlockingTransport, request: carrier.ScanRequest, topic: str) -> Iterator[carrier.ScanColumns]:
-    try:
-        yield from transport.stream("Carrier.Scan", request, carrier.ScanColumns)
-    except DejaqError as error:
-        told = f"reading topic {topic!r} from {transport.address} ended early; run the query again"
-        raise type(error)(told, details=error.message) from None
-
-
-def open_snapshot(options: Options, topic: str) -> tuple[str, carrier.SnapshotResponse]:
-    """The first broker that answers, and the snapshot it took."""
+def look_at(options: Options, topic: str) -> tuple[str, carrier.SnapshotResponse]:
+    """The first broker that answers, and its description of a snapshot of the topic, which is closed at once."""
     for address in options.addresses:
         transport = BlockingTransport(address)
         try:
-            request = carrier.SnapshotRequest(topic=topic)
             timeout = options.timeout / len(options.addresses)
-            return address, transport.call("Carrier.OpenSnapshot", request, carrier.SnapshotResponse, timeout)
+            seen = _open(transport, carrier.SnapshotRequest(topic=topic), timeout)
+            closing = carrier.CloseSnapshotRequest(snapshot=seen.snapshot)
+            transport.call("Carrier.CloseSnapshot", closing, carrier.CloseSnapshotResponse, timeout)
+            return address, seen
         except (Unavailable, Indefinite):
             continue
         finally:

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way to the broker: checked, and turned into the columns of a frame."""
+"""Checks the rows of a DataFrame and converts them to the columns of a frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegralType, MapType, StringType, StructType, TimestampType
 
 from dejaq import limits
-from dejaq.domain.bodies import MARK, Compression, opened, sealed
+from dejaq.domain.bodies.packing import MARK, Compression, opened, sealed
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession, valid_id
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -26,22 +26,25 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "priority": (IntegralType,),
     "headers": (MapType,),
 }
+# Columns that a read adds to these: a DataFrame that was read can be written without changes.
+_READ_ONLY = frozenset({"topic", "bucket", "status", "attempts", "owner"})
 _NEEDED = {"create": ("id", "body"), "move": ("id",), "cancel": ("id",)}
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that was not taken, and why."""
+    """A row that was refused, and the reason."""
 
-    id: str
+    # None when the row has no id.
+    id: str | None
     reason: str
 
 
 @dataclass
 class Rows:
-    """The good rows of a batch as columns, in the order of their times, and the bad ones.
+    """The valid rows of a batch as columns, in the order of their times, and the bad rows.
 
-    `priorities` and `headers` are empty where every row has 0 and none.
+    `priorities` and `headers` are empty when every row has priority 0 and no headers.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -65,6 +68,7 @@ class Rows:
         frame = carrier.ClientFrame(request=request)
         if operation == "cancel":
             frame.cancel.ids.extend(self.ids)
+            frame.cancel.session = session.pack()
         elif operation == "move":
             frame.edit.ids.extend(self.ids)
             frame.edit.ts.extend(self.ts)
@@ -73,7 +77,7 @@ class Rows:
             create.session = session.pack()
             create.ids.extend(self.ids)
             create.ts.extend(self.ts)
-            # Without compression they were sealed when they were read.
+            # Without compression, the bodies were already prepared when the rows were read.
             packs = compression is not Compression.NONE
             create.bodies.extend([sealed(opened(body), compression) for body in self.bodies] if packs else self.bodies)
             create.priorities.extend(self.priorities)
@@ -81,9 +85,17 @@ class Rows:
         return frame
 
 
+def check_read_schema(given: StructType, own: str) -> None:
+    """Raise an error when the user gave a schema for a read."""
+    if ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in given.fields) != own:
+        raise OptionError("format dejaq has columns of its own: leave .schema(...) out and select what you need")
+
+
 def check_schema(schema: StructType, operation: str) -> None:
-    """Raise a sentence when the DataFrame cannot be written."""
-    names = {field.name: field.dataType for field in schema.fields}
+    """Raise an error when the DataFrame cannot be written. The case of names does not matter, as in Spark."""
+    names = {field.name.lower(): field.dataType for field in schema.fields}
+    if len(names) < len(schema.fields):
+        raise OptionError(f"two columns have one name in another case: {', '.join(f.name for f in schema.fields)}")
     for name in _NEEDED[operation]:
         if name not in names:
             raise OptionError(f"operation={operation} needs a column {name!r}; the DataFrame has {', '.join(names)}")
@@ -95,34 +107,35 @@ def check_schema(schema: StructType, operation: str) -> None:
         if name in _TYPES and not isinstance(kind, _TYPES[name]):
             wanted = " or ".join(t.__name__.removesuffix("Type").lower() for t in _TYPES[name])
             raise OptionError(f"column {name!r} is {kind.simpleString()}; it must be {wanted}")
-        if name not in _TYPES:
+        if name not in _TYPES and name not in _READ_ONLY:
             known = ", ".join(_TYPES)
             raise OptionError(f"column {name!r} is unknown; a message has {known}. Drop or rename it")
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch as it is, or in pieces that each fit a frame."""
+def pieces(batch: pa.RecordBatch, operation: str) -> Iterator[pa.RecordBatch]:
+    """The batch itself, or pieces of it that each fit a frame."""
+    most = limits.NAMED_CHANGES_MAX if operation == "cancel" else limits.BATCH_COUNT_MAX
     count = batch.num_rows
-    if count <= limits.BATCH_COUNT_MAX and (count < 2 or batch.nbytes <= limits.BATCH_BYTES_MAX // 2):
+    if count <= most and (count < 2 or batch.nbytes <= limits.BATCH_BYTES_MAX // 2):
         yield batch
         return
-    half = min(count // 2, limits.BATCH_COUNT_MAX)
-    yield from pieces(batch.slice(0, half))
-    yield from pieces(batch.slice(half))
+    half = min(count // 2, most)
+    yield from pieces(batch.slice(0, half), operation)
+    yield from pieces(batch.slice(half), operation)
 
 
 def rows_of(batch: pa.RecordBatch, operation: str) -> Rows:
-    """The rows of an Arrow batch, the bad ones apart; only those are looked at one by one."""
-    columns = _columns(batch, operation)
+    """The rows of an Arrow batch. The bad rows are separated, and only they are read one by one."""
+    columns = _columns(batch.rename_columns([name.lower() for name in batch.schema.names]), operation)
     doubtful = _doubtful(columns)
     bad: list[BadRow] = []
     if doubtful.any():
         values = zip(*(column.filter(pa.array(doubtful)).to_pylist() for column in columns), strict=True)
-        bad = [BadRow(str(row[0]), _fault(*row)) for row in values]
+        bad = [BadRow(row[0], _fault(*row)) for row in values]
         columns = _Columns(*(column.filter(pa.array(~doubtful)) for column in columns))
     ts = columns.ts.to_numpy()
     if (ts[1:] < ts[:-1]).any():
-        # A run is sorted, and a broker that finds it so need not do it.
+        # Sorted rows save work in the broker, which sorts every batch that is not sorted.
         order = pa.array(np.argsort(ts, kind="stable"))
         columns = _Columns(*(column.take(order) for column in columns))
     return Rows(
@@ -141,19 +154,23 @@ class _Columns(NamedTuple):
     bodies: pa.Array
     priorities: pa.Array
     headers: pa.Array
+    # Whether the columns `ts` and `due` of the row have different times.
+    torn: pa.Array
 
 
 def _columns(batch: pa.RecordBatch, operation: str) -> _Columns:
-    """The columns of a batch; what it has not, and need not have, has a default."""
+    """The columns of a batch; a missing column that is optional has its default."""
     names, count = set(batch.schema.names), batch.num_rows
     zeros = pa.array(np.zeros(count, dtype=np.int64))
+    ts, torn = (zeros, None) if operation == "cancel" else _times(batch, names)
     body = batch["body"] if "body" in names else pa.repeat(pa.scalar(b"", pa.binary()), count)
     return _Columns(
         ids=batch["id"].cast(pa.string()),
-        ts=zeros if operation == "cancel" else _times(batch, names),
+        ts=ts,
         bodies=body if pa.types.is_binary(body.type) else body.cast(pa.binary()),
         priorities=pc.fill_null(batch["priority"].cast(pa.int64()), 0) if "priority" in names else zeros,
         headers=batch["headers"] if "headers" in names else pa.nulls(count),
+        torn=pa.array(np.zeros(count, dtype=bool)) if torn is None else torn,
     )
 
 
@@ -167,6 +184,7 @@ def _doubtful(columns: _Columns) -> np.ndarray:
         doubtful |= ~pc.fill_null(pc.match_substring_regex(columns.ids, _ID), True).to_numpy(zero_copy_only=False)
     sizes = pc.fill_null(pc.binary_length(columns.bodies), 0).to_numpy()
     priorities = columns.priorities.to_numpy()
+    doubtful |= columns.torn.to_numpy(zero_copy_only=False)
     doubtful |= sizes > limits.BODY_BYTES_MAX
     doubtful |= (priorities < limits.PRIORITY_MIN) | (priorities > limits.PRIORITY_MAX)
     if columns.headers.null_count < len(columns.headers):
@@ -174,14 +192,14 @@ def _doubtful(columns: _Columns) -> np.ndarray:
     return doubtful
 
 
-# The same as `dejaq.domain.ids.valid_id`, for Arrow.
+# The same pattern as `dejaq.domain.ids.valid_id`, for Arrow.
 _ID = r"\A[0-9A-Za-z._:\-]{1,64}\z"
 _ID_BYTES = np.zeros(256, dtype=bool)
 _ID_BYTES[list(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz._:-")] = True
 
 
 def _plain_ids(ids: pa.Array) -> bool:
-    """Whether every id that is there has the form of one: looked at as one text."""
+    """Whether every id that is not null is valid; checks all ids as one text."""
     lengths = pc.min_max(pc.binary_length(ids))
     if lengths["min"].as_py() is None or lengths["min"].as_py() < 1 or lengths["max"].as_py() > limits.ID_CHARS_MAX:
         return False
@@ -190,11 +208,18 @@ def _plain_ids(ids: pa.Array) -> bool:
     return bool(_ID_BYTES[np.frombuffer(data, dtype=np.uint8)[edges[0] : edges[-1]]].all())
 
 
-def _times(batch: pa.RecordBatch, names: set[str]) -> pa.Array:
-    column = batch["ts" if "ts" in names else "due"]
+def _times(batch: pa.RecordBatch, names: set[str]) -> tuple[pa.Array, pa.Array | None]:
+    """When each message is due, from either column, and the rows whose two columns have different times."""
+    found = [_epoch_ms(batch[name]) for name in ("ts", "due") if name in names]
+    if len(found) == 1:
+        return found[0], None
+    return pc.coalesce(*found), pc.fill_null(pc.not_equal(*found), False)
+
+
+def _epoch_ms(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         micros = column.cast(pa.timestamp("us")).cast(pa.int64())
-        # Round up: a message is never early by the part of a millisecond.
+        # Round up, so that no message is early by a fraction of a millisecond.
         return pc.divide(pc.add(micros, 999), 1_000)
     return column.cast(pa.int64())
 
@@ -221,6 +246,7 @@ def _fault(
     body: bytes | None,
     priority: int | None,
     headers: list[tuple[str, str | None]] | None,
+    torn: bool,
 ) -> str:
     if message_id is None:
         return "the id is null"
@@ -228,6 +254,8 @@ def _fault(
         return "an id is 1 to 64 characters of 0-9 A-Z a-z . _ : -"
     if ts is None:
         return "the time is null"
+    if torn:
+        return "ts and due are different times; drop one of the columns"
     if body is None:
         return "the body is null"
     if len(body) > limits.BODY_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Runs of a scan, as the broker stores them, as Arrow record batches: a column of all runs is made at once."""
+"""Converts the runs of a scan, as the broker stores them, to Arrow record batches: one column for all runs at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_dejaq.columns import ARROW_SCHEMA, arrow_headers, generated_ids, nu
 
 @dataclass
 class _Runs:
-    """The columns of some runs. `rest` are the runs that have the optional columns, which may be none."""
+    """The columns of some runs. `rest` are the runs that have optional columns; it may be empty."""
 
     counts: np.ndarray
     owners: list[str]
@@ -51,7 +51,7 @@ def run_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
 
 
 def _quickly(scan: carrier.ScanColumns) -> _Runs | None:
-    """The runs by vectors; None when any is not as expected."""
+    """Parse the runs with vectors; None when any run has an unexpected form."""
     cuts = [wire.cut(run) for run in scan.runs]
     if not cuts or None in cuts:
         return None
@@ -71,7 +71,7 @@ def _quickly(scan: carrier.ScanColumns) -> _Runs | None:
 
 
 def _carefully(scan: carrier.ScanColumns) -> _Runs:
-    """The runs by the protocol's own parser, an object a row."""
+    """Parse the runs with the protocol's own parser, with one object per row."""
     runs = [records.Run.FromString(run) for run in scan.runs]
     ids = [
         generated_ids(ProducerSession.unpack(run.session).prefix(bucket), run.first, len(run.ts))
@@ -99,7 +99,7 @@ def _generated(cuts: Sequence[wire.Cut], buckets: Sequence[int]) -> pa.Array:
 
 
 def _column(runs: _Runs, name: str, default: object) -> list[Any]:
-    """An optional column of all runs; nothing where no run has it."""
+    """An optional column of all runs; an empty list when no run has it."""
     columns = [getattr(run, name) for run in runs.rest]
     if not any(columns):
         return []
@@ -112,7 +112,7 @@ def _column(runs: _Runs, name: str, default: object) -> list[Any]:
 
 
 def _counting(masks: Sequence[bytes], counts: np.ndarray) -> pa.Array:
-    """Which rows count, of all runs in a row."""
+    """Which rows of the concatenated runs belong to the result."""
     parts = [
         np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=int(count), bitorder="little").astype(bool)
         if mask

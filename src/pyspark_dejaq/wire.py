@@ -1,7 +1,8 @@
-"""Runs read from their bytes by vectors: a row becomes no object.
+"""Reads runs from their bytes with vectors, so that no object is created for a row.
 
-A run's columns stand in the order of their numbers (see `Run` in records.proto). Ids have neither the byte that begins
-an id nor the one that begins the times, so both are found by search, and the lengths between say whether it is right.
+The columns of a run are in the order of their field numbers (see `Run` in records.proto). Ids contain neither the byte
+that begins an id nor the byte that begins the times, so a search finds both, and the lengths between them show whether
+the result is right.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _OWNER, _SESSION, _FIRST, _ID, _TS, _BODY = 0x0A, 0x12, 0x18, 0x22, 0x2A, 0x32
 
 
 class Cut(NamedTuple):
-    """A run: what its rows share, and the bytes of its columns."""
+    """A run: the fields that its rows share, and the bytes of its columns."""
 
     owner: str
     session: bytes
@@ -27,12 +28,12 @@ class Cut(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return len(self.ts) // 8
 
 
 def cut(run: bytes) -> Cut | None:
-    """A run in pieces; None when it is not as expected."""
+    """Split a run into its fields; None when it has an unexpected form."""
     owner, session, first, ids, place = "", b"", 0, b"", 0
     if run[place] == _OWNER:
         size, place = _varint(run, place + 1)
@@ -44,7 +45,7 @@ def cut(run: bytes) -> Cut | None:
         first, place = _varint(run, place + 1)
     if run[place] == _ID:
         end = run.find(_TS, place)
-        # It may be the length of an id, which follows the byte that begins one.
+        # The byte may be the length of an id: then it follows the byte that begins an id.
         while end > 0 and run[end - 1] == _ID:
             end = run.find(_TS, end + 1)
         if end < 0:
@@ -58,10 +59,10 @@ def cut(run: bytes) -> Cut | None:
 
 
 def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
-    """The listed ids of runs; None when they are not as expected."""
+    """The listed ids of runs; None when the bytes have an unexpected form."""
     text = np.frombuffer(b"".join([one.ids for one in cuts]), dtype=np.uint8)
     begins = np.flatnonzero(text == _ID)
-    # A length may be the same byte; it follows at once.
+    # The length of an id may be the same byte; then the two bytes are adjacent.
     begins = begins[np.diff(begins, prepend=-2) != 1]
     count = sum(one.rows for one in cuts)
     if len(begins) != count:
@@ -79,7 +80,7 @@ def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
 
 
 def bodies_of(cuts: Sequence[Cut]) -> pa.Array | None:
-    """The bodies of runs, where all have one length and nothing stands behind them; otherwise None."""
+    """The bodies of runs, when all have the same length and no other bytes follow them; otherwise None."""
     rests = [one.rest for one in cuts]
     if not rests[0] or rests[0][0] != _BODY:
         return None

@@ -1,19 +1,56 @@
-"""What is done once in a Python worker of Spark."""
+"""Runs once per Python process: in the driver, and in each worker of Spark."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shutil
+import sys
 from functools import cache
+from pathlib import Path
 
+from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.blocks import keep_blocks
+
+
+def use_this_python() -> None:
+    """Make Spark's workers run the Python of this environment, unless the user chose another one.
+
+    Spark looks data sources up with the `python3` of the PATH. In a virtual environment that is not activated that is
+    another Python, which has no `dejaq`: Spark then says DATA_SOURCE_NOT_FOUND.
+    """
+    found = shutil.which("python3")
+    if found is None or Path(found).parent != Path(sys.executable).parent:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @cache
 def settle_in() -> None:
-    """Make the worker ready for many batches of a megabyte.
+    """Prepare the worker for many batches of a megabyte.
 
-    Spark collects all garbage after each task: what is loaded by now never goes, and looking through it takes longer
-    (60 ms) than a small task.
+    Spark runs the garbage collector after each task. The modules that are loaded by now are never freed, and searching
+    them takes longer (60 ms) than a small task.
     """
     gc.freeze()
     keep_blocks()
+
+
+def transport_to(address: str) -> BlockingTransport:
+    """The connection of this process to a broker.
+
+    All its tasks share it, because some take less time than connecting.
+    """
+    return _transport(os.getpid(), address)
+
+
+def forget_transport(address: str) -> None:
+    """Let the next task connect again, after an error."""
+    transport = _transport(os.getpid(), address)
+    _transport.cache_clear()
+    transport.close()
+
+
+@cache
+def _transport(process: int, address: str) -> BlockingTransport:
+    # A process that was forked cannot use the connections of its parent process.
+    return BlockingTransport(address)

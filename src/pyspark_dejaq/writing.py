@@ -1,8 +1,9 @@
 """Write: rows of any DataFrame become scheduled messages, or move or cancel messages by id.
 
-A task names each batch it sends by what is in it and by the job (or the query and micro-batch) it belongs to. The
-broker remembers the names, so a retried task and a replayed micro-batch add nothing, even when the messages of the
-first try were delivered and deleted meanwhile.
+A task names each batch by its content and by the job (or the query and micro-batch) to which it belongs. The broker
+remembers the names. So a retried task and a replayed micro-batch add nothing, even when the messages of the first try
+were delivered and deleted meanwhile; and a repeated cancel does not report the ids that the first try cancelled as
+unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from dejaq.domain.bodies import Compression
+from dejaq.domain.bodies.packing import Compression
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import MEANINGS, Code, DejaqError, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingSession, BlockingTransport
@@ -33,18 +34,18 @@ from pyspark_dejaq.outcomes import OutcomeFiles
 from pyspark_dejaq.rows import BadRow, Rows, pieces, rows_of
 from pyspark_dejaq.worker import settle_in
 
-# Batches under way at once: the broker writes one while the next are on their way.
+# The number of batches in progress: the broker writes one batch while the next ones are in transit.
 _WINDOW = 4
 _RETRY_S = 0.2
 
 
 class WriteError(RuntimeError):
-    """Rows were refused; nothing else was lost."""
+    """Rows were refused; all other rows were written."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """The result of one task."""
 
     rows: int
     refused: int
@@ -52,37 +53,32 @@ class Written(WriterCommitMessage):
 
 @dataclass
 class _Sent:
-    """A batch that waits for its answer; `again` when an earlier session, or task, may have had it done."""
+    """A batch that waits for its answer."""
 
     request: int
     frame: carrier.ClientFrame
     rows: Rows
-    again: bool
-    on_the_way: bool = False
 
 
 class RowWriter:
-    """Sends the rows of one task, several batches at a time, again after a broken session."""
+    """Sends the rows of one task, several batches at a time, and sends them again after a broken session."""
 
-    def __init__(
-        self, options: Options, scope: str, *, again: bool = False, outcomes: OutcomeFiles | None = None
-    ) -> None:
+    def __init__(self, options: Options, scope: str, *, outcomes: OutcomeFiles | None = None) -> None:
         self._options = options
         self._scope = scope
-        self._again = again
         self._outcomes = outcomes
         self._transport: BlockingTransport | None = None
         self._session: BlockingSession | None = None
         self._request = 0
-        self._under_way: deque[_Sent] = deque()
+        self._in_progress: deque[_Sent] = deque()
         self._turn = 0
-        # What the topic wants done to bodies; None until it was asked.
+        # The compression of the topic; None until the broker was asked.
         self._compression: Compression | None = None
         self.written = 0
         self.bad: list[BadRow] = []
 
     def send(self, rows: Rows) -> None:
-        """Send a batch; waits for the oldest when enough are under way."""
+        """Send a batch; waits for the oldest batch when enough are in progress."""
         self._refuse(rows.bad, "INVALID")
         if not len(rows):
             return
@@ -90,22 +86,24 @@ class RowWriter:
         if self._compression is None:
             self._compression = self._ask_compression()
         frame = rows.frame(self._request, self._options.operation, _name(self._scope, rows), self._compression)
-        sent = _Sent(self._request, frame, rows, again=self._again)
-        self._under_way.append(sent)
-        # Without a session the frame waits among those under way, which the next one begins with.
+        sent = _Sent(self._request, frame, rows)
+        self._in_progress.append(sent)
+        # Without a session the frame waits with the other batches in progress; the next session begins with them.
         if self._session is not None:
-            self._put(sent)
-        while len(self._under_way) >= _WINDOW:
+            self._session.send(frame)
+        while len(self._in_progress) >= _WINDOW:
             self._settle_one()
 
     def finish(self) -> None:
         """Wait for every batch."""
-        while self._under_way:
+        while self._in_progress:
             self._settle_one()
         self.close()
 
     def check(self) -> None:
-        """Raise what stands in the way of writing at all, such as an unknown topic; waits for a broker that is away."""
+        """Raise an error that prevents all writing, such as an unknown topic; waits for a broker that cannot be
+        reached.
+        """
         deadline = time.monotonic() + self._options.timeout
         while self._session is None:
             try:
@@ -130,18 +128,12 @@ class RowWriter:
                 transport.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._session is not None:
             self._session.close()
         if self._transport is not None:
             self._transport.close()
         self._session = self._transport = None
-
-    def _put(self, sent: _Sent) -> None:
-        assert self._session is not None
-        sent.again = sent.again or sent.on_the_way
-        sent.on_the_way = True
-        self._session.send(sent.frame)
 
     def _settle_one(self) -> None:
         deadline = time.monotonic() + self._options.timeout
@@ -150,19 +142,19 @@ class RowWriter:
                 if self._session is None:
                     self._connect()
                 assert self._session is not None
-                answer = self._session.receive()
-                mine = answer.request in (0, self._under_way[0].request)
+                answer = self._session.receive(self._options.timeout)
+                mine = answer.request in (0, self._in_progress[0].request)
                 if mine and answer.WhichOneof("event") == "error":
                     raise error_from_proto(answer.error)
             except DejaqError as error:
                 self._wait_after(error, deadline)
                 continue
-            if answer.request == self._under_way[0].request:
-                self._take(self._under_way.popleft(), answer)
+            if answer.request == self._in_progress[0].request:
+                self._take(self._in_progress.popleft(), answer)
                 return
 
     def _wait_after(self, error: DejaqError, deadline: float) -> None:
-        """Let go of what broke and wait before the next try; raises when there is none."""
+        """Close the broken connection and wait before the next try; raises when the deadline has passed."""
         self.close()
         if not error.retryable:
             raise error
@@ -176,9 +168,6 @@ class RowWriter:
 
     def _take(self, sent: _Sent, answer: carrier.BrokerFrame) -> None:
         rows, codes = sent.rows, dict(zip(answer.outcomes.rows, map(Code, answer.outcomes.codes), strict=True))
-        if sent.again and self._options.operation == "cancel":
-            # What an earlier try has cancelled is not there any more.
-            codes = {row: Code.OK if code is Code.NOT_FOUND else code for row, code in codes.items()}
         refused = {row: code for row, code in codes.items() if not code.succeeded}
         self.written += len(rows) - len(refused)
         self.bad += [BadRow(rows.ids[row], f"{code.name}: {MEANINGS[code]}") for row, code in refused.items()]
@@ -194,7 +183,7 @@ class RowWriter:
             self._outcomes.add((row.id, outcome, row.reason) for row in bad)
 
     def _connect(self) -> None:
-        """Open a session with the next broker and send again what has no answer."""
+        """Open a session with the next broker and send again every batch without an answer."""
         address = self._options.addresses[self._turn % len(self._options.addresses)]
         self._turn += 1
         self._transport = BlockingTransport(address)
@@ -205,40 +194,48 @@ class RowWriter:
             (carrier.ClientFrame(request=1, hello=hello), carrier.ClientFrame(request=2, producer=handshake)), 1
         ):
             session.send(frame)
-            answer = session.receive()
+            answer = session.receive(self._options.timeout)
             if answer.WhichOneof("event") == "error":
                 raise error_from_proto(answer.error)
             if answer.request != number:
                 raise Unavailable(f"the broker at {address} answers out of turn")
-        # Requests of the handshake and of the batches must not meet.
+        # The request numbers of the handshake and of the batches must differ.
         self._request = max(self._request, 2)
-        for sent in self._under_way:
-            self._put(sent)
+        for sent in self._in_progress:
+            session.send(sent.frame)
 
 
 def check_topic(options: Options) -> None:
-    """Raise on the driver what would stop every task: no broker, an unknown topic, a group that may not."""
+    """Raise, on the driver, an error that would stop every task: no broker, an unknown topic, a group without the
+    right.
+    """
     RowWriter(options, "").check()
 
 
 def _name(scope: str, rows: Rows) -> ProducerSession:
+    """A name for the batch, from its job and its content: a batch with other bodies, headers or priorities has another
+    name.
+    """
     digest = hashlib.sha256(scope.encode())
-    digest.update("\n".join(rows.ids).encode())
-    digest.update(array("q", rows.ts).tobytes())
+    for numbers in (rows.ts, rows.priorities):
+        digest.update(array("q", [len(numbers), *numbers]).tobytes())
+    for texts in ([one.encode() for one in rows.ids], rows.headers, rows.bodies):
+        # The lengths show where one column ends and the next begins.
+        digest.update(array("q", [len(texts), *map(len, texts)]).tobytes())
+        digest.update(b"".join(texts))
     return ProducerSession.unpack(digest.digest()[:10])
 
 
-def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch], *, replayed: bool = False) -> Written:
-    """Send every row of a task; refused rows are an error, or a file, never silence."""
+def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Send every row of a task; refused rows are an error or are written to a file, and are never ignored."""
     settle_in()
     context = TaskContext.get()
-    place, attempt = (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
-    with OutcomeFiles(options, f"{hashlib.sha256(scope.encode()).hexdigest()[:12]}-{place:05d}") as outcomes:
-        writer = RowWriter(
-            options, scope, again=replayed or attempt > 0, outcomes=outcomes if options.outcomes_path else None
-        )
+    place, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+    task = f"{hashlib.sha256(scope.encode()).hexdigest()[:12]}-{place:05d}"
+    with OutcomeFiles(options, task, attempt=attempt) as outcomes:
+        writer = RowWriter(options, scope, outcomes=outcomes if options.outcomes_path else None)
         try:
-            for piece in chain.from_iterable(map(pieces, batches)):
+            for piece in chain.from_iterable(pieces(batch, options.operation) for batch in batches):
                 writer.send(rows_of(piece, options.operation))
                 if writer.bad and options.mode == "failfast":
                     break
@@ -248,12 +245,13 @@ def write_rows(options: Options, scope: str, batches: Iterator[pa.RecordBatch], 
         outcomes.refused(writer.bad)
     if writer.bad and options.mode == "failfast":
         first = writer.bad[0]
-        raise WriteError(f"{len(writer.bad)} rows were refused; the first is {first.id!r}: {first.reason}")
+        named = "one without an id" if first.id is None else repr(first.id)
+        raise WriteError(f"{len(writer.bad)} rows were refused; the first is {named}: {first.reason}")
     return Written(writer.written, len(writer.bad))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Batch write. The job's name is made on the driver, so that a retried task has the same."""
+    """Batch write. The driver chooses the job's name, so that a retried task has the same name."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -265,7 +263,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Streaming write. A micro-batch is named by the query and its number, which a replay repeats."""
+    """Streaming write. The query and its number name a micro-batch; a replay repeats both."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -275,5 +273,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else ""
         number = context.getLocalProperty("streaming.sql.batchId") if context is not None else ""
-        # Whether this is a replay cannot be known, so every micro-batch is taken for one.
-        return write_rows(self._options, f"query-{query}-{number}", iterator, replayed=True)
+        return write_rows(self._options, f"query-{query}-{number}", iterator)

@@ -1,4 +1,4 @@
-"""One broker for every test of a worker; each test has a topic of its own."""
+"""One broker for all worker tests; each test has a topic of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.acceptance.process import dejaq, serve
 
 _numbers = count(1)

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
+from dejaq.testing.waiting import patient
+from tests.regressions import bugs
 
 DEJAQ = str(Path(sys.executable).with_name("dejaq"))
-SECONDS_MAX = 30
+SECONDS_MAX = patient(30)
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,18 @@ class Done:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """What it printed, as JSON lines."""
+        """The output, as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 def environment(url: str) -> Mapping[str, str]:
-    # A wide, colourless terminal, and no setting of the machine the tests run on.
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("DEJAQ_")}
+    # A wide terminal without colours, and no DejaQ setting from the environment of the test run.
+    kept = {key: value for key, value in os.environ.items() if key == bugs.VARIABLE or not key.startswith("DEJAQ_")}
     return {**kept, "DEJAQ_URL": url, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None = None) -> Done:
-    """Run one command to its end."""
+    """Run one command until it ends."""
     done = subprocess.run(
         [DEJAQ, *arguments],
         input=stdin,
@@ -56,7 +58,7 @@ def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None =
 
 @contextmanager
 def serve(data: Path | None = None, *options: str) -> Iterator[BrokerProcess]:
-    """A broker that answers, until the end of the block; without `data` it keeps messages in memory."""
+    """A ready broker for the duration of the block; without `data` it keeps messages in memory."""
     broker = BrokerProcess(data, options=options)
     try:
         broker.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.acceptance.process import dejaq
 
 RATES = ("create_per_s", "lease_delete_per_s", "end_to_end_per_s")
@@ -17,7 +17,7 @@ def test_throughput_is_measured_on_a_broker_of_its_own() -> None:
     assert figures["fsyncs"] > 0
 
 
-def test_throughput_of_a_broker_that_runs_leaves_nothing_there(broker: BrokerProcess) -> None:
+def test_throughput_on_a_running_broker_leaves_no_messages_there(broker: BrokerProcess) -> None:
     done = dejaq("bench", "throughput", "--messages", "1500", "--natural-ids", "--url", broker.url)
     assert done.code == 0
     assert all(rate in done.out for rate in RATES)
@@ -25,7 +25,7 @@ def test_throughput_of_a_broker_that_runs_leaves_nothing_there(broker: BrokerPro
     assert [topic for topic in topics if topic["name"].startswith("bench-") and topic["state"] == "live"] == []
 
 
-def test_a_phase_that_does_not_end_in_time_says_how_far_it_came() -> None:
+def test_a_phase_that_does_not_end_in_time_reports_its_progress() -> None:
     done = dejaq("bench", "throughput", "--messages", "5000000", "--body-bytes", "1000", "--seconds-max", "1")
     assert done.code == 1
     assert "of 5,000,000 messages went through in 1 s" in done.err

@@ -1,6 +1,6 @@
-"""A broker that cannot join a cluster says why in one clear line and exits with 1; who serves goes on with all it has.
+"""A broker that cannot join a cluster prints one clear line and exits with 1; running brokers keep all their messages.
 
-A full disk, a standby and a schema of an older release are tried in tests/integration/storage/test_postgres_faults.py.
+A full disk, a standby and a schema of an older release are tested in tests/integration/storage/test_postgres_faults.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 import dejaq as sdk
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.postgres import shared_server
-from dejaq.testing.process import free_port
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.postgres import shared_server
+from dejaq.testing.servers.process import free_port
 from tests.acceptance.process import dejaq
 from tests.acceptance.test_serve_errors import check
 
@@ -31,19 +31,19 @@ class Site:
         self.etcd = etcd
 
     async def refused(self, code: str, *words: str, storage: str | None = None, **options: str) -> None:
-        """Another broker, told so, must not start; the first still has its message."""
-        told = {
+        """Another broker with these options must not start; the first broker still has its message."""
+        options_of_broker = {
             "storage": storage or shared_server().dsn,
             "synchronization": self.etcd.url,
             "cluster": self.brokers.name,
             "broker": "another",
             **options,
         }
-        arguments = [part for name, value in told.items() for part in (f"--{name}", value)]
+        arguments = [part for name, value in options_of_broker.items() for part in (f"--{name}", value)]
         done = await asyncio.to_thread(dejaq, "serve", "--listen", "127.0.0.1:0", *arguments)
-        # That no journal is kept without a directory is said before.
-        told_lines = [line for line in done.err.splitlines() if " INFO " not in line]
-        check(replace(done, err="\n".join(told_lines)), code, *words)
+        # Earlier lines may say that no journal is kept without a directory.
+        error_lines = [line for line in done.err.splitlines() if " INFO " not in line]
+        check(replace(done, err="\n".join(error_lines)), code, *words)
         assert "secret" not in done.err
         async with sdk.connect(self.brokers.url) as client:
             (message,) = await client.get("mail", ["kept"])
@@ -60,7 +60,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield Site(brokers, etcd)
 
 
-async def test_whatever_a_broker_is_told_wrongly_is_one_clear_line(site: Site):
+async def test_each_wrong_option_of_a_broker_is_one_clear_line(site: Site) -> None:
     server = shared_server()
     nowhere = f"postgres://u:secret@127.0.0.1:{free_port()}/x"
     await site.refused("STORE_FAILED", "cannot be reached", storage=nowhere)
@@ -69,7 +69,7 @@ async def test_whatever_a_broker_is_told_wrongly_is_one_clear_line(site: Site):
     await site.refused("SYNCHRONIZATION_FAILED", synchronization=f"etcd://127.0.0.1:{free_port()}")
 
 
-async def test_a_cluster_of_the_same_name_elsewhere_and_missing_rights_are_one_clear_line(site: Site):
+async def test_a_cluster_of_the_same_name_elsewhere_and_missing_rights_are_one_clear_line(site: Site) -> None:
     server, other = shared_server(), f"other_{secrets.token_hex(4)}"
     connection = await asyncpg.connect(server.dsn)
     try:
@@ -85,7 +85,7 @@ async def test_a_cluster_of_the_same_name_elsewhere_and_missing_rights_are_one_c
         await connection.close()
 
 
-async def test_an_etcd_without_its_quorum_is_one_clear_line(site: Site, tmp_path: Path):
+async def test_an_etcd_without_its_quorum_is_one_clear_line(site: Site, tmp_path: Path) -> None:
     async with EtcdCluster(tmp_path / "three", size=3) as etcd:
         for server in etcd.servers[:2]:
             server.kill()

@@ -1,4 +1,4 @@
-"""`dejaq forward` as a process, killed in the middle: nothing is lost, and nothing is there twice."""
+"""`dejaq forward` as a process that is killed at work: no message is lost, and none is duplicated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import random
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio as redis_client
 
 import dejaq
-from dejaq.testing.process import BrokerProcess
-from dejaq.testing.redis import RedisServer
+from dejaq.testing.servers.process import BrokerProcess
+from dejaq.testing.servers.redis import RedisServer
 from dejaq.testing.waiting import eventually
 from tests.acceptance.process import DEJAQ, environment
 from tests.acceptance.process import dejaq as command
@@ -35,10 +36,10 @@ def start(broker: BrokerProcess, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("direction", ["redis to topic", "topic to redis", "topic to topic"])
-async def test_kill_minus_nine_in_the_middle_loses_and_doubles_nothing(
+async def test_kill_minus_nine_at_work_loses_and_duplicates_nothing(
     direction: str, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
-    """G4, G5: at least once, and known by the id."""
+    """G4, G5: delivery is at least once, and the id identifies each repeat."""
     bodies = {f"m-{n}": b"%d" % n for n in range(MESSAGES)}
     async with (
         RedisServer(tmp_path) as server,
@@ -73,7 +74,7 @@ async def test_kill_minus_nine_in_the_middle_loses_and_doubles_nothing(
             async def enough(least: int = least) -> bool:
                 return await there() >= least
 
-            await eventually(enough, within=WITHIN, what=f"{least} are moved", poll=0.002)
+            await eventually(enough, within=WITHIN, what=f"{least} messages are moved", poll=0.002)
             process.send_signal(signal.SIGKILL)
             process.communicate()
         last = start(broker, source, sink)
@@ -81,13 +82,14 @@ async def test_kill_minus_nine_in_the_middle_loses_and_doubles_nothing(
         async def all_there() -> bool:
             return await there() >= MESSAGES
 
-        await eventually(all_there, within=WITHIN, what="the rest is moved")
+        await eventually(all_there, within=WITHIN, what="the other messages are moved")
         last.send_signal(signal.SIGTERM)
         out, err = await asyncio.to_thread(last.communicate, timeout=WITHIN)
         assert last.returncode == 0, err
         assert json.loads(out.splitlines()[-1])["refused"] == 0
         if sink == stream:
-            arrived = [(fields[b"id"].decode(), fields[b"body"]) for _, fields in await redis.xrange("s")]
+            entries: Any = await redis.xrange("s")
+            arrived = [(fields[b"id"].decode(), fields[b"body"]) for _, fields in entries]
         else:
             arrived = [(m.id, m.body) async for page in client.browse(target) for m in page]
         assert sorted(arrived) == sorted(bodies.items())
@@ -103,7 +105,7 @@ async def test_kill_minus_nine_in_the_middle_loses_and_doubles_nothing(
         (("mail", "other", "--batch", "0"), 2, "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_forwarded_is_told_in_a_sentence(
+def test_an_invalid_source_or_target_is_an_error_of_one_sentence(
     arguments: tuple[str, ...], code: int, says: str, broker: BrokerProcess
 ) -> None:
     done = command("forward", *arguments, url=broker.url)

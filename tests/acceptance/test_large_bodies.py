@@ -1,4 +1,4 @@
-"""Large bodies from the command line: files in, files out."""
+"""Large bodies on the command line: bodies are read from files and written to files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.acceptance.process import Done, dejaq
 
 
@@ -44,7 +44,9 @@ def test_a_file_is_sent_shown_saved_and_consumed(broker: BrokerProcess, tmp_path
     assert run("get", "files", "a", "--output", str(saved)).code == 1
 
 
-def test_what_cannot_be_sent_or_saved_is_one_sentence(broker: BrokerProcess, tmp_path: Path, body: Path) -> None:
+def test_a_body_that_cannot_be_sent_or_saved_is_an_error_of_one_sentence(
+    broker: BrokerProcess, tmp_path: Path, body: Path
+) -> None:
     def run(*arguments: str) -> Done:
         return dejaq(*arguments, url=broker.url)
 

@@ -1,17 +1,20 @@
-"""The README's programs, run as a reader would run them."""
+"""The README's programs, run as a reader runs them."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
+from dejaq.testing.waiting import wait_until
 from tests.acceptance.process import SECONDS_MAX, environment, serve
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -46,7 +49,7 @@ def run(name: str, url: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_every_program_of_the_readme_is_known_here() -> None:
+def test_every_program_of_the_readme_is_tested_here() -> None:
     assert sorted(PROGRAMS) == [
         "batches.py",
         "blocking.py",
@@ -58,7 +61,7 @@ def test_every_program_of_the_readme_is_known_here() -> None:
     assert README.read_text().count("```python") == len(PROGRAMS)
 
 
-def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_consumer_gets_on_time_what_the_producer_sends(own_broker: BrokerProcess, tmp_path: Path) -> None:
     assert run("producer.py", own_broker.url, tmp_path) == "pending: 4\n"
     consumer = subprocess.Popen(
         program("consumer.py", own_broker.url, tmp_path),
@@ -66,7 +69,7 @@ def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: BrokerPro
         text=True,
         env=environment(own_broker.url),
     )
-    # Ends the wait for lines when the consumer falls silent.
+    # This ends the wait for lines when the consumer prints nothing more.
     watchdog = threading.Timer(SECONDS_MAX, consumer.kill)
     watchdog.start()
     assert consumer.stdout is not None
@@ -79,8 +82,57 @@ def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: BrokerPro
         consumer.stdout.close()
     said = [re.sub(r" \d{4}-.*", "", line.strip().split(" ", 1)[-1]) for line in lines]
     assert sorted(said) == ["many thanks", "one", "three", "two"]
-    assert lines[-1].startswith("thanks-1001 ")
+    assert lines[-1].startswith("thanks-")
     assert all("attempt 1" in line for line in lines)
+
+
+def test_programs_run_twice_and_together_and_continue_after_a_restart(tmp_path: Path) -> None:
+    """U2: the second consumer ended the first one, and the second producer ended with a traceback."""
+    with serve(tmp_path / "store") as broker:
+        consumers = [
+            subprocess.Popen(
+                [*program("consumer.py", broker.url, tmp_path)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment(broker.url),
+            )
+            for _ in range(2)
+        ]
+        said: list[str] = []
+        readers = [threading.Thread(target=_collect, args=(consumer, said), daemon=True) for consumer in consumers]
+        for reader in readers:
+            reader.start()
+        try:
+            for runs in range(2):
+                if runs:
+                    broker.kill()
+                    asyncio.run(broker.restart())
+                for _ in range(2):
+                    assert run("producer.py", broker.url, tmp_path).startswith("pending: ")
+                wait_until(lambda: len(said) >= 8 * (runs + 1), within=SECONDS_MAX)
+            assert [consumer.poll() for consumer in consumers] == [None, None]
+        finally:
+            for consumer in consumers:
+                consumer.kill()
+                consumer.wait()
+        assert len(said) == 16, said
+        assert all("attempt 1" in line for line in said), said
+
+
+@pytest.mark.parametrize("name", ["batches.py", "blocking.py", "queries.py"])
+def test_a_program_runs_twice_at_the_same_time(own_broker: BrokerProcess, tmp_path: Path, name: str) -> None:
+    """U2: because of fixed names, one of the two programs ended the other."""
+    (tmp_path / "other").mkdir()
+    folders = [tmp_path, tmp_path / "other"]
+    with ThreadPoolExecutor(2) as both:
+        assert all(both.map(lambda folder: run(name, own_broker.url, folder), folders))
+
+
+def _collect(consumer: subprocess.Popen[str], said: list[str]) -> None:
+    assert consumer.stdout is not None
+    for line in consumer.stdout:
+        said.append(line.strip())
 
 
 @pytest.mark.parametrize(
@@ -91,13 +143,15 @@ def test_what_the_producer_sends_the_consumer_gets_on_time(own_broker: BrokerPro
         ("embedded.py", "hello from inside\n"),
     ],
 )
-def test_a_program_prints_what_it_should(own_broker: BrokerProcess, tmp_path: Path, name: str, printed: str) -> None:
+def test_a_program_prints_the_expected_output(
+    own_broker: BrokerProcess, tmp_path: Path, name: str, printed: str
+) -> None:
     assert run(name, own_broker.url, tmp_path) == printed
 
 
 def test_the_queries_answer_exactly(own_broker: BrokerProcess, tmp_path: Path) -> None:
     printed = run("queries.py", own_broker.url, tmp_path).splitlines()
     assert printed[0] == "meeting-3 is due in 4 hours"
-    assert printed[1] == "in the next five hours: 5"
+    assert printed[1] == "in the next six hours: 5"
     assert printed[2:6] == ["+0 h: 2", "+3 h: 3", "+6 h: 3", "+9 h: 2"]
     assert printed[6].count("meeting-") == 10

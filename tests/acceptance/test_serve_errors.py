@@ -1,4 +1,4 @@
-"""`dejaq serve` that cannot serve says so in one clear line, with a next step, and exits with 1. G7, G8."""
+"""A `dejaq serve` that cannot start prints one clear line and a next step, and exits with 1. G7, G8."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dejaq.storage.rocksdb.database import Database
-from dejaq.testing.faults import FaultUnavailable, small_disk
+from dejaq.storage.rocksdb.engine.database import RocksDatabase
+from dejaq.testing.servers.faults import FaultUnavailable, small_disk
 from tests.acceptance.process import Done, dejaq, serve
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory that a broker has used and left."""
+    """A data directory that a stopped broker has used."""
     path = tmp_path / "data"
     with serve(path) as broker:
         assert dejaq("topic", "create", "mail", url=broker.url).code == 0
@@ -26,13 +26,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def refused(data: Path, *, listen: str = "127.0.0.1:0") -> Done:
-    """A broker that is expected not to start."""
+    """The output of a broker that must not start."""
     return dejaq("serve", "--data", str(data), "--listen", listen)
 
 
 def check(done: Done, code: str, *words: str) -> None:
-    """One line that names the code and what it is about, one next step, and nothing else."""
-    assert done.code == 1
+    """The output has one line with the code and the subject, one line with the next step, and nothing else."""
+    assert done.code == (5 if code in ("STORE_FAILED", "STORE_CORRUPT") else 1)
     assert done.out == ""
     line, next_step = done.err.splitlines()
     assert line.startswith("dejaq: ")
@@ -42,10 +42,10 @@ def check(done: Done, code: str, *words: str) -> None:
     assert next_step.startswith("  next: ")
 
 
-def test_a_data_directory_that_another_broker_holds(tmp_path: Path) -> None:
+def test_a_data_directory_that_another_broker_uses(tmp_path: Path) -> None:
     with serve(tmp_path / "data") as broker:
         check(refused(tmp_path / "data"), "STORE_LOCKED", str(tmp_path / "data"))
-        assert dejaq("info", url=broker.url).code == 0, "the first broker goes on"
+        assert dejaq("info", url=broker.url).code == 0, "the first broker continues"
 
 
 def test_a_port_that_is_taken(data: Path) -> None:
@@ -55,13 +55,13 @@ def test_a_port_that_is_taken(data: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         check(refused(data, listen=address), "PORT_TAKEN", address)
     with serve(data) as broker:
-        assert dejaq("info", url=broker.url).code == 0, "the directory was let go of"
+        assert dejaq("info", url=broker.url).code == 0, "the directory was unlocked"
 
 
 def test_a_port_that_another_broker_serves(tmp_path: Path) -> None:
     with serve() as broker:
         check(refused(tmp_path / "data", listen=broker.address), "PORT_TAKEN", broker.address)
-        assert dejaq("info", url=broker.url).code == 0, "the first broker goes on"
+        assert dejaq("info", url=broker.url).code == 0, "the first broker continues"
 
 
 @pytest.mark.parametrize("part", ["db/CURRENT", "watermark"])
@@ -76,7 +76,7 @@ def test_a_data_directory_without_its_database(data: Path) -> None:
 
 
 def test_a_data_directory_of_a_newer_release(data: Path) -> None:
-    database = Database(data / "db")
+    database = RocksDatabase(data / "db")
     database._db[b"mformat"] = b"99"
     database.close()
     check(refused(data), "STORE_NEWER", str(data), "99")

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import dejaq as sdk
-from dejaq.testing.postgres import shared_server
-from dejaq.testing.process import BrokerProcess, free_port
+from dejaq.testing.servers.postgres import shared_server
+from dejaq.testing.servers.process import BrokerProcess, free_port
 from dejaq.testing.waiting import eventually
 from tests.acceptance.process import dejaq
 from tests.acceptance.test_serve_errors import check
 
 
-def test_a_schema_is_made_once_and_then_up_to_date() -> None:
+def test_a_schema_is_created_once_and_then_up_to_date() -> None:
     name = f"cli_{secrets.token_hex(4)}"
     first, second = [dejaq("storage", "migrate", shared_server().dsn, "--cluster", name, "--json") for _ in range(2)]
     assert (first.code, second.code) == (0, 0)
@@ -26,14 +26,14 @@ def test_a_schema_is_made_once_and_then_up_to_date() -> None:
     assert kept["before"] == kept["version"] == made["version"] > 0
 
 
-def test_a_server_that_is_not_there_is_one_line_without_the_password() -> None:
+def test_an_unreachable_server_is_an_error_of_one_line_without_the_password() -> None:
     dsn = f"postgres://u:secret@127.0.0.1:{free_port()}/x"
     for done in (dejaq("storage", "migrate", dsn), dejaq("serve", "--storage", dsn, "--listen", "127.0.0.1:0")):
         check(done, "STORE_FAILED", "cannot be reached", "postgres://u@127.0.0.1")
         assert "secret" not in done.err
 
 
-def test_one_setting_makes_a_broker_on_postgres(tmp_path: Path) -> None:
+def test_one_setting_puts_a_broker_on_postgresql(tmp_path: Path) -> None:
     name = f"cli_{secrets.token_hex(4)}"
 
     async def serve() -> None:
@@ -49,7 +49,7 @@ def test_one_setting_makes_a_broker_on_postgres(tmp_path: Path) -> None:
 
 
 async def test_the_outbox_of_a_broker_that_lost_its_directory_is_found_and_exported(tmp_path: Path) -> None:
-    """G9: what a broker has told and not exported outlives its directory, and can be exported."""
+    """G9: records that a broker did not export survive the loss of its directory and can be exported."""
     dsn, cluster, data = shared_server().dsn, f"outbox_{secrets.token_hex(4)}", tmp_path / "data"
     late = {"DEJAQ_JOURNAL_INTERVAL_MS": "3600000"}
     options = ["--cluster", cluster, "--data", str(data)]
@@ -61,19 +61,21 @@ async def test_the_outbox_of_a_broker_that_lost_its_directory_is_found_and_expor
     lost = (data / "outbox").read_text().strip()
     shutil.rmtree(data)
     async with BrokerProcess(storage=dsn, options=options):
-        found = {row["outbox"]: row["waiting"] for row in told(dsn, cluster)}
+        found = {row["outbox"]: row["waiting"] for row in outboxes_of(dsn, cluster)}
         assert found[lost] > 0
     shutil.rmtree(data)
     data.mkdir()
     (data / "outbox").write_text(f"{lost}\n")
     async with BrokerProcess(storage=dsn, options=options):
-        await eventually(lambda: told(dsn, cluster)[0]["waiting"] == 0, within=20, what="it is exported", poll=0.2)
+        await eventually(
+            lambda: outboxes_of(dsn, cluster)[0]["waiting"] == 0, within=20, what="the outbox is exported", poll=0.2
+        )
     done = dejaq("audit", "verify", str(data / "journal"), "--json")
     assert done.code == 0, done.err
     assert sum(json.loads(path.read_text())["events"] for path in (data / "journal").glob("*.json")) == 50
 
 
-def told(dsn: str, cluster: str) -> list[dict[str, Any]]:
+def outboxes_of(dsn: str, cluster: str) -> list[dict[str, Any]]:
     done = dejaq("storage", "outboxes", dsn, "--cluster", cluster, "--json")
     assert done.code == 0, done.err
     return sorted(done.objects, key=lambda row: -int(row["waiting"]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.acceptance.process import dejaq
 
 
@@ -16,7 +16,7 @@ def lines(*changes: dict[str, Any]) -> str:
     return "\n".join(map(json.dumps, changes))
 
 
-def test_changes_are_made_together(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+def test_changes_take_effect_together(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         assert dejaq("produce", topic, "--id", name, "--body", "x", "--delay", "1h", url=broker.url).code == 0
     path = tmp_path / "changes.jsonl"
@@ -67,7 +67,7 @@ def test_a_refusal_means_that_nothing_is_done(broker: BrokerProcess, topic: str)
         ('{"do": "edit", "topic": "t", "id": "x", "body": "y", "version": "1"}', "'version'"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_line(line: str, complaint: str) -> None:
+def test_an_invalid_line_is_an_error_with_its_line_number(line: str, complaint: str) -> None:
     refused = dejaq("transaction", "-", stdin=line)
     assert refused.code == 2
     assert complaint in refused.err

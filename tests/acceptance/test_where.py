@@ -1,10 +1,10 @@
-"""`--where` as a user types it, against a broker process."""
+"""The option `--where` as a user types it, against a broker process."""
 
 from __future__ import annotations
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.acceptance.process import Done, dejaq
 
 
@@ -35,12 +35,44 @@ def test_messages_are_counted_edited_moved_and_cancelled(broker: BrokerProcess, 
     assert run("cancel", filled, "--where", "priority=5", "--group", "other").out.startswith("no messages of other")
 
 
+def test_an_edit_sets_one_header_and_removes_another(broker: BrokerProcess, filled: str) -> None:
+    """U16: headers that the command does not name stay."""
+    edited = dejaq("edit", filled, "m0", "m1", "--header", "lang=en", url=broker.url)
+    assert edited.code == 0
+    assert dejaq("edit", filled, "m1", "--remove-header", "campaign", url=broker.url).code == 0
+    found = dejaq("get", filled, "m0", "m1", "--json", url=broker.url)
+    assert [one["headers"] for one in found.objects] == [{"campaign": "a", "lang": "en"}, {"lang": "en"}]
+
+
+def test_a_change_of_everything_needs_all_and_asks_first(broker: BrokerProcess, filled: str) -> None:
+    """U18: a command without ids and conditions changes nothing, and `--all` asks for a confirmation."""
+
+    def run(*arguments: str) -> Done:
+        return dejaq(*arguments, url=broker.url)
+
+    unanswered = run("cancel", filled, "--all")
+    assert unanswered.code != 0
+    assert f"Every message of default in {filled} that is not leased will be cancelled" in unanswered.err
+    assert run("cancel", filled, "--all", "--json").code == 2, "a program cannot answer"
+    assert run("move", filled, "--all", "--shift", "+1h").code != 0
+    assert run("edit", filled, "--all", "--priority", "3").code != 0
+    counted = run("cancel", filled, "--all", "--dry-run")
+    assert (counted.code, counted.out) == (0, f"6 messages of default in {filled} match; nothing was changed\n")
+    assert run("edit", filled, "--all", "--priority", "3", "--yes").out == "6 edited\n"
+    assert run("cancel", filled, "--all", "--yes").out == "6 cancelled\n"
+    assert run("count", filled).out == "0\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["cancel"], "Give ids, or --where"),
         (["cancel", "m1", "--where", "priority=1"], "not both"),
         (["cancel", "m1", "--dry-run"], "--dry-run"),
+        (["cancel", "m1", "--all", "--yes"], "not both"),
+        (["cancel", "--where", "priority=1", "--all", "--yes"], "not both"),
+        (["dlq", "purge", "--yes"], "--all"),
+        (["dlq", "redrive"], "--all"),
         (["cancel", "--where", "colour=red"], "colour=red"),
         (["cancel", "--where", "priority=low"], "priority=low"),
         (["cancel", "--where", "from=whenever"], "whenever"),
@@ -49,9 +81,11 @@ def test_messages_are_counted_edited_moved_and_cancelled(broker: BrokerProcess, 
         (["edit", "--where", "priority=1"], "what to change"),
     ],
 )
-def test_what_cannot_be_is_told(broker: BrokerProcess, arguments: list[str], complaint: str) -> None:
-    command, *rest = arguments
-    refused = dejaq(command, "mail", *rest, url=broker.url)
+def test_an_invalid_condition_is_an_error_with_an_explanation(
+    broker: BrokerProcess, arguments: list[str], complaint: str
+) -> None:
+    place = 2 if arguments[0] == "dlq" else 1
+    refused = dejaq(*arguments[:place], "mail", *arguments[place:], url=broker.url)
     assert refused.code == 2
     assert complaint in refused.err
 

@@ -1,4 +1,4 @@
-"""Fixtures: a network of machines with three etcd on it, for tests that cut the ways between them."""
+"""Fixtures: a network of machines and three etcd servers on it, for tests that cut connections between machines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.network import Network
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,6 @@ def etcd(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def needs_namespaces(network: Network) -> None:
-    """Skip, saying why, where no way can be cut."""
+    """Skip the test, with the reason, where connections cannot be cut."""
     if network.reason is not None:
         pytest.skip(f"no network namespaces: {network.reason}")

@@ -1,6 +1,6 @@
-"""R19: bugs to plant into a broker's process, each one that the fault tests must find.
+"""R19: bugs to plant into a broker's process, each of which the fault tests must find.
 
-    BrokerProcess(data, prelude=prelude("lost_delete"))
+BrokerProcess(data, prelude=prelude("lost_delete"))
 
 They are planted from outside, before the broker starts; the product has no hook for them.
 """
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dejaq.broker.carrier import consumer
+from dejaq.broker.delivery import consumer
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.changes import Change, Delete
 from dejaq.domain.topic import Topic
-from dejaq.storage.rocksdb.committer import Committer
+from dejaq.errors import Refused
+from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.store import RocksStorage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +28,7 @@ OVERLAP_MS = 150
 
 
 def prelude(bug: str) -> str:
-    """Python that plants a bug in the process that runs it."""
+    """Python code that plants a bug in the process that runs it."""
     return f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.chaos import planted; planted.apply({bug!r})"
 
 
@@ -36,7 +38,7 @@ def apply(bug: str) -> None:
 
 
 def _ack_before_fsync() -> None:
-    """A change counts as durable when the operating system has it; the sync follows."""
+    """A write is acknowledged before its sync."""
     write = Committer.write
 
     def hasty(self: Committer, *arguments: Any) -> asyncio.Future[None]:
@@ -50,7 +52,7 @@ def _ack_before_fsync() -> None:
 
 
 def _early_by_one() -> None:
-    """A message is sent to its consumer with a time before its own."""
+    """A message is sent to its consumer with an earlier time than its own."""
     write_push = consumer.write_push
 
     def early(push: Any, lease: LeaseSet) -> None:
@@ -60,7 +62,7 @@ def _early_by_one() -> None:
 
 
 def _lease_overlap() -> None:
-    """The store ends a lease before the consumer is told that it ends."""
+    """The store ends a lease before the end time that the consumer received."""
     lease = RocksStorage.lease
 
     async def short(self: RocksStorage, topic: Topic, request: LeaseRequest, *rest: Any) -> LeaseSet | None:
@@ -72,17 +74,22 @@ def _lease_overlap() -> None:
 
 def _lost_delete() -> None:
     """Every third delete is acknowledged and not done."""
-    delete = RocksStorage.delete
+    apply = RocksStorage.apply
     numbers = itertools.count(1)
 
-    async def forgetful(self: RocksStorage, *arguments: Any) -> Outcomes:
-        return Outcomes(0) if next(numbers) % 3 == 0 else await delete(self, *arguments)
+    async def forgetful(
+        self: RocksStorage, changes: Sequence[Change], now: int, *rest: Any
+    ) -> list[Outcomes | Refused]:
+        skipped = [isinstance(change, Delete) and next(numbers) % 3 == 0 for change in changes]
+        done = [change for change, skip in zip(changes, skipped, strict=True) if not skip]
+        answers = iter(await apply(self, done, now, *rest))
+        return [Outcomes(0) if skip else next(answers) for skip in skipped]
 
-    _replace(RocksStorage, "delete", forgetful)
+    _replace(RocksStorage, "apply", forgetful)
 
 
 def _skipped_bucket() -> None:
-    """The first bucket of a consumer is never looked at."""
+    """The first bucket of a consumer is never leased from."""
     lease = RocksStorage.lease
 
     async def blind(self: RocksStorage, topic: Topic, request: LeaseRequest, *rest: Any) -> LeaseSet | None:
@@ -93,8 +100,8 @@ def _skipped_bucket() -> None:
 
 
 def _no_version_check() -> None:
-    """A delete under a lease that has ended is done all the same, whoever holds the message now."""
-    lease, delete = RocksStorage.lease, RocksStorage.delete
+    """A delete under an expired lease is accepted, even when another consumer holds the message now."""
+    lease, apply = RocksStorage.lease, RocksStorage.apply
     rows: dict[tuple[int, int], str] = {}
 
     async def noting(self: RocksStorage, *arguments: Any) -> LeaseSet | None:
@@ -104,19 +111,21 @@ def _no_version_check() -> None:
             rows.update({(granted.lease_id, row): name for row, name in zip(numbers, granted.ids(), strict=True)})
         return granted
 
-    async def trusting(self: RocksStorage, *arguments: Any) -> Outcomes:
-        topic, lease_id, _, _, now, *_ = arguments
-        outcomes = await delete(self, *arguments)
-        for row in list(outcomes.codes):
-            (holder,) = await self.holders(topic, [rows[lease_id, row]], now)
-            if holder is not None:
-                span = [(holder.row, holder.row + 1)]
-                await delete(self, topic, holder.lease_id, holder.consumer, span, now)
-                del outcomes.codes[row]
-        return outcomes
+    async def trusting(self: RocksStorage, changes: Sequence[Change], now: int, *rest: Any) -> list[Outcomes | Refused]:
+        answers = await apply(self, changes, now, *rest)
+        for change, outcomes in zip(changes, answers, strict=True):
+            if not isinstance(change, Delete) or not isinstance(outcomes, Outcomes):
+                continue
+            for row in list(outcomes.codes):
+                (holder,) = await self.holders(change.topic, [rows[change.lease_id, row]], now)
+                if holder is not None:
+                    span = [(holder.row, holder.row + 1)]
+                    await apply(self, [Delete(change.topic, holder.lease_id, holder.consumer, span)], now, *rest)
+                    del outcomes.codes[row]
+        return answers
 
     _replace(RocksStorage, "lease", noting)
-    _replace(RocksStorage, "delete", trusting)
+    _replace(RocksStorage, "apply", trusting)
 
 
 BUGS: dict[str, Callable[[], None]] = {
@@ -130,6 +139,6 @@ BUGS: dict[str, Callable[[], None]] = {
 
 
 def _replace(owner: object, name: str, value: object) -> None:
-    """Put `value` in place of something that must be there: a bug that plants nothing would prove nothing."""
+    """Replace an attribute that must exist, because a bug that replaces nothing would prove nothing."""
     getattr(owner, name)
     setattr(owner, name, value)

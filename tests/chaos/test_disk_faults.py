@@ -1,4 +1,4 @@
-"""R12: a broker whose disk is full, fails or is slow stops acknowledging, says so, and comes back by itself."""
+"""R12: a broker whose disk is full, fails or is slow stops acknowledging, reports it, and recovers by itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,18 +14,18 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import dejaq
-from dejaq.testing.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import size
 
-# Short, so that a send which cannot be acknowledged says so soon.
+# A short deadline, so that a send that cannot be acknowledged fails soon.
 DEADLINE = 0.6
 
 
 @pytest.fixture(autouse=True, params=range(size("R12", ci=1, full=10)))
 def again(request: pytest.FixtureRequest) -> None:
-    """Runs every test of this module so many times."""
+    """Runs every test of this module several times."""
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 class Ledger:
-    """Sends to a broker and keeps account of what was acknowledged and what is unknown."""
+    """Sends to a broker and records which messages were acknowledged and which have an unknown outcome."""
 
     def __init__(self, client: dejaq.Client, producer: dejaq.Producer) -> None:
         self.client = client
@@ -55,7 +56,7 @@ class Ledger:
                 yield cls(client, producer)
 
     async def send(self, *, body_bytes: int = 100) -> bool:
-        """Send one message; whether it was acknowledged."""
+        """Send one message, and return whether it was acknowledged."""
         self._sent += 1
         name = f"m-{self._sent}"
         try:
@@ -70,7 +71,7 @@ class Ledger:
         return list((await self.client.info()).brokers[0].degradations)
 
     async def healthy_again(self) -> None:
-        """Wait until the broker says that nothing is wrong, and takes messages."""
+        """Wait until the broker reports no degradation and accepts messages."""
 
         async def healthy() -> bool:
             return not await self.degradations()
@@ -79,7 +80,7 @@ class Ledger:
         await eventually(self.send, within=20, what="the broker acknowledges", poll=0.05)
 
     async def check(self) -> None:
-        """Everything acknowledged is there once, and nothing else but what was left unknown."""
+        """Every acknowledged message exists once, and every other message is one with an unknown outcome."""
         found = [message.id async for page in self.client.browse("mail") for message in page]
         assert len(found) == len(set(found))
         assert self.acknowledged <= set(found), "acknowledged messages are lost"
@@ -88,15 +89,16 @@ class Ledger:
 
 
 async def serving(address: str) -> bool:
-    """What the health service says, as a load balancer would ask it."""
+    """The answer of the health service to a load balancer."""
     async with grpc.aio.insecure_channel(address) as channel:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        stub: Any = health_pb2_grpc.HealthStub
+        answer = await stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 @pytest.mark.chaos
 async def test_r12_a_full_disk(disk: SmallDisk) -> None:
-    """G1, G7, G8: nothing is acknowledged that has no place, the broker says so, and goes on when there is place."""
+    """G1, G7, G8: without space the broker acknowledges nothing and reports it; with space again it continues."""
     async with BrokerProcess(disk.path / "data") as broker, Ledger.on(broker.url) as ledger:
         for _ in range(20):
             assert await ledger.send()
@@ -119,7 +121,7 @@ async def test_r12_a_full_disk(disk: SmallDisk) -> None:
 
 @pytest.mark.parametrize("fault", ["fail_writes", "fail_syncs"])
 async def test_r12_an_io_error(tmp_path: Path, fault: str) -> None:
-    """G1, G7: with a disk that answers EIO nothing is acknowledged; when it works again the broker does."""
+    """G1, G7: while the disk answers EIO nothing is acknowledged; when the disk works again the broker does too."""
     broker = dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0")
     with FaultyDisk() as faulty:
         async with broker, Ledger.on(f"dejaq://{broker.address}") as ledger:
@@ -136,7 +138,7 @@ async def test_r12_an_io_error(tmp_path: Path, fault: str) -> None:
 
 
 async def test_r12_a_slow_disk(tmp_path: Path) -> None:
-    """G1, G7: while a sync lasts nothing is acknowledged, and what needs no sync is answered."""
+    """G1, G7: during a slow sync nothing is acknowledged, and calls that need no sync are answered."""
     broker = dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0")
     with FaultyDisk() as faulty:
         async with broker, Ledger.on(f"dejaq://{broker.address}") as ledger:

@@ -1,7 +1,7 @@
-"""R13, R5: three brokers, three etcd and a Patroni cluster of three PostgreSQL, each on a machine of its own.
+"""R13, R5: three brokers, three etcd servers and a Patroni cluster of three servers, each on its own machine.
 
-A machine is a network namespace. Where the system permits none, the reason is printed and the tests that cut ways are
-skipped with it; the kills run on loopback.
+A machine is a network namespace. Where the system permits none, the tests that cut connections are skipped and print
+the reason; the tests that kill processes run on loopback.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from dejaq.storage.postgres.connecting import connect
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.network import Network
-from dejaq.testing.patroni import PatroniCluster, PatroniServer
+from dejaq.storage.postgres.connection.connecting import connect
+from dejaq.testing.history.workload import Workload
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.network import Network
+from dejaq.testing.servers.patroni import PatroniCluster, PatroniServer
 from dejaq.testing.waiting import eventually
-from dejaq.testing.workload import Workload
 from tests.chaos.loading import progressed, under_load
 from tests.chaos.machines import etcd, needs_namespaces, network
 from tests.chaos.sizes import FULL, size
 
 __all__ = ["etcd", "network"]
-pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("failover"), pytest.mark.timeout(1_800 if FULL else 180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("failover"), pytest.mark.timeout(1_800 if FULL else 400)]
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "patroni.yml"
 ROUNDS = size("FAILOVERS", ci=1, full=5)
-# After the new primary takes writes: brokers look for it at least once a second.
+# Seconds after the new primary accepts writes: brokers look for it at least every second.
 RESUMED_SECONDS = 4.0
 
 
@@ -48,7 +48,7 @@ async def brokers(network: Network, postgres: PatroniCluster, etcd: EtcdCluster)
 
 
 async def takes_writes(dsn: str) -> bool:
-    """Whether some server commits a change, with the quorum that it needs."""
+    """Whether some server commits a change, with the quorum that the change needs."""
     try:
         async with asyncio.timeout(1.0):
             connection = await connect(dsn, seconds=1.0)
@@ -62,16 +62,18 @@ async def takes_writes(dsn: str) -> bool:
 
 
 async def resumed(workload: Workload, postgres: PatroniCluster) -> float:
-    """Wait until deliveries go on; the seconds from when writes were taken again."""
+    """Wait until deliveries continue, and return the seconds since a primary accepted writes again."""
     await eventually(lambda: takes_writes(postgres.dsn), within=90, what="a new primary takes writes", poll=0.02)
     writable, deleted = time.monotonic(), workload.deleted
-    await eventually(lambda: workload.deleted > deleted, within=60, what="deliveries go on", poll=0.01)
+    await eventually(lambda: workload.deleted > deleted, within=60, what="deliveries continue", poll=0.01)
     return time.monotonic() - writable
 
 
-def tell(record_property: Callable[[str, object], None], waits: list[float]) -> None:
-    told = ", ".join(f"{wait:.1f}" for wait in waits)
-    record_property("figure", f"{len(waits)} failovers; deliveries went on {told} s after the new primary took writes")
+def record_waits(record_property: Callable[[str, object], None], waits: list[float]) -> None:
+    listed = ", ".join(f"{wait:.1f}" for wait in waits)
+    record_property(
+        "figure", f"{len(waits)} failovers; deliveries went on {listed} s after the new primary took writes"
+    )
     assert max(waits) < RESUMED_SECONDS, waits
 
 
@@ -81,8 +83,8 @@ async def primary_of(postgres: PatroniCluster, *, other_than: PatroniServer | No
 
 async def test_r13_the_primary_is_killed_with_its_patroni(
     brokers: BrokerCluster, postgres: PatroniCluster, record_property: Callable[[str, object], None]
-):
-    """G1, G3, G6: a standby takes over; nothing acknowledged is lost, and deliveries go on when it takes writes."""
+) -> None:
+    """G1, G3, G6: a standby takes over; no acknowledged message is lost, and deliveries continue."""
     waits: list[float] = []
 
     async def faults(workload: Workload) -> None:
@@ -97,10 +99,10 @@ async def test_r13_the_primary_is_killed_with_its_patroni(
         await brokers.whole()
 
     await under_load(brokers, faults)
-    tell(record_property, waits)
+    record_waits(record_property, waits)
 
 
-# Brokers that still see the old primary are the harder case; the other takes as long again.
+# The harder case is the one of brokers that still reach the old primary; the other case takes as long again.
 @pytest.mark.parametrize("seen", [True, False] if FULL else [True], ids=lambda seen: "seen" if seen else "unseen")
 async def test_r5_r13_the_primary_is_isolated(
     seen: bool,
@@ -109,8 +111,8 @@ async def test_r5_r13_the_primary_is_isolated(
     etcd: EtcdCluster,
     network: Network,
     record_property: Callable[[str, object], None],
-):
-    """G1, G3, G6: what the old primary takes meanwhile has no quorum and is not acknowledged; it comes back."""
+) -> None:
+    """G1, G3, G6: writes to the old primary have no quorum and are not acknowledged; later it rejoins the cluster."""
     needs_namespaces(network)
     waits: list[float] = []
 
@@ -127,4 +129,4 @@ async def test_r5_r13_the_primary_is_isolated(
         await brokers.whole()
 
     await under_load(brokers, faults)
-    tell(record_property, waits)
+    record_waits(record_property, waits)

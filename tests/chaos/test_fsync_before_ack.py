@@ -1,4 +1,4 @@
-"""R3: every acknowledged create was synced first, as the kernel saw it."""
+"""R3: every acknowledged create was synced first, according to the system calls that the kernel recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.chaos.sizes import size
 from tests.chaos.syscalls import Ack, acks_of_creates, read_calls, strace, unsynced
 
@@ -19,13 +19,14 @@ ACKS = size("R3", ci=200, full=5_000)
 
 
 def _body(number: int) -> bytes:
-    # Twice, with room between: the log puts a header into what crosses one of its blocks, but not into both.
+    # The marker occurs twice with a gap between: the log inserts a header where a record crosses a block, so never into
+    # both.
     marker = b"marker-%06d-end" % number
     return marker + b"." * 64 + marker
 
 
 async def trace_acks(path: Path, *, acks: int, prelude: str = "") -> tuple[list[Ack], list[str]]:
-    """Create messages one at a time and in batches of several producers; the acks, and those without a sync."""
+    """Create messages one by one and in batches of several producers; returns the acks, and those without a sync."""
     wrapper = strace(path / "trace")
     if wrapper is None:
         pytest.skip("strace is not installed")
@@ -54,7 +55,7 @@ async def trace_acks(path: Path, *, acks: int, prelude: str = "") -> tuple[list[
 
 @pytest.mark.chaos
 async def test_r3_a_sync_precedes_every_ack(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """G1: the acknowledgement leaves the broker only after the log was synced behind the message's own write."""
+    """G1: the acknowledgement leaves the broker only after a sync of the log that followed the message's own write."""
     acks, faults = await trace_acks(tmp_path, acks=ACKS)
     messages = sum(len(ack.bodies) for ack in acks)
     record_property("figure", f"{len(acks)} acks of {messages} messages, {len(faults)} without a sync before")

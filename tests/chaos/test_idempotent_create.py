@@ -1,4 +1,4 @@
-"""R10: a create that is retried through kills of the broker makes each message exactly once."""
+"""R10: a create that is retried while the broker is killed creates each message exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import size
 
@@ -21,7 +21,7 @@ FAR_MS = 1_900_000_000_000
 
 
 class Sending:
-    """Several senders at once, half of them with ids of their own; how far they are, and what was acknowledged."""
+    """Concurrent senders, half of them with ids of their own; counts the sent and the acknowledged messages."""
 
     def __init__(self, producer: dejaq.Producer) -> None:
         self._producer = producer
@@ -50,15 +50,15 @@ class Sending:
 async def _kill_now_and_then(broker: BrokerProcess, sending: Sending) -> None:
     for kill in range(1, KILLS + 1):
         due = kill * MESSAGES // (KILLS + 1)
-        await eventually(lambda due=due: sending.acknowledged >= due, within=60, what=f"{due} are sent", poll=0.001)
+        await eventually(lambda: sending.acknowledged >= due, within=60, what=f"{due} messages are sent", poll=0.001)
         await broker.restart()
 
 
 @pytest.mark.chaos
-async def test_r10_a_create_retried_through_kills_is_there_once(
+async def test_r10_a_create_retried_through_kills_creates_one_message(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G1, G5: every acknowledged message is there once, whether its id came from the producer or was generated."""
+    """G1, G5: every acknowledged message exists once, whether its id came from the producer or was generated."""
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
         await client.create_topic("mail", buckets=4)
         async with client.producer("mail", group="billing") as producer:
@@ -66,7 +66,7 @@ async def test_r10_a_create_retried_through_kills_is_there_once(
             async with asyncio.TaskGroup() as both:
                 both.create_task(sending.run())
                 both.create_task(_kill_now_and_then(broker, sending))
-            # A user's own repeat, long after: the same id and content is not an error and makes nothing.
+            # A repeat by the user, much later: the same id and content is no error and creates no message.
             numbers = [number for number in range(MESSAGES) if number % 2 == 0]
             results = await producer.send_batch(
                 [b"%d" % number for number in numbers], at=FAR_MS, ids=[f"order-{number}" for number in numbers]
@@ -77,6 +77,6 @@ async def test_r10_a_create_retried_through_kills_is_there_once(
         bodies = Counter([message.body async for page in client.browse("mail") for message in page])
     record_property("figure", f"{sending.acknowledged} acknowledged through {KILLS} kills, {len(found)} there")
     assert set(found.values()) == {1}
-    assert set(bodies.values()) == {1}, "one send made two messages"
+    assert set(bodies.values()) == {1}, "one send created two messages"
     assert set(found) == {*sending.natural, *sending.generated}
     assert len(found) == MESSAGES

@@ -1,4 +1,4 @@
-"""R1, R9 and R4: a broker that is killed under load, at any moment and at each of its named points."""
+"""R1, R9 and R4: a broker that is killed under load, at random moments and at each of its named points."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import dejaq
-from dejaq.testing.history import check_ledger
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.history.history import check_ledger
+from dejaq.testing.history.workload import Load, Workload
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
-from dejaq.testing.workload import Load, Workload
 from tests.chaos.sizes import new_seed, size
 from tests.chaos.stores import STORES, broker_on
 
@@ -35,17 +35,17 @@ POINTS = {
         "broker.before_push",
         "broker.after_push",
     ),
-    # Nothing lies between a write and its sync that this process could see.
+    # This process has no step of its own between PostgreSQL's write and its sync.
     "postgres": ("storage.before_write", "storage.after_write", "storage.after_sync", "broker.before_push"),
 }
 HOUR_MS = 3_600_000
 
 
 async def kill_in_cycles(broker: BrokerProcess, workload: Workload, chance: random.Random) -> None:
-    """Kill the broker at moments that the load's progress chooses, evenly but never quite."""
+    """Kill the broker at random moments of the load's progress, spread evenly over the load."""
     for cycle in range(CYCLES):
         due = round((cycle + chance.random()) * MESSAGES / (CYCLES + 1))
-        await eventually(lambda due=due: workload.acknowledged >= due, within=60, what=f"{due} are sent", poll=0.001)
+        await eventually(lambda: workload.acknowledged >= due, within=60, what=f"{due} messages are sent", poll=0.001)
         await broker.restart()
 
 
@@ -54,9 +54,9 @@ async def kill_in_cycles(broker: BrokerProcess, workload: Workload, chance: rand
 async def test_r1_r9_killed_under_load_nothing_is_lost_or_early_or_held_twice(
     store: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G1, G2, G3, G4, G5: ten kills while producers and consumers work, a full drain, and every message is judged.
+    """G1, G2, G3, G4, G5: ten kills while producers and consumers work, then a full drain and a check of every message.
 
-    R9: moreover one order of effects, each within its call, explains every answer about a message.
+    R9: one order of effects, each of them within its call, explains every answer about a message.
     """
     seed = new_seed()
     async with broker_on(store, tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
@@ -75,7 +75,7 @@ async def test_r1_r9_killed_under_load_nothing_is_lost_or_early_or_held_twice(
 
 
 class Later:
-    """Messages for an hour from now, so that they are all there to be counted."""
+    """Messages that are due in an hour, so that all of them are still in the store when they are counted."""
 
     def __init__(self, client: dejaq.Client) -> None:
         self._client = client
@@ -90,7 +90,7 @@ class Later:
                 self._acknowledged[await producer.send(b"x", at=ts, id=name)] = ts
 
     async def check(self) -> None:
-        """What is there is what was acknowledged, once, and the counters know it."""
+        """The acknowledged messages exist, each once, and the counters agree."""
         messages = [message async for page in self._client.browse("later") for message in page]
         assert len(messages) == len({message.id for message in messages})
         assert {message.id: message.ts for message in messages} == self._acknowledged
@@ -102,9 +102,9 @@ class Later:
 
 
 async def tick_after(work: asyncio.Future[Any], client: dejaq.Client) -> None:
-    """Once `work` is done, send and take one message after the other for ever: each passes every point.
+    """When `work` is done, send and consume one message after the other without end: each message passes every point.
 
-    On a slow machine much goes in few writes and pushes, and the point may not be reached before.
+    On a slow machine many messages share few writes and pushes, so `work` alone may not reach the point.
     """
     await asyncio.wait([work])
     await client.create_topic("ticks", buckets=1)
@@ -117,7 +117,7 @@ async def tick_after(work: asyncio.Future[Any], client: dejaq.Client) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize(("store", "point"), [(store, point) for store, points in POINTS.items() for point in points])
 async def test_r4_killed_at_a_named_point(store: str, point: str, tmp_path: Path) -> None:
-    """G1, G2, G3, G4, G5: a kill at the worst moments loses and doubles nothing, and the counters still agree."""
+    """G1, G2, G3, G4, G5: a kill at the worst moments loses and duplicates nothing, and the counters still agree."""
     seed = new_seed()
     for number in range(POINT_ROUNDS):
         hit = random.Random(seed + number).randrange(10, 40)

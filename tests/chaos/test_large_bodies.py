@@ -1,4 +1,4 @@
-"""Large bodies and kill -9: each is there whole or not at all, nothing is left behind, and the broker stays small."""
+"""Large bodies and kill -9: each body is whole or absent, no part is left over, and memory use stays small."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 import dejaq
 from dejaq import limits
-from dejaq.domain.large import PART_BYTES
+from dejaq.domain.bodies.large import PART_BYTES
 from dejaq.storage.postgres.store import PostgresStorage
-from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.testing.postgres import shared_server
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.postgres import shared_server
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 
 MAX = limits.LARGE_BODY_BYTES_MAX
@@ -28,7 +28,7 @@ POINTS = ["storage.after_part:2", "storage.after_write:5", "storage.before_sync:
 
 
 async def left(path: Path) -> tuple[int, dict[bytes, int]]:
-    """How many large bodies no message refers to, and the records, by table, that are there without them."""
+    """The number of large bodies that no message refers to, and by table the number of records without a body."""
     storage = RocksStorage(path, journal=False)
     await storage.open(0)
     try:
@@ -41,8 +41,8 @@ async def left(path: Path) -> tuple[int, dict[bytes, int]]:
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("point", POINTS)
-async def test_kill_minus_nine_within_an_upload(point: str, tmp_path: Path) -> None:
-    """G1, R4: the client sends again what was cut; one whole body is there, and with its message it is gone."""
+async def test_kill_minus_nine_during_an_upload(point: str, tmp_path: Path) -> None:
+    """G1, R4: the client repeats the interrupted upload; one whole body exists, and is removed with its message."""
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
         await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
         await broker.restart(env={"DEJAQ_CRASH_AT": point})
@@ -59,15 +59,15 @@ async def test_kill_minus_nine_within_an_upload(point: str, tmp_path: Path) -> N
             lease = await anext(consumer)
             assert (lease.id, lease.body) == ("a", BODY)
             await lease.delete()
-    # Killed behind the end of the upload, the client may have uploaded a second body, to which no message refers.
+    # After a kill behind the end of the upload, the client may have uploaded a second body, to which no message refers.
     idle, there = await left(tmp_path / "data")
     assert idle in (0, 1)
     assert there == {keys.LARGE: 1, keys.LARGE_PART: 3, keys.LARGE_USES: 1}
 
 
 @pytest.mark.chaos
-async def test_kill_minus_nine_amid_large_bodies_on_postgresql() -> None:
-    """G1, G12, R4: killed in uploads and in a download, acknowledged bodies are whole; then nothing is left."""
+async def test_kill_minus_nine_during_large_bodies_on_postgresql() -> None:
+    """G1, G12, R4: after kills during transfers, acknowledged bodies are whole; later no part is left over."""
     dsn, cluster = shared_server().dsn, f"large_{secrets.token_hex(4)}"
     bodies = {f"m{number}": os.urandom(5 * PART_BYTES // 2) for number in range(4)}
     async with (
@@ -85,9 +85,10 @@ async def test_kill_minus_nine_amid_large_bodies_on_postgresql() -> None:
 
         async with client.producer("mail") as producer:
             sending = asyncio.gather(*(producer.send(body, id=one) for one, body in bodies.items()))
-            # What was cut stays for its hour, so the second time is within the uploads that were begun again.
+            # An interrupted upload is kept for an hour, so the second kill is during the uploads that were started
+            # again.
             for count in (3, 9):
-                await eventually(lambda count=count: reached(count), within=30, what=f"{count} parts", poll=0.001)
+                await eventually(lambda: reached(count), within=30, what=f"{count} parts", poll=0.001)
                 await broker.restart()
             assert sorted(await sending) == sorted(bodies)
         left = dict(bodies)
@@ -112,18 +113,18 @@ async def test_kill_minus_nine_amid_large_bodies_on_postgresql() -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process had in use so far."""
+    """The largest amount of memory that a process has used so far."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 @pytest.mark.chaos
-async def test_the_broker_stays_small(tmp_path: Path) -> None:
-    """S7: eight bodies of 64 MiB at once, in and out, and the broker never grows by as much as six of them.
+async def test_the_broker_uses_little_memory(tmp_path: Path) -> None:
+    """S7: with eight uploads and downloads of 64 MiB at once, the broker's memory grows by less than six bodies.
 
-    What it grows by does not depend on their number: RocksDB buffers up to 192 MiB on the way to disk and caches 64 MiB
-    on the way back, and each transfer has a few parts under way.
+    The growth does not depend on the number of bodies: RocksDB buffers up to 192 MiB of writes and caches 64 MiB of
+    reads, and each transfer holds a few parts in memory.
     """
     count = 8
     body = os.urandom(MAX)

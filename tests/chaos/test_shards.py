@@ -1,4 +1,4 @@
-"""A shard is added to a cluster at work: lost 0, doubled 0, early 0, whenever who moves the buckets is killed."""
+"""A shard is added to a working cluster: no message is lost, duplicated or early, whenever the mover is killed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 import dejaq
 from dejaq import limits
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.postgres import PostgresServer
-from dejaq.testing.workload import Workload
+from dejaq.testing.history.workload import Workload
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.postgres import PostgresServer
 from tests.chaos.loading import progressed, under_load
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("cluster")]
 
-POINTS = ("mover.told:1", "mover.copied:1", "mover.removed:1", "")
+POINTS = ("mover.announced:1", "mover.copied:1", "mover.removed:1", "")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ async def brokers(postgres: PostgresServer, etcd: EtcdCluster) -> AsyncIterator[
 
 
 async def storage(brokers: BrokerCluster, etcd: EtcdCluster, *command: str, crash_at: str = "") -> tuple[int, str]:
-    """The end and the words of a `dejaq storage` command."""
+    """The exit code and the output of a `dejaq storage` command."""
     where = ("--synchronization", etcd.url, "--cluster", brokers.name, "--json")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -61,30 +61,32 @@ async def storage(brokers: BrokerCluster, etcd: EtcdCluster, *command: str, cras
     return process.returncode, out.decode()
 
 
-async def test_a_shard_is_added_under_load(brokers: BrokerCluster, etcd: EtcdCluster, postgres: PostgresServer):
-    """G1 to G5: killed at every point in turn and begun again, the move loses, doubles and hastens nothing."""
+async def test_a_shard_is_added_under_load(brokers: BrokerCluster, etcd: EtcdCluster, postgres: PostgresServer) -> None:
+    """G1 to G5: killed at every point in turn and started again, the move loses, duplicates and hastens no message."""
     second = postgres.new_database("second")
 
     async def faults(workload: Workload) -> None:
         for number, point in enumerate(POINTS):
-            # What a dead mover left on its way a broker has finished, or nobody could send on.
+            # A broker has completed the transfers of the killed mover; otherwise the load could not progress.
             await progressed(workload, 0.1 * (number + 1))
             options = ("--grace", "0", "--at-once", "1")
-            code, told = await storage(brokers, etcd, "add-shard", "second", second, *options, crash_at=point)
-            assert code == (-signal.SIGKILL if point else 0), told
+            code, output = await storage(brokers, etcd, "add-shard", "second", second, *options, crash_at=point)
+            assert code == (-signal.SIGKILL if point else 0), output
 
     workload = await under_load(brokers, faults)
-    code, told = await storage(brokers, etcd, "shards")
-    assert code == 0, told
-    first, added = (json.loads(line) for line in told.splitlines())
+    code, output = await storage(brokers, etcd, "shards")
+    assert code == 0, output
+    first, added = (json.loads(line) for line in output.splitlines())
     assert (first["name"], added["name"]) == ("shard-1", "second")
     assert first["buckets"] + added["buckets"] == workload.load.buckets
     assert added["buckets"] > 0
     assert first["state"] == added["state"] == ""
 
 
-async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster, postgres: PostgresServer):
-    """G3, G12: what a consumer holds while its bucket moves, it settles afterwards; large bodies move along, whole."""
+async def test_leased_messages_and_large_bodies_move_too(
+    brokers: BrokerCluster, etcd: EtcdCluster, postgres: PostgresServer
+) -> None:
+    """G3, G12: consumers settle messages after the move of their buckets, and large bodies move completely."""
     third = postgres.new_database("third")
     large = os.urandom(3 * limits.PART_BYTES_MAX // 2)
     async with dejaq.connect(brokers.url) as client:
@@ -95,15 +97,15 @@ async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster,
         await client.create_topic("mail", buckets=32)
         async with client.producer("mail", group="billing") as producer:
             for number in range(200):
-                # Every other one is due at once.
+                # Every second message is due at once.
                 await producer.send(b"%d" % number, id=f"m-{number}", delay=0.0 if number % 2 else 3_600.0)
             async with client.consumer("mail", name="w", lease=60.0, max_in_flight=40) as consumer:
                 held = [await anext(consumer) for _ in range(40)]
                 for point in ("bodies.part_adopted:3", ""):
-                    code, told = await storage(
+                    code, output = await storage(
                         brokers, etcd, "add-shard", "third", third, "--grace", "0", crash_at=point
                     )
-                    assert code == (-signal.SIGKILL if point else 0), told
+                    assert code == (-signal.SIGKILL if point else 0), output
                 for lease in held:
                     await lease.delete()
             assert await client.count("mail") == 160
@@ -114,6 +116,6 @@ async def test_what_is_held_meanwhile(brokers: BrokerCluster, etcd: EtcdCluster,
         async with client.consumer("large", name="w", max_messages=16) as consumer:
             read = {lease.id: lease.body async for lease in consumer}
         assert read == {f"large-{number}": large + bytes([number % 4]) for number in range(16)}
-    code, told = await storage(brokers, etcd, "add-shard", "third", third)
+    code, output = await storage(brokers, etcd, "add-shard", "third", third)
     assert code != 0
-    assert "is one of the storage already" in told
+    assert "is one of the storage already" in output

@@ -1,4 +1,4 @@
-"""R12 at the storage: a disk that is full, fails or is slow stops acknowledgements, is said, and is survived."""
+"""R12 for the storage: a store whose disk is full, fails or is slow acknowledges nothing, reports it, and recovers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from dejaq.domain.batch import CreateBatch, admit
+from dejaq.domain.changes import Create
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, Indefinite, StoreError
-from dejaq.storage.base import Filter
+from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.testing.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
+from dejaq.testing.servers.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import size
 
@@ -24,7 +26,7 @@ ROUNDS = size("R12", ci=1, full=10)
 
 
 class Ledger:
-    """Creates batches and remembers which were acknowledged."""
+    """Creates batches and records which of them were acknowledged."""
 
     def __init__(self, storage: RocksStorage, topic: Topic) -> None:
         self.storage = storage
@@ -38,11 +40,11 @@ class Ledger:
         storage = RocksStorage(path)
         await storage.open(NOW)
         topic = Topic("mail", await storage.next_topic_number(), TopicSettings(buckets=4), created_ms=NOW)
-        await storage.put_topic(topic)
+        await storage.put_topic(topic, DIRECT_CALL)
         return cls(storage, topic)
 
     async def create(self, *, body_bytes: int = 100) -> None:
-        """Create ten messages; raises what the store says."""
+        """Create ten messages; raises the error of the store."""
         ids = [f"m-{self.sent + row}" for row in range(10)]
         batch = CreateBatch(
             owner="billing",
@@ -55,7 +57,7 @@ class Ledger:
         self.sent += 10
         admit(batch, self.topic.settings, NOW)
         try:
-            await self.storage.create(self.topic, batch, NOW)
+            await apply_one(self.storage, Create(self.topic, batch), NOW, DIRECT_CALL)
         except Indefinite:
             self.unknown |= set(ids)
             raise
@@ -67,7 +69,7 @@ class Ledger:
             await self.create(body_bytes=2_000)
 
     async def check(self) -> None:
-        """Everything acknowledged is there, and nothing else but what was left unknown."""
+        """Every acknowledged message exists, and every other message is one with an unknown outcome."""
         found: list[str] = []
         cursor = None
         while True:
@@ -78,7 +80,7 @@ class Ledger:
                 break
         assert len(found) == len(set(found))
         assert self.acknowledged <= set(found), "acknowledged messages are lost"
-        assert set(found) <= self.acknowledged | self.unknown, "messages that were refused are there"
+        assert set(found) <= self.acknowledged | self.unknown, "refused messages exist"
         assert await self.storage.count(self.topic, Filter(), NOW) == len(found)
 
 
@@ -100,7 +102,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.mark.parametrize("fault", ["fail_writes", "fail_syncs"])
 async def test_r12_an_io_error_is_indefinite_and_then_refused_until_the_disk_works(ledger: Ledger, fault: str) -> None:
-    """G1, G7: the failed change is unknown, later ones are refused, and a recovered store has what was acknowledged."""
+    """G1, G7: the failed change is unknown, later changes are refused, and a recovered store has all acknowledged."""
     for _ in range(ROUNDS):
         await ledger.create()
         with FaultyDisk() as faulty:
@@ -123,7 +125,7 @@ async def test_r12_an_io_error_is_indefinite_and_then_refused_until_the_disk_wor
 
 
 async def test_r12_a_slow_disk_delays_the_acknowledgement(ledger: Ledger) -> None:
-    """G1: nothing is acknowledged before its sync has ended, and the loop goes on meanwhile."""
+    """G1: nothing is acknowledged before its sync has ended, and the event loop is not blocked meanwhile."""
     await ledger.create()
     with FaultyDisk() as faulty:
         faulty.hold_syncs()
@@ -140,8 +142,8 @@ async def test_r12_a_slow_disk_delays_the_acknowledgement(ledger: Ledger) -> Non
     await ledger.check()
 
 
-async def test_r12_a_full_disk_stops_acknowledgements_and_is_recovered_from(disk: SmallDisk) -> None:
-    """G1, G7, G8: on a full disk nothing more is acknowledged; with space again the store goes on, nothing lost."""
+async def test_r12_a_full_disk_stops_acknowledgements_until_there_is_space(disk: SmallDisk) -> None:
+    """G1, G7, G8: on a full disk nothing is acknowledged; with space again the store continues, and nothing is lost."""
     ledger = await Ledger.begin(disk.path / "data")
     for _ in range(ROUNDS):
         for _ in range(20):

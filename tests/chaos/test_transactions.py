@@ -1,4 +1,4 @@
-"""R1 for transactions: a broker that is killed while consumers take, work and produce."""
+"""R1 for transactions: a broker that is killed while consumers take messages, work and produce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import new_seed, size
 
@@ -40,7 +40,7 @@ class Shop:
                 try:
                     async with self._client.transaction() as t:
                         t.delete(lease)
-                        # The ids are new at every try: only the transaction keeps them from being two.
+                        # Each try uses new ids, so only the name of the transaction prevents a second invoice.
                         t.send(OUT, lease.body)
                         t.send(LOG, lease.body, delay=3_600)
                     self.done += 1
@@ -53,10 +53,10 @@ class Shop:
 
 
 @pytest.mark.chaos
-async def test_killed_under_load_every_input_becomes_one_output(
+async def test_every_input_becomes_one_output_though_the_broker_is_killed(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """G10: whatever the broker was doing when it was killed, each order makes one invoice and one entry."""
+    """G10: whatever the broker did when it was killed, each order leads to one invoice and one entry."""
     seed = new_seed()
     chance = random.Random(seed)
     async with BrokerProcess(tmp_path / "data") as broker, dejaq.connect(broker.url, deadline=60) as client:
@@ -67,14 +67,14 @@ async def test_killed_under_load_every_input_becomes_one_output(
         workers = [asyncio.create_task(shop.work(f"worker-{number}")) for number in range(WORKERS)]
         for cycle in range(CYCLES):
             due = round((cycle + chance.random()) * MESSAGES / (CYCLES + 1))
-            await eventually(lambda due=due: shop.done >= due, within=60, what=f"{due} are done", poll=0.001)
+            await eventually(lambda: shop.done >= due, within=60, what=f"{due} orders are processed", poll=0.001)
             await broker.restart()
 
         async def drained() -> bool:
             assert not any(worker.done() for worker in workers), "a worker failed"
             return await client.count(IN) == 0
 
-        await eventually(drained, within=60, what="every order is taken")
+        await eventually(drained, within=60, what="every order is processed")
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)

@@ -1,23 +1,28 @@
-"""Every backend under test, as a factory over one place."""
+"""A factory for each storage backend; every call of a factory opens the same data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from dejaq.domain.batch import Outcomes
+from dejaq.domain.changes import Change
+from dejaq.domain.context import CallContext
+from dejaq.errors import Refused
 from dejaq.storage.base import Storage
-from dejaq.storage.memory import MemoryStorage
-from dejaq.storage.rocksdb import merging
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline import merging
+from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.testing.conformance import StorageFactory
-from dejaq.testing.postgres import FreshStorage, shared_server
-from dejaq.testing.shards import two_shards
+from dejaq.testing.servers.postgres import FreshStorage, shared_server
+from dejaq.testing.servers.shards import two_shards
 
 
 def memory(path: Path) -> StorageFactory:
-    """What the memory store holds lives in its object, so a restart is close and open of the same one."""
+    """The memory store keeps its messages in its object, so a restart closes and opens the same object."""
     storage = MemoryStorage(journal=True)
     return lambda: storage
 
@@ -32,13 +37,13 @@ def rocksdb(path: Path) -> StorageFactory:
 
 
 def merge_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the embedded store merge the runs of a priority topic at every lease, into runs of few rows."""
+    """Configure the embedded store to merge the runs of a priority topic at every lease, into runs of few rows."""
     for name, value in {"PARTS_MIN": 1, "FEW_ROWS": 1_000, "RUNS_MIN": 1, "MERGED_ROWS": 3}.items():
         monkeypatch.setattr(merging, name, value)
 
 
 def rocksdb_on_disk(path: Path) -> StorageFactory:
-    """The embedded store without room in memory: every row is read when it is due, and most ids are looked up."""
+    """The embedded store without caches: it reads every row from disk when the row is due, and most ids too."""
 
     def make() -> Storage:
         return RocksStorage(path, journal=True, window_bytes=1, young_ids=3)
@@ -46,8 +51,36 @@ def rocksdb_on_disk(path: Path) -> StorageFactory:
     return make
 
 
+def rocksdb_levels(path: Path) -> StorageFactory:
+    """The embedded store with wide runs of few rows, which are merged after each change."""
+    levels = LevelSettings(
+        cell_rows=1_000,
+        wide_rows_min=2,
+        near_ms=0,
+        merge_runs=1,
+        merge_runs_max=4,
+        near_runs=1,
+        ending_ms=-60_000,
+        piece_rows=3,
+    )
+
+    def make() -> Storage:
+        return Merging(path, journal=True, levels=levels)
+
+    return make
+
+
+class Merging(RocksStorage):
+    """Merges everything after each change, and begins to after each lease."""
+
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        answers = await super().apply(changes, now, context)
+        await self.merger.settle()
+        return answers
+
+
 def postgres(path: Path) -> StorageFactory:
-    """The shared store, in a schema that is empty at first."""
+    """The PostgreSQL store, in a new schema."""
     server, place = shared_server(), dict[str, bool]()
 
     def make() -> Storage:
@@ -57,7 +90,7 @@ def postgres(path: Path) -> StorageFactory:
 
 
 def sharded(path: Path) -> StorageFactory:
-    """Two shared stores as one, in schemas that are empty at first."""
+    """Two PostgreSQL stores as the shards of one store, in new schemas."""
     return two_shards(cluster="conformance", journal="conformance", connections=4)
 
 
@@ -65,6 +98,7 @@ BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "memory": memory,
     "rocksdb": rocksdb,
     "rocksdb_on_disk": rocksdb_on_disk,
+    "rocksdb_levels": rocksdb_levels,
     "postgres": postgres,
     "sharded": sharded,
 }

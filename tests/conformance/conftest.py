@@ -1,7 +1,11 @@
-"""The checks live in the package and use plain asserts: let pytest explain them."""
+"""The checks are part of the package and use plain asserts; pytest must rewrite them to explain a failure."""
 
 import pytest
 
 pytest.register_assert_rewrite(
-    "dejaq.testing.conformance", "dejaq.testing.model", "dejaq.testing.pair", "dejaq.testing.synchronization"
+    "dejaq.testing.conformance",
+    "dejaq.testing.model.machine",
+    "dejaq.testing.model.pair",
+    "dejaq.testing.model.pair_comparison",
+    "dejaq.testing.synchronization",
 )

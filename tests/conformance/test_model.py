@@ -1,7 +1,7 @@
-"""R8: every backend answers as the memory model does, whatever happens to it.
+"""R8: every backend answers like the memory model, for random histories of calls and faults.
 
-`DEJAQ_MODEL_EXAMPLES` sets how many histories are tried, `DEJAQ_MODEL_STEPS` how long they are, and
-`DEJAQ_MODEL_SHRINK=1` looks for the shortest that fails. Each failure prints the line that reproduces it.
+`DEJAQ_MODEL_EXAMPLES` is the number of histories, `DEJAQ_MODEL_STEPS` their length, and `DEJAQ_MODEL_SHRINK=1` searches
+for the shortest history that fails. Each failure prints the line that reproduces it.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from dejaq.testing.model import run_model
+from dejaq.testing.model.machine import run_model
 from tests.conformance.backends import BACKENDS, merge_eagerly
 
 PHASES = {Phase.explicit, Phase.reuse, Phase.generate}
@@ -26,10 +26,11 @@ SIZE = settings(
 )
 
 
-# The same store twice: the second time, with less room, fewer histories do; so they must where each step asks a server.
+# These backends run fewer histories: rocksdb_on_disk is the same store as rocksdb, and the others call a server in each
+# step.
 SHARES = {"rocksdb_on_disk": 3, "postgres": 6, "sharded": 12}
-# The longest are cut into parts, each with histories of its own, so that several workers share them.
-PARTS = {"rocksdb": 4, "rocksdb_on_disk": 2, "postgres": 2}
+# The slowest backends are cut into parts with histories of their own, so that several test workers share them.
+PARTS = {"rocksdb": 4, "rocksdb_on_disk": 2, "rocksdb_levels": 4, "postgres": 2}
 CASES = [(name, part) for name in BACKENDS for part in range(PARTS.get(name, 1))]
 
 
@@ -40,11 +41,11 @@ def _size(backend: str) -> settings:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("backend", "part"), CASES)
-def test_storage_follows_the_model(backend: str, part: int, monkeypatch: pytest.MonkeyPatch):
-    """G3, G4, G5, G6, G9: whatever happens, the answers are the model's, and the journal alone tells what stands."""
+def test_storage_follows_the_model(backend: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G3, G4, G5, G6, G9: every answer equals the model's, and the state can be rebuilt from the journal alone."""
     if part % 2:
         merge_eagerly(monkeypatch)
-    # What is tried here is logic, not the disk: where there is a disk in memory, syncs cost nothing.
+    # This test is about logic and not about the disk. On a disk in memory, syncs cost nothing.
     memory_disk = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
         run_model(lambda: BACKENDS[backend](Path(tempfile.mkdtemp(dir=folder))), _size(backend), journal=True)

@@ -1,4 +1,4 @@
-"""Valid frames and records to begin from, and small damage to do to them."""
+"""Valid frames and records as starting points of fuzzing, and small random damage to them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def producer_frames() -> list[bytes]:
             )
         ),
         carrier.ClientFrame(
+            create=carrier.CreateBatch(
+                session=SESSION,
+                sequence=11,
+                ids=["four", "five", "six"],
+                ts=[5, 7, 6],
+                bodies=[b"a", b"b", b"c"],
+                relative_rows=[0, 1, 2, 3],
+            )
+        ),
+        carrier.ClientFrame(
             edit=carrier.EditBatch(
                 ids=["one", "two"], ts=[1, 2], bodies=[b"x", b"y"], priorities=[3, 4], headers=[headers, headers]
             )
@@ -54,7 +64,7 @@ def consumer_frames() -> list[bytes]:
         carrier.ClientFrame(
             settle=carrier.Settle(kind=carrier.RELEASE, lease=1, ranges=[0, 2], ts=[5, 6], relative=True)
         ),
-        carrier.ClientFrame(settle=carrier.Settle(kind=carrier.GIVE_BACK, lease=1, ranges=[0, 1])),
+        carrier.ClientFrame(settle=carrier.Settle(kind=carrier.RECALL, lease=1, ranges=[0, 1])),
         carrier.ClientFrame(
             subscribe=carrier.Subscribe(credit_rows=10, credit_bytes=1_000, lease_ms=500, prefetch_ms=50)
         ),
@@ -79,7 +89,7 @@ def _numbered(*frames: carrier.ClientFrame) -> list[bytes]:
 
 
 def store_records() -> list[bytes]:
-    """One of each kind of record that the store parses."""
+    """One record of each kind that the store parses."""
     run = records.Run(owner="fuzz", session=SESSION, first=3, ts=[NOW, NOW + 1], bodies=[b"a", b"b"], attempts=[1, 2])
     listed = records.Run(owner="fuzz", ids=["one", "two"], ts=[NOW, NOW], bodies=[b"", b"b"], apart=[7, 0])
     lease = records.Lease(consumer="fuzz", runs=[b"x" * 22], starts=[0], counts=[2], dues=[0], expires=NOW)
@@ -89,7 +99,7 @@ def store_records() -> list[bytes]:
 
 
 def damaged(data: bytes, seed: int) -> bytes:
-    """A few random edits, so that what is left often still parses and means something else."""
+    """A few random edits; the result often still parses and then means something else."""
     chance = random.Random(seed)
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4, 8))):

@@ -1,4 +1,4 @@
-"""How many inputs each fuzz test tries: the CI sizes add up to 20,000; DEJAQ_CHAOS=full makes them 250 times that."""
+"""The number of inputs of each fuzz test: the CI sizes add up to 20,000; DEJAQ_CHAOS=full multiplies them by 250."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def executions(count: int) -> Callable[[Test], Test]:
-    """Run a test with so many inputs; a failure prints the input and how to replay it."""
+    """Run a test with this number of inputs; a failure prints the input and how to replay it."""
     return settings(
         max_examples=count * (250 if FULL else 1),
         deadline=None,

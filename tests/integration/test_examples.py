@@ -1,4 +1,4 @@
-"""Every example runs, alone and against a broker, and says what it promises to say."""
+"""Every example runs, alone and against a broker, and prints the lines that it promises."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
+from dejaq.testing.waiting import patient
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LINES_MAX = 60
 SAYS = {
     "quickstart": ["received b'hello'"],
-    "worker": ["job 15 fails, attempt 1", "20 jobs done, 4 failures on the way"],
+    "worker": ["job 15 fails, attempt 1", "20 jobs done, 4 failed attempts"],
     "batches": ["20000 sent", "20000 received and deleted"],
     "cancel_and_move": ["no-such-id: NOT_FOUND", "'write to Ada', waiting", "1 waiting"],
     "dead_letters": [
@@ -64,7 +65,7 @@ async def run(name: str, url: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    output, _ = await asyncio.wait_for(process.communicate(), patient(30))
     assert process.returncode == 0, output.decode()
     return output.decode()
 

@@ -1,11 +1,11 @@
-"""The lake beside the oracle."""
+"""Compares the lake with the oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dejaq.pipeline.lake import Lake
+from dejaq.pipeline.lake.lake import Lake
 from tests.spark import oracle
 from tests.spark.history import Event
 
@@ -22,11 +22,11 @@ def _sorted(rows: Iterable[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
 
 
 def assert_lake_equals_oracle(lake: Lake, events: Sequence[Event]) -> None:
-    """Every table has exactly the rows that the events make."""
+    """Check that every table has exactly the rows that the events produce."""
     by_event = ("origin", "sequence", "row")
     found = [{name: row[name] for name in events[0]} for row in collected(lake.read("events"))]
     assert _sorted(found, *by_event) == _sorted(events, *by_event)
-    messages, releases = oracle.tell(events)
+    messages, releases = oracle.rows_of_events(events)
     by_life = ("store", "topic", "id", "born", "last_ms")
     held = [{name: row[name] for name in messages[0]} for row in collected(lake.read("messages"))]
     assert _sorted(held, *by_life) == _sorted(messages, *by_life)

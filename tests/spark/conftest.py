@@ -1,4 +1,4 @@
-"""One Spark for all tests of a run."""
+"""One Spark session for all tests of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
 pytest.register_assert_rewrite("tests.spark.comparing")
 
-from dejaq.pipeline.lake import Lake  # noqa: E402
-from dejaq.pipeline.session import start  # noqa: E402
+from dejaq.pipeline.lake.lake import Lake  # noqa: E402
+from dejaq.pipeline.spark.session import start  # noqa: E402
 from tests.chaos.sizes import FULL, size  # noqa: E402
 from tests.spark.standalone import Cluster, standalone  # noqa: E402
 
@@ -26,8 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            # The first test waits for Spark to start, on a machine that may be busy.
-            item.add_marker(pytest.mark.timeout(7_200 if FULL else 600))
+            # The first test waits until Spark has started, perhaps on a busy machine.
+            item.add_marker(pytest.mark.timeout(7_200 if FULL else 1_200))
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master and two workers, for the tests that need more than one machine's Spark."""
+    """A master and two workers, for the tests that need a Spark cluster."""
     with standalone(tmp_path_factory.mktemp("cluster"), memory_mb=size("R18_MEMORY_MB", ci=512, full=3_072)) as found:
         yield found
 

@@ -1,6 +1,6 @@
 """Spark drivers in processes of their own, so that they can be killed: `python -m tests.spark.driver NAME JSON`.
 
-A driver says what it has done, a line of JSON each, and waits for a line on stdin where it says `waits`.
+A driver reports each step in one line of JSON, and waits for a line on stdin after a report with `waits`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dejaq.cli.main import run
-from dejaq.pipeline.session import start
+from dejaq.pipeline.spark.session import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def campaign(spark: SparkSession, rows: int, now_ms: int) -> DataFrame:
-    """Half of it is due now, half of it from an hour on."""
+    """Messages of which one half is due now, and the other half in an hour or later."""
     from pyspark.sql import functions as F
 
     number = F.col("id")
@@ -29,7 +29,7 @@ def campaign(spark: SparkSession, rows: int, now_ms: int) -> DataFrame:
 
 
 def story(given: dict[str, Any]) -> None:
-    """Write a campaign; then, when told to, read what is left of it and run every job."""
+    """Write a campaign; after a line on stdin, read the messages that are left and run every job."""
     spark = start(given["master"], settings=given["settings"], brief=given["brief"])
     rows = campaign(spark, given["rows"], given["now_ms"])
     rows.write.format("dejaq").option("dejaq.url", given["url"]).option("topic", "campaign").mode("append").save()
@@ -40,7 +40,7 @@ def story(given: dict[str, Any]) -> None:
     _say(read=found.count(), strange=found.exceptAll(expected).count(), missing=expected.exceptAll(found).count())
     lake = ["--lake", given["lake"], "--json"]
     live = ["--live", "--url", given["url"], *lake]
-    # The commands use the session that runs already.
+    # The commands use the running Spark session.
     assert run(["pipeline", "audit", "--journal", given["journal"], "--settle", "60", *live]) == 0
     for job in given["jobs"]:
         assert run(["pipeline", job, *lake]) == 0
@@ -49,14 +49,30 @@ def story(given: dict[str, Any]) -> None:
 
 
 def stream(given: dict[str, Any]) -> None:
-    """Write a directory of Parquet files to a topic, a file a micro-batch."""
+    """Write a directory of Parquet files to a topic, one file per micro-batch."""
     spark = start("local[2]", brief=True)
     follow(spark, given).awaitTermination()
     spark.stop()
 
 
+def cancel(given: dict[str, Any]) -> None:
+    """Cancel messages in one write per list of ids, with tasks that Spark tries four times; report how each ended."""
+    spark = start("local[2,4]", brief=True)
+    failed = []
+    for listed in given["lists"]:
+        ids = spark.createDataFrame([(name,) for name in listed], "id string").repartition(2)
+        writer = ids.write.format("dejaq").option("dejaq.url", given["url"]).option("topic", given["topic"])
+        try:
+            writer.options(operation="cancel", group=given["group"]).mode("append").save()
+            failed.append("")
+        except Exception as error:
+            failed.append(str(error))
+    _say(failed=failed)
+    spark.stop()
+
+
 def follow(spark: SparkSession, given: dict[str, Any]) -> Any:
-    """The query of `stream`."""
+    """Start the streaming query of `stream`."""
     files = spark.readStream.schema("id string, ts long, body string").option("maxFilesPerTrigger", "1")
     writer = files.parquet(given["source"]).writeStream.format("dejaq").trigger(availableNow=True)
     options = {"dejaq.url": given["url"], "topic": given["topic"], "checkpointLocation": given["checkpoint"]}
@@ -70,4 +86,4 @@ def _say(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    {"story": story, "stream": stream}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"story": story, "stream": stream, "cancel": cancel}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Histories of a store, made up at random: what happened to messages, event by event, as a journal would tell it."""
+"""Random histories of a store: the events of its messages, as a journal records them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from dejaq.journal.names import SegmentName
 from dejaq.journal.schema import OF_SHARED, SCHEMA
 
-# Ten minutes before a midnight, so that every history reaches over it.
+# Ten minutes before midnight, so that every history covers two days.
 START_MS = 1_790_037_000_000
 LEASE_MS = 30_000
 
@@ -38,29 +38,29 @@ class Message:
 
 @dataclass
 class Store:
-    """Makes events by doing to pending messages what brokers, producers and consumers do."""
+    """Generates events by simulating the effects of brokers, producers and consumers on pending messages."""
 
-    # Whose journals tell of it; more than one broker makes it a shared one.
+    # The brokers whose journals record the history; with more than one broker the store is shared.
     origins: Sequence[str]
     rng: random.Random
     topics: Sequence[str] = ("mail", "billing")
     now: int = START_MS
-    # The last record, over all brokers, and of each.
+    # The last record number of the whole store, and of each broker.
     sequence: int = 0
-    told: Counter[str] = field(default_factory=Counter)
+    recorded: Counter[str] = field(default_factory=Counter)
     events: list[Event] = field(default_factory=list)
     pending: dict[tuple[str, str], Message] = field(default_factory=dict)
     finished: list[tuple[str, str]] = field(default_factory=list)
     number: int = 0
 
     def record(self, rows: Iterable[Event]) -> None:
-        """One record: everything in it happened at once."""
+        """Add one record, whose events happen at the same time."""
         listed = list(rows)
         if not listed:
             return
         self.sequence += 1
         origin = self.rng.choice(self.origins) if len(self.origins) > 1 else self.origins[0]
-        self.told[origin] += 1
+        self.recorded[origin] += 1
         shared = len(self.origins) > 1
         for row, event in enumerate(listed):
             self.events.append(
@@ -69,9 +69,9 @@ class Store:
                     "lease": 0,
                     **event,
                     "origin": origin,
-                    "sequence": self.told[origin],
+                    "sequence": self.recorded[origin],
                     "row": row,
-                    # Clocks are apart.
+                    # The clocks of the brokers differ.
                     "at_ms": self.now + 300 * self.origins.index(origin),
                     "store": "shared" if shared else origin,
                     "ticket": self.sequence if shared else None,
@@ -79,9 +79,9 @@ class Store:
             )
 
     def step(self) -> None:
-        """Something happens."""
+        """Generate one random change."""
         self.now += self.rng.choice((1, 20, 400, 5_000, 61_000))
-        actions = (self.create, self.create, self.lease, self.lease, self.settle, self.settle, self.own, self.lapse)
+        actions = (self.create, self.create, self.lease, self.lease, self.settle, self.settle, self.own, self.expire)
         self.rng.choice(actions)()
 
     def create(self) -> None:
@@ -106,11 +106,11 @@ class Store:
 
     def lease(self) -> None:
         due = [m for m in self.pending.values() if not m.lease and m.ts <= self.now + 1_000]
-        self._lapse_then(due[: self.rng.randint(1, 8)])
+        self._expire_and_lease(due[: self.rng.randint(1, 8)])
 
-    def _lapse_then(self, chosen: list[Message]) -> None:
-        """Leases that end and new ones may stand in one record, as in the store."""
-        rows = self._lapsed()
+    def _expire_and_lease(self, chosen: list[Message]) -> None:
+        """Expired leases and new leases may be in one record, as in the store."""
+        rows = self._expired_rows()
         lease, consumer = self.sequence + 1_000, self.rng.choice(("w1", "w2"))
         for message in chosen:
             message.lease, message.due = lease, message.ts
@@ -122,17 +122,17 @@ class Store:
             )
         self.record(rows)
 
-    def lapse(self) -> None:
-        self.record(self._lapsed())
+    def expire(self) -> None:
+        self.record(self._expired_rows())
 
-    def _lapsed(self) -> list[Event]:
+    def _expired_rows(self) -> list[Event]:
         rows = []
         for message in self.pending.values():
             if message.lease and message.until <= self.now:
                 event = _event("expired", message, "w1") | {"lease": message.lease, "expires_ms": message.until}
                 message.ts, message.lease = message.until, 0
                 if self.rng.random() < 0.4:
-                    # With a back-off it waits.
+                    # With a back-off the message waits.
                     event["ts_ms"] = message.ts = message.until + 700
                 rows.append(event)
         return rows
@@ -177,7 +177,7 @@ class Store:
         self.record(rows)
 
     def drop(self, topic: str) -> None:
-        """A topic is deleted with all it has; one of the same name may follow."""
+        """Delete a topic with all its messages; a topic of the same name may follow."""
         self.record([{"kind": "topic_dropped", "topic": topic, "id": "", "actor": ""}])
         for message in [m for m in self.pending.values() if m.topic == topic]:
             self._finish(message)
@@ -192,7 +192,7 @@ def _event(kind: str, message: Message, actor: str, **values: Any) -> Event:
 
 
 def random_store(seed: int, *, steps: int, origins: Sequence[str] = ("store-1",)) -> Store:
-    """A store after a number of steps."""
+    """A store with the history of a number of steps."""
     store = Store(origins, random.Random(seed))
     for _ in range(steps):
         store.step()
@@ -202,7 +202,7 @@ def random_store(seed: int, *, steps: int, origins: Sequence[str] = ("store-1",)
 def write_segments(
     directory: Path, events: Sequence[Event], cuts: Iterable[int], *, statistics: bool = True
 ) -> list[Path]:
-    """The events of an origin as segments with manifests; one ends with each record in `cuts`, and with the last."""
+    """Write the events of an origin as segments with manifests, cut after each record in `cuts`."""
     directory.mkdir(parents=True, exist_ok=True)
     ends = sorted({*cuts, events[-1]["sequence"]})
     begin, written = events[0]["sequence"], []
@@ -215,7 +215,7 @@ def write_segments(
 
 
 def write_segment(directory: Path, events: Sequence[Event], first: int, last: int, *, statistics: bool) -> Path:
-    """One segment and its manifest."""
+    """Write one segment and its manifest."""
     name = SegmentName(events[0]["origin"], first, last)
     path = directory / name.segment
     schema = SCHEMA if events[0]["ticket"] is None else pa.schema([*SCHEMA, *OF_SHARED])
@@ -225,7 +225,7 @@ def write_segment(directory: Path, events: Sequence[Event], first: int, last: in
 
 
 def write_manifest(path: Path, *, events: int) -> None:
-    """What the lake reads of a manifest; chain and signature are the audit's."""
+    """Write the part of a manifest that the lake reads; only the audit reads the chain and the signature."""
     name = SegmentName.parse(path.name)
     assert name is not None
     manifest = {

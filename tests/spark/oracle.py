@@ -1,4 +1,4 @@
-"""What the lake must hold for given events, worked out in plain Python, event by event."""
+"""The expected content of the lake for given events, computed in plain Python, event by event."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Life:
         self.due: int | None = None
 
     def take(self, event: Event) -> Row | None:
-        """Add an event; the release it is, if user code gave the message back."""
+        """Add an event; returns the release that it is, if user code released the message."""
         kind, row = event["kind"], self.row
         row["last_ms"] = max(row["last_ms"] or 0, event["at_ms"])
         if kind == "created":
@@ -101,14 +101,14 @@ class Life:
 
 
 def place(event: Event) -> int:
-    """The place of an event's record in the history of its store."""
+    """The position of an event's record in the history of its store."""
     return int(event["sequence"] if event["ticket"] is None else event["ticket"])
 
 
-def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
-    """The messages and the releases."""
+def rows_of_events(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
+    """The expected rows of messages and of releases."""
     current: dict[tuple[str, str, str], Life] = {}
-    strays: dict[tuple[str, str, str], Life] = {}
+    unassigned: dict[tuple[str, str, str], Life] = {}
     lives: list[Life] = []
     releases = []
     for event in sorted(events, key=lambda e: (e["store"], place(e), e["row"])):
@@ -123,23 +123,23 @@ def tell(events: Iterable[Event]) -> tuple[list[Row], list[Row]]:
             life = current[key] = Life(event, place(event))
             lives.append(life)
         elif life is None or life.row["outcome"] != "pending":
-            life = strays.get(key)
+            life = unassigned.get(key)
             if life is None or life.row["outcome"] != "pending":
-                life = strays[key] = Life(event, None)
+                life = unassigned[key] = Life(event, None)
                 lives.append(life)
-        given_back = life.take(event)
-        if given_back is not None:
-            releases.append(given_back)
+        release = life.take(event)
+        if release is not None:
+            releases.append(release)
     return [life.row for life in lives], releases
 
 
 def hand_overs(messages: Iterable[Row], releases: Iterable[Row]) -> list[Row]:
-    """Every time user code got a message."""
+    """Every time at which user code got a message."""
     return [*(row for row in messages if row["delivered"]), *releases]
 
 
 def facts(events: Sequence[Event]) -> dict[tuple[str, int], Row]:
-    """What happened in each topic and minute."""
+    """The expected facts of each topic and minute."""
     found: dict[tuple[str, int], Row] = defaultdict(lambda: defaultdict(int))
     late: dict[tuple[str, int], list[float]] = defaultdict(list)
     for event in events:
@@ -147,7 +147,7 @@ def facts(events: Sequence[Event]) -> dict[tuple[str, int], Row]:
         row[event["kind"]] += 1
         if event["kind"] == "created":
             row["created_bytes"] += event["body_bytes"]
-    for hand_over in hand_overs(*tell(events)):
+    for hand_over in hand_overs(*rows_of_events(events)):
         key = (hand_over["topic"], hand_over["handed_us"] // 60_000_000 * 60_000)
         found[key]["delivered"] += 1
         if hand_over["lateness_ms"] is not None:

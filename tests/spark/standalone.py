@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a master and workers as processes of their own."""
+"""A real Spark cluster on this machine: the master and the workers are processes of their own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from dejaq.pipeline.java import find_java
-from dejaq.pipeline.session import cache_directory
+from dejaq.pipeline.spark.java import find_java
+from dejaq.pipeline.spark.session import cache_directory
 from dejaq.testing.waiting import wait_until
 
 SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -23,14 +23,14 @@ SECONDS_MAX = 120
 
 
 def java_options() -> str:
-    """What makes a JVM that lives for seconds start and run fast."""
+    """Options with which a JVM that lives for seconds starts and runs fast."""
     archives = sorted(cache_directory().glob("spark-*.jsa"))
     shared = f"-XX:SharedArchiveFile={archives[-1]} -Xshare:auto " if archives else ""
     return f"{shared}-XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=off"
 
 
 def environment() -> dict[str, str]:
-    """Everything on loopback."""
+    """An environment in which every address is on loopback."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DEJAQ_", "SPARK_", "PYSPARK_"))}
     home = str(find_java(cache_directory()).home)
     return {
@@ -50,7 +50,7 @@ class Cluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Settings of Spark for small, quick executors."""
+        """Spark settings for small, quick executors."""
         return {
             "spark.executor.memory": f"{self.memory_mb}m",
             "spark.executor.extraJavaOptions": java_options(),
@@ -60,11 +60,11 @@ class Cluster:
 
     @property
     def conf(self) -> list[str]:
-        """The same as options of `dejaq pipeline`."""
+        """The same settings as options of `dejaq pipeline`."""
         return [part for name, value in self.settings.items() for part in ("--conf", f"{name}={value}")]
 
     def executors(self) -> list[int]:
-        """The executors that the workers have started; other children of theirs come and go."""
+        """The executors that the workers have started; the workers also have other, temporary child processes."""
         workers = {worker.pid for worker in self.workers}
         children = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(pid) in workers]
         return [pid for pid in children if "CoarseGrainedExecutorBackend" in _command(pid)]
@@ -86,7 +86,7 @@ def _parent(pid: int) -> int:
 
 @contextmanager
 def standalone(home: Path, workers: int = 2, *, memory_mb: int = 512) -> Iterator[Cluster]:
-    """A master with workers, each of one core, until the end of the block."""
+    """A master with workers of one core each, for the duration of the block."""
     home.mkdir(parents=True, exist_ok=True)
     started: list[subprocess.Popen[bytes]] = []
 
@@ -108,13 +108,11 @@ def standalone(home: Path, workers: int = 2, *, memory_mb: int = 512) -> Iterato
         for number in range(workers):
             size = ("--cores", "1", "--memory", f"{memory_mb + 256}m", "--work-dir", str(home / f"worker-{number}"))
             log = start(f"worker-{number}", "worker.Worker", url, *place, *size)
-            wait_until(
-                lambda log=log: _found(log, "Successfully registered"), within=SECONDS_MAX, what="worker", poll=0.1
-            )
+            wait_until(lambda: _found(log, "Successfully registered"), within=SECONDS_MAX, what="worker", poll=0.1)
         yield Cluster(url, started[1:], memory_mb)
     finally:
         for process in reversed(started):
-            # With its executors, which are of the same session.
+            # This also ends the executors, which belong to the same session.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 

@@ -1,4 +1,4 @@
-"""`dejaq pipeline` as a person or a program calls it."""
+"""`dejaq pipeline` as called by a person or a program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import dejaq.sync
 from dejaq.cli.main import run
-from dejaq.pipeline.lake import Lake
+from dejaq.pipeline.lake.lake import Lake
 from dejaq.testing.waiting import wait_until
 from tests.spark.comparing import assert_lake_equals_oracle
 from tests.spark.history import Store, random_store, write_segments
@@ -19,7 +19,7 @@ from tests.spark.history import Store, random_store, write_segments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The commands use the session that runs already.
+# The commands use the running Spark session.
 pytestmark = pytest.mark.usefixtures("spark")
 
 
@@ -36,34 +36,52 @@ def home(spark: SparkSession, store: Store, tmp_path_factory: pytest.TempPathFac
     return home
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def output_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     assert run(["pipeline", *arguments, "--json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_run_tells_each_batch_and_the_state(
+def test_run_prints_each_batch_and_the_state(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal, lake = tmp_path / "journal", tmp_path / "lake"
     write_segments(journal, store.events, cuts=(20, 40))
     common = ("--journal", str(journal), "--lake", str(lake))
-    first, second, third, state = told(capsys, "run", *common, "--batch-events", "1")
+    first, second, third, state = output_of(capsys, "run", *common, "--batch-events", "1")
     assert [first["version"], second["version"], third["version"]] == [1, 2, 3]
     assert first["segments"] == 1
     assert state["events"] == state["taken_in"] == len(store.events)
     assert state["gaps"] == {}
-    (again,) = told(capsys, "watch", *common, "--interval", "0", "--times", "2")
+    (again,) = output_of(capsys, "watch", *common, "--interval", "0", "--times", "2")
     assert again["taken_in"] == 0
-    assert {row["table"] for row in told(capsys, "compact", "--lake", str(lake))} >= {"events", "messages"}
+    assert {row["table"] for row in output_of(capsys, "compact", "--lake", str(lake))} >= {"events", "messages"}
     assert_lake_equals_oracle(Lake(spark, str(lake)), store.events)
 
 
-def test_a_gap_in_the_journal_is_told(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_in_the_journal_is_reported(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = tmp_path / "journal"
     _, missing, _ = write_segments(journal, store.events, cuts=(20, 40))
     missing.with_suffix(".json").unlink()
-    (*_, state) = told(capsys, "run", "--journal", str(journal), "--lake", str(tmp_path / "lake"))
+    (*_, state) = output_of(capsys, "run", "--journal", str(journal), "--lake", str(tmp_path / "lake"))
     assert state["gaps"] == {"store-1": [[21, 40]]}
+
+
+@pytest.mark.parametrize("absent", [0, 1], ids=["head", "middle"])
+def test_an_audit_of_a_lake_that_lacks_records_is_incomplete_and_exits_1(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], absent: int
+) -> None:
+    """P1: the audit of a lake with missing records reported that the lake balances, and exited with 0."""
+    journal, lake = tmp_path / "journal", tmp_path / "lake"
+    paths = write_segments(journal, store.events, cuts=(20, 40))
+    paths[absent].with_suffix(".json").unlink()
+    assert run(["pipeline", "run", "--journal", str(journal), "--lake", str(lake)]) == 0
+    assert "warning: the lake lacks records: store-1 " in capsys.readouterr().err
+    assert run(["pipeline", "audit", "--lake", str(lake), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["balanced"], answer["missing_records"]) == ("incomplete", False, 20)
+    first, last = ((1, 20), (21, 40))[absent]
+    why = "not in the lake yet"
+    assert answer["gaps"] == [{"origin": "store-1", "first": first, "last": last, "why": why}]
 
 
 @pytest.mark.parametrize(
@@ -76,24 +94,24 @@ def test_a_gap_in_the_journal_is_told(store: Store, tmp_path: Path, capsys: pyte
         ("audit", {"balance", "findings", "balanced", "lost", "plot"}),
     ],
 )
-def test_a_job_answers_with_json_and_a_picture(
+def test_a_job_prints_json_and_writes_a_picture(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], job: str, keys: set[str]
 ) -> None:
     picture = tmp_path / "deep" / "picture.png"
-    (answer,) = told(capsys, job, "--lake", str(home / "lake"), "--plot", str(picture))
+    (answer,) = output_of(capsys, job, "--lake", str(home / "lake"), "--plot", str(picture))
     assert keys <= answer.keys()
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("job", ["accuracy", "forecast", "retries", "traffic", "audit"])
-def test_a_job_answers_people_with_tables(home: Path, capsys: pytest.CaptureFixture[str], job: str) -> None:
+def test_a_job_prints_tables_for_people(home: Path, capsys: pytest.CaptureFixture[str], job: str) -> None:
     assert run(["pipeline", job, "--lake", str(home / "lake"), "--topic", "mail"]) == 0
     shown = capsys.readouterr().out
     assert "mail" in shown
     assert "billing" not in shown
 
 
-def test_an_audit_that_does_not_balance_exits_1_and_says_why(
+def test_an_audit_that_does_not_balance_exits_1_and_reports_the_reason(
     spark: SparkSession, home: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (lost_topic, lost_id), *rest = sorted(store.pending)
@@ -107,11 +125,11 @@ def test_an_audit_that_does_not_balance_exits_1_and_says_why(
     assert (finding["finding"], finding["topic"], finding["id"]) == ("lost", lost_topic, lost_id)
 
 
-def test_the_report_is_written_and_its_path_told(
+def test_the_report_is_written_and_its_path_printed(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "out" / "report.html"
-    (answer,) = told(capsys, "report", "--lake", str(home / "lake"), "--output", str(target))
+    (answer,) = output_of(capsys, "report", "--lake", str(home / "lake"), "--output", str(target))
     assert answer["report"] == str(target)
     assert target.read_text().count("<section") == 5
 
@@ -126,7 +144,7 @@ def test_the_report_is_written_and_its_path_told(
         (["run", "--journal", ".", "--conf", "oops"], "'oops' is not KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_an_impossible_command_is_an_error_of_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -140,7 +158,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert "Traceback" not in error
 
 
-def test_watch_takes_in_what_comes_while_it_looks(
+def test_watch_takes_in_segments_that_arrive_while_it_runs(
     spark: SparkSession, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal, lake = tmp_path / "journal", tmp_path / "lake"
@@ -154,16 +172,16 @@ def test_watch_takes_in_what_comes_while_it_looks(
     bringing = threading.Thread(target=bring)
     bringing.start()
     common = ("--journal", str(journal), "--lake", str(lake), "--interval", "0.2", "--times", "10")
-    first, then, state = told(capsys, "watch", *common)
+    first, then, state = output_of(capsys, "watch", *common)
     bringing.join()
     assert [first["version"], then["version"]] == [1, 2]
     assert state["events"] == len(store.events)
 
 
-def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics_and_of_the_dead(
+def test_the_audit_of_a_live_broker_covers_deleted_topics_unrecorded_topics_and_dead_letters(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G9: what died or went with its topic is accounted for; what the audit cannot speak of, it names."""
+    """G9: dead letters and messages of a deleted topic are accounted for; the audit names what it cannot judge."""
     with dejaq.sync.Broker(tmp_path / "data") as broker:
         with dejaq.sync.connect(broker.url) as client:
             for name, journal in (("kept", True), ("deleted", True), ("silent", False)):
@@ -179,8 +197,8 @@ def test_the_audit_of_a_live_broker_knows_of_deleted_and_silent_topics_and_of_th
                     lease.reject("not JSON")
             assert client.dead_letters("kept").redrive(["redriven"]).done == 1
         common = ("--lake", str(tmp_path / "lake"), "--url", broker.url, "--live")
-        (*_, audit) = told(capsys, "audit", "--journal", str(tmp_path / "data" / "journal"), *common)
-    (accuracy,) = told(capsys, "accuracy", "--lake", str(tmp_path / "lake"))
+        (*_, audit) = output_of(capsys, "audit", "--journal", str(tmp_path / "data" / "journal"), *common)
+    (accuracy,) = output_of(capsys, "accuracy", "--lake", str(tmp_path / "lake"))
     assert [(row["topic"], row["delivered"], row["unknown"]) for row in accuracy["hours"]] == [("kept", 2, 0)]
     assert audit["balanced"]
     assert audit["not_journaled"] == "silent"

@@ -1,4 +1,4 @@
-"""The journals of several brokers on one PostgreSQL make one lake, with one row a message."""
+"""The journals of several brokers on one PostgreSQL become one lake, with one row per message."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ import pytest
 
 import dejaq
 from dejaq.cli.main import run
-from dejaq.pipeline.lake import Lake
-from dejaq.testing.brokers import BrokerCluster
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.postgres import shared_server
+from dejaq.pipeline.lake.lake import Lake
+from dejaq.testing.servers.brokers import BrokerCluster
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.postgres import shared_server
 from dejaq.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EACH = 60
-# Of what is due: how many are given back once, and how many are refused for good.
+# Of the due messages: how many are released once, and how many are rejected.
 AGAIN = BAD = 3
 
 
-def test_the_lake_of_three_brokers_has_one_row_a_message_though_one_is_killed(
+def test_the_lake_of_three_brokers_has_one_row_per_message_though_one_broker_is_killed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G9: what one broker created another moved, cancelled, delivered or buried; one row tells each message's life."""
+    """G9: brokers move, cancel, deliver or reject messages that another broker created; each message has one row."""
     journal, lake = tmp_path / "journal", tmp_path / "lake"
-    told = asyncio.run(live(tmp_path, journal, lake, capsys))
-    assert told["audit"]["balanced"]
-    assert len({file.parent.name for file in journal.rglob("*.parquet")}) == 3, "each broker has told something"
-    figures = {name: told["audit"][name] for name in ("created", "deleted", "cancelled", "dead_lettered", "pending")}
+    results = asyncio.run(live(tmp_path, journal, lake, capsys))
+    assert results["audit"]["balanced"]
+    assert len({file.parent.name for file in journal.rglob("*.parquet")}) == 3, "each broker has written records"
+    figures = {name: results["audit"][name] for name in ("created", "deleted", "cancelled", "dead_lettered", "pending")}
     assert figures == {
-        # Those that were buried were created in the other topic, where they are pending.
+        # Dead letters were created a second time, in the dead-letter topic, where they are pending.
         "created": 6 * EACH + BAD,
         "deleted": 3 * EACH - BAD,
         "cancelled": EACH,
         "dead_lettered": BAD,
         "pending": 2 * EACH + BAD,
     }
-    assert told["audit"]["on_timeline"] == 2 * EACH + BAD
-    # Each that was given back came again.
-    assert (told["accuracy"]["delivered"], told["retries"]["releases"]) == (3 * EACH + AGAIN, AGAIN)
-    assert told["traffic"]["created"] == 6 * EACH + BAD
+    assert results["audit"]["on_timeline"] == 2 * EACH + BAD
+    # Each released message was delivered again.
+    assert (results["accuracy"]["delivered"], results["retries"]["releases"]) == (3 * EACH + AGAIN, AGAIN)
+    assert results["traffic"]["created"] == 6 * EACH + BAD
     messages = rows_of(spark, lake)
     assert len({(row["topic"], row["id"]) for row in messages}) == len(messages) == 6 * EACH + BAD
     assert all(row["born"] is not None for row in messages)
     handed = [row for row in messages if row["delivered"]]
     assert all(row["lateness_ms"] is not None and row["created_ms"] <= row["first_lease_ms"] for row in handed)
     assert sum(row["moves"] for row in messages) == EACH
-    # The journals of the last brokers come first: the rows are the same.
+    # The journals are read in reverse order of the brokers: the rows are the same.
     other = tmp_path / "other"
     for part in ("broker-2", "broker-1", ""):
         assert run(["pipeline", "run", "--journal", str(journal / part), "--lake", str(other)]) == 0
@@ -66,7 +66,7 @@ def rows_of(spark: SparkSession, lake: Path) -> list[dict[str, Any]]:
 
 
 async def live(tmp_path: Path, journal: Path, lake: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Traffic through each of three brokers, the death of one, and the audit of the cluster that goes on."""
+    """Send and consume at each of three brokers, kill one, and audit the cluster, which continues."""
     async with AsyncExitStack() as stack:
         etcd = await stack.enter_async_context(EtcdCluster(tmp_path / "etcd", size=1))
         cluster = BrokerCluster(shared_server().dsn, etcd.url, data=tmp_path / "data", journal=journal)
@@ -97,7 +97,7 @@ async def live(tmp_path: Path, journal: Path, lake: Path, capsys: pytest.Capture
 
 
 async def consume(url: str, name: str, watcher: dejaq.Client) -> None:
-    """Delete what comes until nothing is due any more."""
+    """Delete messages until nothing is due any more."""
     async with dejaq.connect(url, follow=False) as client, client.consumer("mail", name=name) as consumer:
 
         async def take() -> None:
@@ -111,7 +111,7 @@ async def consume(url: str, name: str, watcher: dejaq.Client) -> None:
                     await lease.delete()
 
         taking = asyncio.create_task(take())
-        await eventually(lambda: done(watcher), within=30, what="everything due is taken", poll=0.1)
+        await eventually(lambda: done(watcher), within=30, what="all due messages are consumed", poll=0.1)
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
 

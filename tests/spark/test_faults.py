@@ -1,4 +1,4 @@
-"""A pipeline that fails at any step leaves the lake as it was, and the next one makes it whole."""
+"""A pipeline that fails at any step leaves the lake unchanged, and the next run completes it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dejaq.errors import PipelineError
-from dejaq.pipeline import lake as lakes
-from dejaq.pipeline.ingest import run
-from dejaq.pipeline.lake import Lake
-from dejaq.pipeline.snapshot import from_parquet
+from dejaq.pipeline.intake.ingest import run
+from dejaq.pipeline.lake import lake as lakes
+from dejaq.pipeline.lake.lake import Lake
+from dejaq.pipeline.spark.snapshot import from_parquet
 from tests.spark.comparing import assert_lake_equals_oracle
 from tests.spark.history import random_store, write_segments
 
@@ -33,7 +33,7 @@ POINTS = [
 ]
 
 
-def test_a_failure_at_any_step_neither_loses_nor_doubles_a_row(
+def test_a_failure_at_any_step_neither_loses_nor_duplicates_a_row(
     lake: Lake, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = random_store(21, steps=100)
@@ -55,23 +55,23 @@ def test_a_failure_at_any_step_neither_loses_nor_doubles_a_row(
     assert_lake_equals_oracle(lake, store.events)
 
 
-def test_a_lake_that_cannot_be_written_is_one_sentence(spark: SparkSession, journal: Path) -> None:
+def test_a_lake_that_cannot_be_written_is_an_error_of_one_sentence(spark: SparkSession, journal: Path) -> None:
     write_segments(journal, random_store(1, steps=5).events, cuts=())
     with pytest.raises(PipelineError, match=r"the lake file:/proc/lake cannot be written: "):
         list(run(Lake(spark, "/proc/lake"), journal))
 
 
-def test_a_lake_at_an_unknown_kind_of_address_is_one_sentence(spark: SparkSession) -> None:
+def test_an_unknown_kind_of_lake_address_is_an_error_of_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(PipelineError, match='the lake nope://x/lake cannot be used: No FileSystem for scheme "nope"'):
         Lake(spark, "nope://x/lake")
 
 
-def test_no_lake_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_lake_is_an_error_of_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="there is no lake at"):
         Lake.existing(spark, str(tmp_path))
 
 
-def test_a_snapshot_without_ids_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_snapshot_without_ids_is_an_error_of_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(1).selectExpr("'mail' AS topic").write.parquet(str(tmp_path / "snapshot"))
     with pytest.raises(PipelineError, match="lacks the column id"):
         from_parquet(spark, str(tmp_path / "snapshot"), 0)
@@ -79,12 +79,12 @@ def test_a_snapshot_without_ids_is_one_sentence(spark: SparkSession, tmp_path: P
         from_parquet(spark, str(tmp_path / "none"), 0)
 
 
-def test_a_file_of_the_lake_that_vanished_is_one_sentence(lake: Lake, journal: Path) -> None:
+def test_a_missing_file_of_the_lake_is_an_error_of_one_sentence(lake: Lake, journal: Path) -> None:
     write_segments(journal, random_store(22, steps=60).events, cuts=(10,))
     next(run(lake, journal, events_max=1))
     root = lake.files.local
     assert root is not None
     for file in root.glob("messages/*/state=open/*/*.parquet"):
         file.unlink()
-    with pytest.raises(PipelineError, match=r"^PIPELINE_FAILED: Spark could not do it: [^\n]+$"):
+    with pytest.raises(PipelineError, match=r"^PIPELINE_FAILED: Spark could not write the lake file:/[^ ]+: [^\n]+$"):
         list(run(lake, journal))

@@ -1,4 +1,4 @@
-"""R18: the driver and an executor are killed in the middle of a batch; the lake equals the oracle all the same."""
+"""R18: the driver and an executor are killed in the middle of a batch; the lake still equals the oracle."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dejaq.pipeline.ingest import run
-from dejaq.pipeline.lake import Lake
+from dejaq.pipeline.intake.ingest import run
+from dejaq.pipeline.lake.lake import Lake
 from dejaq.testing.waiting import wait_until
 from tests.chaos.sizes import size
 from tests.spark.comparing import assert_lake_equals_oracle
@@ -34,7 +34,7 @@ def dejaq(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path) -> None:
+def test_r18_a_killed_driver_loses_and_duplicates_nothing(lake: Lake, journal: Path) -> None:
     cycles = size("R18", ci=1, full=20)
     rng = random.Random(18)
     store = random_store(41, steps=60 + 20 * cycles)
@@ -42,7 +42,7 @@ def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path
     write_segments(journal, store.events, cuts=range(every, store.sequence, every))
     common = ("--journal", str(journal), "--lake", lake.files.address, "--batch-events", "1")
     for _ in range(cycles):
-        # In the second batch of this run, so that there is something to be spoilt.
+        # In the second batch of this run, so that the lake already has rows that could be damaged.
         point = f"pipeline.{rng.choice(POINTS)}:2"
         assert dejaq("run", *common, DEJAQ_CRASH_AT=point).returncode == -signal.SIGKILL
     again = Lake(lake.spark, lake.files.address)
@@ -51,7 +51,9 @@ def test_r18_a_killed_driver_loses_and_doubles_nothing(lake: Lake, journal: Path
     assert_lake_equals_oracle(again, store.events)
 
 
-def test_r18_on_a_cluster_a_killed_executor_is_made_up_for(lake: Lake, journal: Path, cluster: Cluster) -> None:
+def test_r18_on_a_cluster_the_work_of_a_killed_executor_is_done_again(
+    lake: Lake, journal: Path, cluster: Cluster
+) -> None:
     store = random_store(42, steps=90)
     every = store.sequence // 4
     write_segments(journal, store.events, cuts=range(every, store.sequence, every))

@@ -1,7 +1,8 @@
-"""The lake equals the oracle, however the journal was cut, in whatever order it came."""
+"""The lake equals the oracle, wherever the journal was cut into segments and in whatever order the segments arrived."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tarfile
 from collections import defaultdict
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dejaq.pipeline.compaction import compact
-from dejaq.pipeline.ingest import run
-from dejaq.pipeline.lake import COMMITS_KEPT, Lake
+from dejaq.pipeline.intake.ingest import run
+from dejaq.pipeline.lake.compaction import compact
+from dejaq.pipeline.lake.lake import COMMITS_KEPT, Lake
+from dejaq.pipeline.reporting import findings
 from tests.spark.comparing import assert_lake_equals_oracle, collected
 from tests.spark.history import START_MS, Event, Store, random_store, write_segments
 
@@ -25,14 +27,14 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def _bring(path: Path, journal: Path) -> None:
-    """Put a segment and its manifest where the pipeline looks."""
+    """Move a segment and its manifest to the directory that the pipeline reads."""
     journal.mkdir(exist_ok=True)
     for file in (path, path.with_suffix(".json")):
         shutil.copy(file, journal / file.name)
 
 
-def test_batches_in_order_equal_the_oracle_and_leave_other_days_alone(lake: Lake, journal: Path) -> None:
-    """The first fills the lake, the second changes what is due, the third ends a topic."""
+def test_batches_in_order_equal_the_oracle_and_do_not_rewrite_other_days(lake: Lake, journal: Path) -> None:
+    """The first batch fills the lake, the second changes due messages, the third deletes a topic."""
     store = random_store(7, steps=60)
     cuts = [store.sequence]
     assert any((message.ts - START_MS) // 86_400_000 > 40 for message in store.pending.values())
@@ -47,8 +49,8 @@ def test_batches_in_order_equal_the_oracle_and_leave_other_days_alone(lake: Lake
     parts = []
     for path in write_segments(journal.parent / "aside", store.events, cuts=cuts):
         _bring(path, journal)
-        (told,) = run(lake, journal)
-        assert not told.late
+        (result,) = run(lake, journal)
+        assert not result.late
         parts.append(dict(lake.head.partitions("messages")))
     assert list(run(lake, journal)) == []
     before, after, _ = parts
@@ -59,11 +61,11 @@ def test_batches_in_order_equal_the_oracle_and_leave_other_days_alone(lake: Lake
     assert_lake_equals_oracle(lake, store.events)
 
 
-def test_segments_that_say_nothing_of_themselves_are_looked_into(lake: Lake, journal: Path) -> None:
+def test_segments_without_statistics_are_read(lake: Lake, journal: Path) -> None:
     store = random_store(10, steps=80)
     write_segments(journal, store.events, cuts=(20,), statistics=False)
-    (told,) = run(lake, journal)
-    assert (told.segments, told.events) == (2, len(store.events))
+    (result,) = run(lake, journal)
+    assert (result.segments, result.events) == (2, len(store.events))
     assert_lake_equals_oracle(lake, store.events)
 
 
@@ -71,10 +73,10 @@ def test_a_batch_is_cut_by_its_number_of_events_and_compaction_keeps_every_row(l
     store = random_store(5, steps=60)
     write_segments(journal, store.events, cuts=(10, 20, 30))
     most = len([event for event in store.events if event["sequence"] <= 20])
-    told = list(run(lake, journal, events_max=most))
-    assert told[0].segments == 2
-    assert sum(batch.segments for batch in told) == 4
-    assert all(batch.events <= most for batch in told)
+    result = list(run(lake, journal, events_max=most))
+    assert result[0].segments == 2
+    assert sum(batch.segments for batch in result) == 4
+    assert all(batch.events <= most for batch in result)
     crowded = [len(found) for found in lake.head.partitions("events").values()]
     with lake.writing():
         done = compact(lake)
@@ -100,14 +102,17 @@ def assert_only_what_the_newest_commits_need_is_left(lake: Lake) -> None:
     assert not stale.exists()
 
 
-def test_segments_land_right_in_whatever_order_they_come(lake: Lake, journal: Path) -> None:
-    """Every order of three segments, of one broker or of two that share a store.
+def test_segments_give_the_same_lake_in_whatever_order_they_arrive(lake: Lake, journal: Path) -> None:
+    """Every order of three segments, of one broker or of two brokers that share a store.
 
-    Each order has a store of its own with the same history, so that one lake shows them all at once.
+    Each order has a store of its own with the same history, so that one lake contains all of them at once.
     """
     alone, shared = _with_dropped_topics(("a",)), _with_dropped_topics(("a", "b"))
     events, waves = [], defaultdict(list)
-    for store, cut in ((alone, {"a": (10, alone.sequence - 2)}), (shared, {"a": (shared.told["a"] // 2,), "b": ()})):
+    for store, cut in (
+        (alone, {"a": (10, alone.sequence - 2)}),
+        (shared, {"a": (shared.recorded["a"] // 2,), "b": ()}),
+    ):
         for number, order in enumerate(permutations(range(3))):
             copy = [_renamed(event, f"{len(cut)}-{number}") for event in store.events]
             paths = []
@@ -121,16 +126,16 @@ def test_segments_land_right_in_whatever_order_they_come(lake: Lake, journal: Pa
     for paths in waves.values():
         for path in paths:
             _bring(path, journal)
-        late.append([told.late for told in run(lake, journal)])
+        late.append([result.late for result in run(lake, journal)])
     assert late == [[False], [True, False], [True, False]]
     rows = collected(lake.read("messages"))
     assert "dropped" in {row["outcome"] for row in rows}
-    assert all(row["born"] is not None for row in rows), "each has its creation, whoever told of it"
+    assert all(row["born"] is not None for row in rows), "each row has its creation, whichever broker recorded it"
     assert_lake_equals_oracle(lake, events)
 
 
 def _with_dropped_topics(origins: Sequence[str]) -> Store:
-    """A history in which topics end, and begin again under their names."""
+    """A history in which topics are deleted, and created again under the same names."""
     store = random_store(11, steps=40, origins=origins)
     store.drop("mail")
     for _ in range(30):
@@ -152,7 +157,7 @@ def test_a_second_writer_is_refused(lake: Lake, journal: Path) -> None:
         pass
 
 
-def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) -> None:
+def test_a_commit_after_a_concurrent_commit_changes_nothing(lake: Lake, journal: Path) -> None:
     from dejaq.errors import PipelineError
 
     store = random_store(9, steps=20)
@@ -164,13 +169,26 @@ def test_a_commit_that_lost_the_race_changes_nothing(lake: Lake, journal: Path) 
     assert len(collected(Lake(lake.spark, lake.files.address).read("events"))) == len(store.events)
 
 
-def test_a_lake_of_an_earlier_release_is_read_and_goes_on(spark: SparkSession, tmp_path: Path, journal: Path) -> None:
-    """It was made of the first and the third of these segments, when rows were known by their origin."""
+def test_a_lake_of_an_earlier_release_is_read_and_continued(spark: SparkSession, tmp_path: Path, journal: Path) -> None:
+    """The lake was made from the first and the third of these segments, when the key of a row contained its origin."""
     with tarfile.open(FIXTURES / "lake-1.tar.gz") as kept:
         kept.extractall(tmp_path, filter="data")
     store = random_store(21, steps=40)
     write_segments(journal, store.events, cuts=(8, 12, 20))
     lake = Lake(spark, str(tmp_path / "lake"))
     assert {row["store"] for row in collected(lake.read("messages"))} == {"store-1"}
-    assert [told.late for told in run(lake, journal)] == [True, False]
+    assert [result.late for result in run(lake, journal)] == [True, False]
     assert_lake_equals_oracle(lake, store.events)
+
+
+def test_a_lake_of_the_first_release_continues_with_its_journal(spark: SparkSession, tmp_path: Path) -> None:
+    """The lake has the first half of the journal; 0.1.0 wrote both (`scripts/make_journal_fixture.py`)."""
+    with tarfile.open(FIXTURES / "journal-0.1.tar.gz") as kept:
+        kept.extractall(tmp_path, filter="data")
+    lake = Lake(spark, str(tmp_path / "lake"))
+    assert [result.late for result in run(lake, tmp_path / "journal")] == [False]
+    expected = json.loads((tmp_path / "expected.json").read_text())["messages"]
+    outcomes = {row["id"]: row["outcome"] for row in collected(lake.read("messages")) if row["topic"] != "dead"}
+    assert outcomes == expected
+    found = findings.audit(lake)
+    assert not found.failed

@@ -1,4 +1,4 @@
-"""A campaign from a DataFrame to an audited lake on a real cluster; broker and driver are killed on the way."""
+"""A campaign from a DataFrame to an audited lake on a real cluster, while the broker and the driver are killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dejaq.sync
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import wait_until
 from tests.chaos.sizes import size
 from tests.spark.driver import follow
@@ -52,11 +52,11 @@ def driver(name: str, given: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill a driver with its JVM, which would run on for a moment and write to the next one's checkpoint."""
+    """Kill a driver with its JVM, which would continue for a moment and write to the next driver's checkpoint."""
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert process.stdout is not None
-    # The JVM has inherited it: it ends when the last of them is gone.
+    # The JVM has inherited the pipe, so it closes when both processes have ended.
     process.stdout.read()
 
 
@@ -80,6 +80,7 @@ def test_r18_a_campaign_on_a_cluster_balances_though_broker_and_driver_are_kille
 ) -> None:
     begun = time.monotonic()
     rows = size("R18_ROWS", ci=20_000, full=1_000_000)
+    assert broker.data is not None
     with dejaq.sync.connect(broker.url) as client:
         client.create_topic("campaign", buckets=16)
     given = {
@@ -92,7 +93,7 @@ def test_r18_a_campaign_on_a_cluster_balances_though_broker_and_driver_are_kille
         "journal": str(broker.data / "journal"),
         "lake": str(tmp_path / "lake"),
         "report": str(tmp_path / "report.html"),
-        # The report runs each of them once more.
+        # The report runs each job once more.
         "jobs": list(JOBS) if rows > 100_000 else [],
     }
     killed = driver("story", given)
@@ -101,9 +102,10 @@ def test_r18_a_campaign_on_a_cluster_balances_though_broker_and_driver_are_kille
     asyncio.run(broker.restart())
     wait_for(broker, "campaign", rows // 3)
     kill(killed)
+    assert broker.data is not None
     with dejaq.sync.connect(broker.url) as client:
         assert rows // 3 <= client.count("campaign") < rows
-    read, audit, *jobs, report = _tell_story(given, broker, rows)
+    read, audit, *jobs, report = _run_story(given, broker, rows)
     half = rows // 2
     assert read == {"read": half, "strange": 0, "missing": 0}
     found = {name: audit[name] for name in ("created", "deleted", "pending", "on_timeline")}
@@ -120,8 +122,8 @@ def test_r18_a_campaign_on_a_cluster_balances_though_broker_and_driver_are_kille
     )
 
 
-def _tell_story(given: dict[str, Any], broker: BrokerProcess, rows: int) -> list[dict[str, Any]]:
-    """The same campaign once more, whole; half of it is consumed before the rest is read."""
+def _run_story(given: dict[str, Any], broker: BrokerProcess, rows: int) -> list[dict[str, Any]]:
+    """Run the same campaign once more without kills; half of it is consumed before the rest is read."""
     again = driver("story", given)
     try:
         assert again.stdin is not None
@@ -132,7 +134,7 @@ def _tell_story(given: dict[str, Any], broker: BrokerProcess, rows: int) -> list
     finally:
         again.kill()
     assert again.returncode == 0, out
-    # What `--journal` takes in is told before the audit.
+    # The batches that `--journal` takes in are printed before the audit.
     lines = [json.loads(line) for line in out.splitlines()]
     return [line for line in lines if "version" not in line]
 
@@ -147,6 +149,7 @@ def test_r18_a_stream_whose_driver_is_killed_writes_each_row_once(
         ids = [f"m-{number}-{row}" for row in range(each)]
         rows = pa.table({"id": ids, "ts": [now_ms] * each, "body": ["x"] * each})
         pq.write_table(rows, source / f"{number:05d}.parquet")
+    assert broker.data is not None
     with dejaq.sync.connect(broker.url) as client:
         client.create_topic("t")
     given = {
@@ -158,11 +161,13 @@ def test_r18_a_stream_whose_driver_is_killed_writes_each_row_once(
     killed = driver("stream", given)
     wait_for(broker, "t", 2 * each)
     kill(killed)
+    assert broker.data is not None
     with dejaq.sync.connect(broker.url) as client:
         there = client.count("t")
-    # What the killed driver had written is gone when its last micro-batch is replayed.
+    # The output of the killed driver is overwritten when its last micro-batch is replayed.
     consume(broker, "t", there)
     follow(spark, given).awaitTermination()
+    assert broker.data is not None
     with dejaq.sync.connect(broker.url) as client:
         assert there + client.count("t") == files * each
     assert there < files * each

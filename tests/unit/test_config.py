@@ -1,9 +1,10 @@
-"""The broker's config: where it comes from, and what it refuses."""
+"""The broker's configuration: its sources, and the values that it refuses."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_arguments_win_over_the_environment_which_wins_over_the_file(tmp_path: P
     assert (config.drain_ms, config.data, config.listen) == (7, None, "127.0.0.1:7400")
 
 
-def test_an_empty_value_takes_back_what_can_be_left_out() -> None:
+def test_an_empty_value_unsets_an_optional_key() -> None:
     assert load_config(env={"DEJAQ_LISTEN": ""}).listen is None
     assert load_config(env={"DEJAQ_DATA": "/x"}, data="").data is None
 
@@ -43,14 +44,14 @@ def test_an_empty_value_takes_back_what_can_be_left_out() -> None:
         ("cluster", 5),
     ],
 )
-def test_a_bad_value_is_an_error_that_names_the_key(key: str, value: object) -> None:
+def test_an_invalid_value_is_an_error_that_names_the_key(key: str, value: Any) -> None:
     with pytest.raises(DejaqError) as caught:
         load_config(env={}, **{key: value})
     assert caught.value.code is Code.INVALID_ARGUMENT
     assert key in caught.value.message
 
 
-def test_a_bad_value_in_the_environment_names_the_variable() -> None:
+def test_an_invalid_value_in_the_environment_names_the_variable() -> None:
     with pytest.raises(DejaqError, match="DEJAQ_DRAIN_MS"):
         load_config(env={"DEJAQ_DRAIN_MS": "soon"})
 
@@ -74,8 +75,8 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("key", ["listen", "metrics"])
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.1", "[::]", "example.org"])
-def test_without_encryption_only_loopback_is_served_unless_told_otherwise(key: str, host: str) -> None:
-    """S11."""
+def test_without_encryption_only_loopback_is_served_by_default(key: str, host: str) -> None:
+    """S11: only loopback may be served without encryption."""
     with pytest.raises(DejaqError, match="insecure"):
         load_config(env={}, **{key: f"{host}:7400"})
     assert getattr(load_config(env={}, insecure=True, **{key: f"{host}:7400"}), key) == f"{host}:7400"

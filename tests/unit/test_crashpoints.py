@@ -1,4 +1,4 @@
-"""A crash point kills the process at the hit that was named, and costs nothing otherwise."""
+"""A crash point kills the process at the named hit, and costs nothing otherwise."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ class Background:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        # Whether the broker stops: work that would try again gives up instead.
+        self.closing = False
 
     def spawn(self, work: Coroutine[None, None, None], *, name: str) -> asyncio.Task[None]:
         """Run `work` on its own."""
@@ -29,6 +31,7 @@ class Background:
 
     async def finish(self, seconds: float) -> None:
         """Wait for what runs, at most this long, and cancel the rest."""
+        self.closing = True
         if not self._tasks:
             return
         _, late = await asyncio.wait(set(self._tasks), timeout=seconds)

@@ -1,56 +1,63 @@
-"""Builds the parts of a broker, starts them in order, and stops them in the opposite one."""
+"""Constructs the parts of a broker, starts them in order, and stops them in the opposite order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from math import inf
+from itertools import islice
 from random import SystemRandom
 
-from dejaq.broker import metrics as told
+from dejaq.broker import metrics as specs
 from dejaq.broker.background import Background
-from dejaq.broker.carrier.balancer import Balancer
-from dejaq.broker.carrier.bodies import Bodies
-from dejaq.broker.carrier.graves import Graves
-from dejaq.broker.carrier.loader import Loader
-from dejaq.broker.carrier.queries import Queries
-from dejaq.broker.carrier.replies import Replies
-from dejaq.broker.carrier.roster import Rosters
-from dejaq.broker.carrier.session import Session
-from dejaq.broker.carrier.snapshots import Snapshots
-from dejaq.broker.carrier.throttles import Throttles
-from dejaq.broker.carrier.transactions import Transactions
+from dejaq.broker.calls.bodies import BodyCalls
+from dejaq.broker.calls.dead_letters import DeadLetterCalls
+from dejaq.broker.calls.overseer import OverseerService
+from dejaq.broker.calls.queries import QueryCalls
+from dejaq.broker.calls.replies import ReplyCalls
+from dejaq.broker.calls.snapshots import Snapshots
+from dejaq.broker.calls.transactions import Transactions
+from dejaq.broker.catalog import Catalog
 from dejaq.broker.cluster.cluster import Cluster
 from dejaq.broker.cluster.service import PeerService
+from dejaq.broker.cluster.users import StorageUsers
 from dejaq.broker.cron.service import CronService
 from dejaq.broker.cron.unit import CronUnit
+from dejaq.broker.delivery.balancer import Balancer
+from dejaq.broker.delivery.dead_letters import DeadLetterTopics
+from dejaq.broker.delivery.loader import Loader
+from dejaq.broker.delivery.progress import ProgressReports
+from dejaq.broker.delivery.roster import Rosters
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
-from dejaq.broker.metrics import Labels, Metrics
-from dejaq.broker.overseer.catalog import Catalog
-from dejaq.broker.overseer.greeter import Greeter
-from dejaq.broker.overseer.pinger import Pinger
-from dejaq.broker.overseer.service import OverseerService
-from dejaq.broker.parts import Parts
+from dejaq.broker.loop.watchdog import Watchdog
+from dejaq.broker.metrics import REST, TOPIC_SERIES_MAX, Labels, Metrics
+from dejaq.broker.reactions import Reactions
 from dejaq.broker.recorder import Recorder
 from dejaq.broker.server import Server
-from dejaq.broker.services import Services, services_of
-from dejaq.config import BrokerConfig
+from dejaq.broker.services import Calls, Services, peer_calls_of, services_of
+from dejaq.broker.sessions.broker_context import BrokerContext
+from dejaq.broker.sessions.greeter import Greeter
+from dejaq.broker.sessions.pinger import Pinger
+from dejaq.broker.sessions.session import Session
+from dejaq.broker.sessions.throttles import Throttles
+from dejaq.broker.websocket.server import WebSocketServer
+from dejaq.config import BrokerConfig, join_address, split_address
 from dejaq.domain.message import Status
-from dejaq.domain.topic import Topic, TopicState
+from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.protocol.websocket.connecting import UNIX
 from dejaq.storage.base import Filter, Storage
 from dejaq.synchronization.base import Synchronization
 from dejaq.synchronization.local import LocalSynchronization
+from dejaq.timekeeper.alarms import Alarms
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 5.0
-# The most topics whose messages are counted for the metrics in one sample.
-SAMPLE_TOPICS_MAX = 100
-# The most priorities of a topic whose oldest message is told.
+# The most priorities of a topic whose oldest message is published as a metric.
 SAMPLE_PRIORITIES_MAX = 16
 FINISH_SECONDS = 10.0
 
@@ -59,7 +66,13 @@ class Central:
     """One broker."""
 
     def __init__(
-        self, *, config: BrokerConfig, storage: Storage, clock: Clock, synchronization: Synchronization | None = None
+        self,
+        *,
+        config: BrokerConfig,
+        storage: Storage,
+        clock: Clock,
+        synchronization: Synchronization | None = None,
+        shares_loop: bool = False,
     ) -> None:
         config.check()
         self.config = config
@@ -70,23 +83,17 @@ class Central:
         self.rosters = Rosters()
         self.pinger = Pinger()
         self.doctor = Doctor(
-            storage=storage,
-            clock=clock,
-            memory_bytes_max=config.memory_bytes_max,
-            drift_ms_max=config.drift_ms_max,
+            storage=storage, clock=clock, memory_bytes_max=config.memory_bytes_max, drift_ms_max=config.drift_ms_max
         )
+        self.watchdog = self._make_watchdog(shares_loop=shares_loop)
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
-        self.graves = Graves(
-            storage=storage,
-            clock=clock,
-            catalog=self.catalog,
-            create_topic=self.cluster.steward.create,
-            rosters=self.rosters,
-            metrics=self.metrics,
+        self.dead_letters = DeadLetterTopics(
+            clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )
-        self._parts = Parts(
+        self.alarms = Alarms(clock)
+        self._broker = BrokerContext(
             config=config,
             clock=clock,
             storage=storage,
@@ -99,24 +106,27 @@ class Central:
             pinger=self.pinger,
             recorder=self.recorder,
             cluster=self.cluster,
-            graves=self.graves,
+            dead_letters=self.dead_letters,
+            reports=ProgressReports(self.rosters),
+            alarms=self.alarms,
         )
         self.greeter = Greeter(
-            make_session=lambda number, peer: Session(number=number, peer=peer, parts=self._parts),
+            make_session=lambda number, context: Session(number=number, context=context, broker=self._broker),
             sessions_max=config.sessions_max,
             connections_max=config.connections_max,
         )
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
-        self._overseer = OverseerService(parts=self._parts, greeter=self.greeter)
-        self._snapshots = Snapshots(
-            storage=storage,
-            clock=clock,
-            find_topic=self.catalog.live,
-            delivers=lambda: any(roster.dealt for roster in self.rosters),
-        )
+        self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
+        self._snapshots = self._make_snapshots()
         self.services = self._make_services()
         self.server: Server | None = None
+        self.websocket: WebSocketServer | None = None
+        # Every address that is served, in the order in which they begin to serve.
+        self._servers: list[Server | WebSocketServer] = []
+        self._peer_server: Server | None = None
+        self._has_peers = synchronization is not None
+        self._peer_calls = self._make_peer_calls()
         # Where the metrics are, with the real port, while they are exposed.
         self.metrics_address: str | None = None
         self._close_metrics: Callable[[], None] | None = None
@@ -125,6 +135,14 @@ class Central:
         self._pending: dict[Labels, float] = {}
         self._oldest: dict[Labels, float] = {}
         self._connect()
+
+    def _make_watchdog(self, *, shares_loop: bool) -> Watchdog:
+        return Watchdog(
+            block_ms=self.config.loop_block_ms,
+            lag_ms_max=self.config.loop_lag_ms_max,
+            report=self.doctor.report,
+            shares_loop=shares_loop,
+        )
 
     def _make_cluster(self, synchronization: Synchronization | None) -> Cluster:
         return Cluster(
@@ -137,69 +155,83 @@ class Central:
             catalog=self.catalog,
             background=self.background,
             sessions=lambda: list(self.greeter),
-            producers=lambda: self.greeter.producers(),
         )
 
+    def _make_snapshots(self) -> Snapshots:
+        return Snapshots(
+            storage=self.storage,
+            clock=self.clock,
+            find_topic=self.catalog.live,
+            delivers=lambda: any(roster.has_subscribers for roster in self.rosters),
+        )
+
+    def _make_peer_calls(self) -> Calls:
+        service = PeerService(
+            rosters=self.rosters,
+            reports=self._broker.reports,
+            steward=self.cluster.steward,
+            describe=lambda: self._overseer.describe(counts=False),
+            create_topic=self._overseer.create_topic_here,
+        )
+        return peer_calls_of(peer=service, overseer=self._overseer, metrics=self.metrics)
+
     def _make_services(self) -> Services:
-        transactions = Transactions(self._parts)
+        self.replies = ReplyCalls(self._broker)
+        transactions = Transactions(self._broker, self.replies)
         # Names of transactions must not repeat between brokers that were started at once.
         chance = SystemRandom()
-        self.cron = CronUnit(self._parts, transactions, chance)
-        self.replies = Replies(self._parts)
-        transactions.arrived = self.replies.arrived
-        self.bodies = Bodies(self._parts)
+        self.cron = CronUnit(self._broker, transactions, chance)
+        self.bodies = BodyCalls(self._broker)
         return services_of(
             overseer=self._overseer,
-            peer=PeerService(
-                rosters=self.rosters,
-                steward=self.cluster.steward,
-                describe=lambda: self._overseer.describe(counts=False),
-                create_topic=self._overseer.create_topic_here,
+            queries=QueryCalls(
+                storage=self.storage, clock=self.clock, find_topic=self.catalog.live, reports=self._broker.reports
             ),
-            queries=Queries(storage=self.storage, clock=self.clock, find_topic=self.catalog.live),
             snapshots=self._snapshots,
             transactions=transactions,
-            cron=CronService(self._parts, transactions, self.cron, chance),
+            cron=CronService(self._broker, transactions, self.cron, chance),
             replies=self.replies,
             bodies=self.bodies,
-            graves=self.graves,
+            dead_letters=DeadLetterCalls(self._broker),
             greeter=self.greeter,
             metrics=self.metrics,
         )
 
-    def _storage_failed(self, error: DejaqError) -> None:
-        """Snapshots and sessions belong to the store as it was opened; clients begin anew with the next."""
-        self._snapshots.close_all()
-        self.greeter.end_all(error)
-
     def _connect(self) -> None:
-        self.rosters.outside = self.cluster
-        self.catalog.evacuate = self._evacuate
-        self.catalog.dropped = self.cluster.steward.dropped
-        self.cluster.steward.evacuate = self._evacuate_here
-        self.doctor.serving_until = self.cluster.synchronization.serving_until
-        self.doctor.why_cut_off = lambda: self.cluster.synchronization.failure
-        self.doctor.stray_ms_max = lambda: inf if self.cluster.alone else self.config.offset_ms_max
-        self.doctor.on_cut_off = self.greeter.end_all
-        self.doctor.on_jump = self.cluster.compare_soon
-        self.doctor.on_storage_failed = self._storage_failed
-        self.doctor.on_storage_back = self.cluster.steward.begin
-        self.doctor.on_change = self._tell_health
+        """Connect what cannot be constructed in order, each by one call."""
+        self.reactions = Reactions(
+            greeter=self.greeter,
+            snapshots=self._snapshots,
+            rosters=self.rosters,
+            cluster=self.cluster,
+            publish_readiness=self._publish_readiness,
+        )
+        self.rosters.connect(self.cluster.directory)
+        self.catalog.connect(self.reactions)
+        self.cluster.connect(self.reactions)
+        self.doctor.connect(self.cluster, self.reactions)
+        self.metrics.distribution(specs.LOOP_LAG, self.watchdog.lag)
+        self._connect_gauges()
+
+    def _connect_gauges(self) -> None:
         gauge = self.metrics.gauge
-        gauge(told.SESSIONS, lambda: {(state,): n for state, n in self.greeter.states().items()})
-        gauge(told.TOPICS, self._topic_states)
-        gauge(told.INFLIGHT, self._inflight)
-        gauge(told.PENDING, lambda: self._pending)
-        gauge(told.OLDEST, lambda: self._oldest)
-        gauge(told.DRIFT, lambda: {(): self.doctor.drift_ms / 1_000})
-        gauge(told.CLIENT_OFFSET, lambda: {(): self.pinger.worst().clock_offset_ms / 1_000})
-        gauge(told.CLIENT_LATENCY, lambda: {(): self.pinger.worst().latency_ms / 1_000})
-        gauge(told.DEGRADED, lambda: {(name,): 1.0 for name in self.doctor.degradations})
-        gauge(told.MEMORY, lambda: {(): self.doctor.memory_bytes})
-        gauge(told.MEMBERS, lambda: {(): len(self.cluster.members)})
-        gauge(told.PEER_OFFSET, lambda: {(broker,): ms / 1_000 for broker, ms in self.cluster.offsets_ms().items()})
-        gauge(told.NUDGES, lambda: {(): self.cluster.peers.nudges_sent})
-        gauge(told.STORAGE, self._storage_stats)
+        gauge(specs.SESSIONS, lambda: {(state,): n for state, n in self.greeter.states().items()})
+        gauge(specs.TOPICS, self._topic_states)
+        gauge(specs.INFLIGHT, self._inflight)
+        gauge(specs.PENDING, lambda: self._pending)
+        gauge(specs.OLDEST, lambda: self._oldest)
+        gauge(specs.DRIFT, lambda: {(): self.doctor.drift_ms / 1_000})
+        gauge(specs.CLIENT_OFFSET, lambda: {(): self.pinger.worst().clock_offset_ms / 1_000})
+        gauge(specs.CLIENT_LATENCY, lambda: {(): self.pinger.worst().latency_ms / 1_000})
+        gauge(specs.DEGRADED, lambda: {(name,): 1.0 for name in self.doctor.degradations})
+        gauge(specs.MEMORY, lambda: {(): self.doctor.memory_bytes})
+        gauge(specs.MEMBERS, lambda: {(): len(self.cluster.members)})
+        gauge(
+            specs.PEER_OFFSET,
+            lambda: {(broker,): ms / 1_000 for broker, ms in self.cluster.clocks.offsets_ms().items()},
+        )
+        gauge(specs.NOTICES, lambda: {(): self.cluster.connections.notices_sent})
+        gauge(specs.STORAGE, self._storage_stats)
 
     @property
     def address(self) -> str | None:
@@ -207,19 +239,23 @@ class Central:
         return self.server.address if self.server is not None else None
 
     async def start(self) -> None:
-        """Open the store, finish what a crash cut short, and serve; raises, with nothing left open, when it cannot."""
+        """Open the storage, finish what a crash interrupted, and serve; raises with nothing left open."""
+        users = StorageUsers(
+            storage=self.storage, cluster=self.config.cluster, alone=not self._has_peers, clock=self.clock
+        )
+        users.announce()
         await self.storage.open(self.clock.now_ms())
         try:
+            await users.check()
             await self.recorder.start()
             if self.config.listen is not None:
-                self.server = Server(services=self.services, config=self.config)
-                await self.server.bind()
-                self._overseer.address = self.server.address
-            await self.cluster.start(self.address or "in-process")
+                await self._bind(self.config.listen)
+            websocket = self.websocket.address if self.websocket is not None else ""
+            await self.cluster.start(self.address or "in-process", self.peer_address, websocket)
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics)
-            if self.server is not None:
-                await self.server.start()
+            for server in self._servers:
+                await server.start()
         except BaseException:
             await self._close()
             raise
@@ -230,27 +266,55 @@ class Central:
             loop.create_task(self._keep(self.balancer.run, "balancer"), name="balancer"),
             loop.create_task(self._keep(self.replies.run, "expiry"), name="expiry"),
             loop.create_task(self._keep(self.bodies.run, "reclaim of bodies"), name="bodies"),
+            loop.create_task(self._keep(self._snapshots.run, "sweep of snapshots"), name="snapshots"),
             loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
         ]
+        self.watchdog.start()
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")
 
+    async def _bind(self, listen: str) -> None:
+        """Take every address; other brokers have one of their own, and a broker that is alone has none for them."""
+        if self._has_peers:
+            near = self.config.peer_listen or join_address(split_address(listen)[0], 0)
+            self._peer_server = Server(services=self._peer_calls, config=self.config, listen=near)
+            self._servers.append(self._peer_server)
+        self.server = Server(services=self.services, config=self.config, listen=listen)
+        self._servers.append(self.server)
+        if self.config.websocket is not None:
+            self.websocket = self._websocket_server(self.config.websocket)
+        if self.config.unix is not None:
+            self._websocket_server(f"{UNIX}{self.config.unix}")
+        for server in self._servers:
+            await server.bind()
+        self._overseer.address = self.server.address
+
+    def _websocket_server(self, listen: str) -> WebSocketServer:
+        server = WebSocketServer(services=self.services, config=self.config, listen=listen, metrics=self.metrics)
+        self._servers.append(server)
+        return server
+
+    @property
+    def peer_address(self) -> str:
+        """host:port at which other brokers call, with the real port; empty for a broker that is alone."""
+        return self._peer_server.address if self._peer_server is not None else ""
+
     def transport(self) -> InProcessTransport:
-        """A way to this broker that needs no network."""
+        """A transport to this broker that needs no network."""
         transport = InProcessTransport(self.services)
         self._transports.append(transport)
         return transport
 
     async def drain(self) -> None:
-        """Take no new work, tell the clients, and wait for them to leave, up to the limit."""
+        """Accept no new work, notify the clients, and wait until they have left, up to the limit of time."""
         await self.doctor.start_draining()
-        # Nobody is sent here any more.
-        self.background.spawn(self.cluster.publish(), name="tell of draining")
+        # Other brokers send no more clients here.
+        self.background.spawn(self.cluster.membership.publish(), name="publish draining")
         self.greeter.close(error_of(Code.DRAINING))
         for session in self.greeter:
             self.background.spawn(session.drain(), name=f"drain session {session.number}")
         for roster in self.rosters:
-            roster.redeal()
+            roster.reassign_all()
         await self._within(self.greeter.empty(), self.config.drain_ms / 1_000)
 
     async def _within(self, work: Coroutine[None, None, None], seconds: float) -> None:
@@ -259,7 +323,7 @@ class Central:
         task.cancel()
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Drain, then end what is left and close the store; everything acknowledged is kept."""
+        """Drain, then end the sessions that are left and close the storage; everything acknowledged is kept."""
         if not self._loops:
             return
         if drain:
@@ -274,9 +338,11 @@ class Central:
         await self._close()
 
     async def _close(self) -> None:
-        if self.server is not None:
-            await self.server.stop()
-            self.server = None
+        self.watchdog.stop()
+        for server in reversed(self._servers):
+            await server.stop()
+        self._servers = []
+        self.server = self.websocket = self._peer_server = None
         for loop in self._loops:
             loop.cancel()
         if self._loops:
@@ -292,33 +358,25 @@ class Central:
         await self.storage.close()
 
     async def _keep(self, work: Callable[[], object], name: str) -> None:
-        """Run a loop of the broker for good: a fault in it is logged, and it goes on."""
+        """Run a loop of the broker until it is cancelled: an error is logged, and the loop starts again."""
         while True:
             try:
                 await work()  # type: ignore[misc]
             except Exception:
-                log.exception("the %s failed and starts again", name)
+                log.exception("the %s failed and is started again", name)
                 await self.clock.sleep(1.0)
 
-    async def _evacuate(self, topic: Topic, error: DejaqError) -> None:
-        await self.greeter.evacuate(topic, error)
-        self.rosters.forget(topic)
-        await self.cluster.evacuate_others(topic)
-
-    async def _evacuate_here(self, topic: Topic) -> None:
-        await self.greeter.evacuate(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
-        self.rosters.forget(topic)
-
-    async def _tell_health(self) -> None:
-        if self.server is not None:
-            await self.server.set_serving(self.doctor.ready)
+    async def _publish_readiness(self) -> None:
+        for server in self._servers:
+            await server.set_serving(self.doctor.ready)
 
     async def _sample(self) -> None:
         while True:
             now = self.clock.now_ms()
             pending: dict[Labels, float] = {}
             oldest: dict[Labels, float] = {}
-            for topic in self.catalog.all()[:SAMPLE_TOPICS_MAX]:
+            self.metrics.choose_topics({topic.name for topic in self.catalog.all()})
+            for topic in self._sampled():
                 try:
                     pending |= await self._count(topic, now)
                     if topic.by_priority:
@@ -329,8 +387,17 @@ class Central:
             self._pending, self._oldest = pending, oldest
             await self.clock.sleep(SAMPLE_SECONDS)
 
+    def _sampled(self) -> list[Topic]:
+        """The topics with series of their own, and others while few topics have such series."""
+        topics = self.catalog.all()
+        shown = self.metrics.shown
+        return [
+            *(topic for name in sorted(shown) if (topic := self.catalog.named(name)) is not None),
+            *islice((topic for topic in topics if topic.name not in shown), max(TOPIC_SERIES_MAX - len(shown), 0)),
+        ]
+
     async def _count(self, topic: Topic, now: int) -> dict[Labels, float]:
-        """Messages by status. What waits is the rest: to count it row by row would hold up what is due next."""
+        """Messages by status. Waiting messages are the rest: counting them row by row would delay deliveries."""
         total = await self.storage.count(topic, Filter(), now)
         available = await self.storage.count(topic, Filter(status=Status.AVAILABLE), now)
         processing = await self.storage.count(topic, Filter(status=Status.PROCESSING), now)
@@ -342,13 +409,17 @@ class Central:
         return {(topic.name, status.value): count for status, count in counts.items()}
 
     def _topic_states(self) -> Mapping[Labels, float]:
-        topics = self.catalog.all()
-        return {(state.value,): sum(topic.state is state for topic in topics) for state in TopicState}
+        states = Counter(topic.state for topic in self.catalog.all())
+        return {(state.value,): states[state] for state in TopicStage}
 
     def _inflight(self) -> Mapping[Labels, float]:
-        return {(roster.topic.name,): sum(consumer.inflight.rows for consumer in roster) for roster in self.rosters}
+        shown = self.metrics.shown
+        rows: Counter[Labels] = Counter()
+        for roster in self.rosters:
+            name = roster.topic.name
+            own = name in shown or len(rows) < TOPIC_SERIES_MAX
+            rows[(name if own else REST,)] += sum(one.inflight.rows for one in roster)
+        return rows
 
     def _storage_stats(self) -> Mapping[Labels, float]:
-        # Optional: a storage that keeps figures of its own offers them by this name.
-        stats = getattr(self.storage, "stats", None)
-        return {(name,): float(value) for name, value in stats().items()} if stats is not None else {}
+        return {(name,): float(value) for name, value in self.storage.stats().items()}

@@ -2,15 +2,17 @@
 
 | degradation | refuses | ends by itself when |
 |---|---|---|
-| storage | everything; sessions are ended so that clients start anew | `recover` succeeds, tried with back-off |
+| storage | everything; sessions are ended so that clients begin again | `recover` succeeds, which damage prevents |
 | synchronization | everything; sessions are ended so that clients go to another broker | the membership is renewed |
+| synchronization_full | creating and deleting topics; the rest works | a record can be written again |
 | drift | the same; also while a clock that jumped is not yet compared | the clock is near the others' again |
 | memory | creates, with OVERLOADED | memory is below the limit again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |
+| event_loop | nothing: it is a warning | the loop answers in half the time of the limit |
 | shards | what is on a shard of the storage that does not work | the shard works again |
 | newer | topics of a kind that is not known here | the broker is upgraded |
-| draining | everything but settling | never |
+| draining | everything but settling and transactions | never |
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
-from dejaq.errors import Code, DejaqError, Indefinite, Unavailable, error_of
+from dejaq.broker.events import ClusterState, HealthListener, NoListener, SingleBroker
+from dejaq.errors import Code, DejaqError, Indefinite, StoreError, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 from dejaq.timekeeper.drift import DriftMeter
@@ -33,14 +36,29 @@ PERIOD_SECONDS = 0.25
 BACKOFF_SECONDS_MIN = 0.1
 # A storage that is back is to be used at once.
 BACKOFF_SECONDS_MAX = 1.0
+# One that fails again so soon after it came back is tried after longer and longer pauses.
+RELAPSE_SECONDS = 60.0
+RELAPSE_BACKOFF_SECONDS_MAX = 30.0
 JUMP_SHOWN_SECONDS = 60.0
 # With one of these nothing is served.
 BLOCKING = frozenset({"storage", "synchronization", "drift"})
 THROTTLED_MS = 500
 
 
+def cannot_serve(error: StoreError) -> DejaqError:
+    """The error that clients get for a fault of the store; they try again unless the store is damaged or too new."""
+    if error.code not in (Code.STORE_FAILED, Code.STORE_LOCKED):
+        return error
+    return Unavailable(
+        "the broker's storage does not work now; nothing was changed",
+        code=error.code,
+        details=error.message + (f"; {error.details}" if error.details else ""),
+        throttled_ms=THROTTLED_MS,
+    )
+
+
 def resident_bytes() -> int:
-    """The memory of this process, or 0 where the system does not tell."""
+    """The memory of this process, or 0 where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -70,26 +88,25 @@ class Doctor:
         self._jump_shown_until = 0.0
         self._was_blocked = False
         self._trusted_gap_ms = self._drift.gap_ms()
+        self._back_at = -inf
+        self._relapses = 0
         self._look = asyncio.Event()
+        # Why the storage does not work, while it does not.
+        self._storage_code = Code.STORE_FAILED
         self.memory_bytes = 0
-        # Set by central: until when the cluster lets this broker serve, by the monotonic clock, and why not longer.
-        self.serving_until: Callable[[], float] = lambda: inf
-        self.why_cut_off: Callable[[], str | None] = lambda: None
-        # Set by central: how far the clock may move before it must be compared with those of the others.
-        self.stray_ms_max: Callable[[], float] = lambda: inf
-        # Set by central: what to do when nothing can be served but the storage works.
-        self.on_cut_off: Callable[[DejaqError], None] = lambda error: None
-        # Set by central: what to do when the storage fails, when it is back, and when readiness changes.
-        self.on_storage_failed: Callable[[DejaqError], None] = lambda error: None
-        self.on_storage_back: Callable[[], Awaitable[None]] | None = None
-        # Set by central: told when the clock has jumped.
-        self.on_jump: Callable[[], None] = lambda: None
-        self.on_change: Callable[[], Awaitable[None]] | None = None
+        self._cluster: ClusterState = SingleBroker()
+        self._listener: HealthListener = NoListener()
+
+    def connect(self, cluster: ClusterState, listener: HealthListener) -> None:
+        """Read the state of `cluster` and report to `listener`; both are constructed after the doctor."""
+        self._cluster = cluster
+        self._listener = listener
 
     @property
     def degradations(self) -> dict[str, str]:
-        """What is wrong now, by name."""
-        return dict(self._degradations)
+        """What is wrong now, by name; a storage that has just failed, too."""
+        failure = self._storage.failure
+        return ({} if failure is None else {"storage": failure}) | self._degradations
 
     @property
     def draining(self) -> bool:
@@ -99,7 +116,7 @@ class Doctor:
     @property
     def ready(self) -> bool:
         """Whether clients should come here."""
-        return not (BLOCKING | {"draining"}) & self._degradations.keys()
+        return not (BLOCKING | {"draining"}) & self.degradations.keys()
 
     @property
     def drift_ms(self) -> float:
@@ -116,7 +133,7 @@ class Doctor:
         self._trusted_gap_ms = gap_ms
 
     def check_clock(self) -> None:
-        """Raise CUT_OFF when nobody should go by this clock."""
+        """Raise CUT_OFF when this clock must not be used."""
         if self._strayed or "drift" in self._degradations:
             self.look()
             raise self._cut_off_error()
@@ -127,13 +144,14 @@ class Doctor:
             raise self._cut_off_error()
         if self._strayed:
             self.check_clock()
+        if "storage" in self._degradations or self._storage.failure is not None:
+            self.look()
+            raise self._storage_error()
         if not self._degradations:
             return
-        if "storage" in self._degradations:
-            raise self._storage_error()
         if "drift" in self._degradations:
             raise self._cut_off_error()
-        if "draining" in self._degradations and command not in ("settle", "deletes"):
+        if "draining" in self._degradations and command not in ("settle", "deletes", "transact"):
             raise error_of(Code.DRAINING)
         if "memory" in self._degradations and command == "create":
             raise error_of(Code.OVERLOADED, self._degradations["memory"], throttled_ms=THROTTLED_MS)
@@ -148,24 +166,25 @@ class Doctor:
 
     @property
     def _strayed(self) -> bool:
-        return abs(self._drift.gap_ms() - self._trusted_gap_ms) > self.stray_ms_max()
+        return abs(self._drift.gap_ms() - self._trusted_gap_ms) > self._cluster.clock_change_ms_max()
 
     @property
     def _member(self) -> bool:
-        return self._clock.monotonic() < self.serving_until()
+        return self._clock.monotonic() < self._cluster.serving_until()
 
     def _cut_off_error(self) -> DejaqError:
-        why = self._degradations.get("synchronization") or self._degradations.get("drift") or self.why_cut_off()
+        why = (
+            self._degradations.get("synchronization")
+            or self._degradations.get("drift")
+            or self._cluster.cut_off_reason()
+        )
         if why is None and self._strayed:
             why = "the clock has jumped and is being compared with those of the other brokers"
         return error_of(Code.CUT_OFF, details=why or "", throttled_ms=THROTTLED_MS)
 
-    def _storage_error(self) -> Unavailable:
-        return Unavailable(
-            "the broker's storage does not work now; nothing was changed",
-            details=self._degradations.get("storage", ""),
-            throttled_ms=THROTTLED_MS,
-        )
+    def _storage_error(self) -> DejaqError:
+        code = Code.STORE_CORRUPT if self._storage.corrupt else self._storage_code
+        return cannot_serve(StoreError(self._storage.failure or self._degradations.get("storage", ""), code=code))
 
     def report(self, name: str, sentence: str | None) -> None:
         """A part of the broker says what is wrong with it; None: nothing is."""
@@ -211,9 +230,9 @@ class Doctor:
         if abs(jump) > self._drift_ms_max:
             self._set("clock", f"the clock jumped by {jump:+.0f} ms")
             self._jump_shown_until = self._clock.monotonic() + JUMP_SHOWN_SECONDS
-            self.on_jump()
+            self._listener.clock_jumped()
         elif self._strayed:
-            self.on_jump()
+            self._listener.clock_jumped()
         elif "clock" in self._degradations and self._clock.monotonic() >= self._jump_shown_until:
             self._clear("clock")
 
@@ -232,31 +251,37 @@ class Doctor:
         if self._member:
             self._clear("synchronization")
         else:
-            why = self.why_cut_off() or "the membership could not be renewed"
+            why = self._cluster.cut_off_reason() or "the membership could not be renewed"
             self._set("synchronization", f"cut off from the cluster: {why}")
         blocked = bool({"synchronization", "drift"} & self._degradations.keys())
         if blocked and not self._was_blocked:
-            self.on_cut_off(self._cut_off_error())
+            self._listener.cut_off(self._cut_off_error())
         if blocked != self._was_blocked:
             self._was_blocked = blocked
             await self._changed()
 
     async def _heal_storage(self, failure: str) -> None:
         self._set("storage", failure)
+        self._storage_code = Code.STORE_FAILED
         await self._changed()
-        self.on_storage_failed(self._storage_error())
+        self._listener.storage_failed(self._storage_error())
+        relapsed = self._clock.monotonic() - self._back_at < RELAPSE_SECONDS
+        self._relapses = self._relapses + 1 if relapsed else 0
+        if self._relapses:
+            await self._clock.sleep(min(BACKOFF_SECONDS_MIN * 2**self._relapses, RELAPSE_BACKOFF_SECONDS_MAX))
         backoff = BACKOFF_SECONDS_MIN
         while "storage" in self._degradations:
             try:
                 await self._storage.recover(self._clock.now_ms())
-                if self.on_storage_back is not None:
-                    await self.on_storage_back()
+                await self._listener.storage_recovered()
             except DejaqError as error:
                 self._set("storage", str(error))
+                self._storage_code = error.code if isinstance(error, StoreError) else Code.STORE_FAILED
                 await self._clock.sleep(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
             else:
                 self._clear("storage")
+        self._back_at = self._clock.monotonic()
         await self._changed()
 
     def _set(self, name: str, sentence: str) -> None:
@@ -269,5 +294,4 @@ class Doctor:
             log.warning("no longer degraded: %s", name)
 
     async def _changed(self) -> None:
-        if self.on_change is not None:
-            await self.on_change()
+        await self._listener.readiness_changed()

@@ -13,13 +13,13 @@ from dejaq.broker.central import Central
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.recorder import journal_place
 from dejaq.config import BrokerConfig, load_config
-from dejaq.errors import Code, error_of
+from dejaq.directories import make_directory
+from dejaq.errors import Code, OutOfState, error_of
 from dejaq.journal.origin import origin_of
 from dejaq.storage.base import Storage
-from dejaq.storage.postgres.address import shard_dsns
+from dejaq.storage.postgres.connection.address import shard_dsns
 from dejaq.storage.sharded.placement import ShardInfo, first_map
 from dejaq.synchronization.base import Synchronization
-from dejaq.synchronization.local import LocalSynchronization
 from dejaq.timekeeper.clock import Clock, SystemClock
 
 EMBEDDED = "embedded://"
@@ -64,7 +64,10 @@ class Broker:
             storage=storage_of(self.config) if storage is None or isinstance(storage, str) else storage,
             clock=clock,
             synchronization=synchronization,
+            shares_loop=True,
         )
+
+        self._started = False
 
     @property
     def central(self) -> Central:
@@ -77,11 +80,14 @@ class Broker:
         return self._central.address or "in-process"
 
     def transport(self) -> InProcessTransport:
-        """A way to this broker without a network."""
+        """A way to this broker without a network; raises OUT_OF_STATE before it is started."""
+        if not self._started:
+            raise OutOfState("the broker is not started: use `async with dejaq.Broker(...)`")
         return self._central.transport()
 
     async def start(self) -> None:
         """Open the store and serve."""
+        self._started = True
         await self._central.start()
 
     async def stop(self) -> None:
@@ -101,11 +107,11 @@ class Broker:
         await self.stop()
 
 
-def synchronization_of(config: BrokerConfig, clock: Clock) -> Synchronization:
-    """The synchronization that a config asks for."""
+def synchronization_of(config: BrokerConfig, clock: Clock) -> Synchronization | None:
+    """The synchronization that a config asks for; None for a broker that is alone."""
     url = config.synchronization
     if url == "local":
-        return LocalSynchronization()
+        return None
     ttl = float(config.member_ttl)
     if url == "embedded" or url.startswith(EMBEDDED):
         from dejaq.synchronization.embedded import EmbeddedSynchronization, own_peer, parse_peers
@@ -127,8 +133,8 @@ def synchronization_of(config: BrokerConfig, clock: Clock) -> Synchronization:
 
 def _hosts(config: BrokerConfig) -> list[str]:
     """The names that this machine may have in a list of machines."""
-    told = [address.rpartition(":")[0] for address in (config.advertise, config.listen) if address is not None]
-    return [*told, socket.gethostname(), socket.getfqdn()]
+    configured = [address.rpartition(":")[0] for address in (config.advertise, config.listen) if address is not None]
+    return [*configured, socket.gethostname(), socket.getfqdn()]
 
 
 def storage_of(config: BrokerConfig) -> Storage:
@@ -136,7 +142,7 @@ def storage_of(config: BrokerConfig) -> Storage:
     if config.storage is not None:
         return _shared_storage(config, config.storage)
     if config.data is None:
-        from dejaq.storage.memory import MemoryStorage
+        from dejaq.storage.memory.store import MemoryStorage
 
         return MemoryStorage()
     from dejaq.storage.rocksdb.store import RocksStorage
@@ -149,7 +155,7 @@ def _shared_storage(config: BrokerConfig, storage: str) -> Storage:
     """A store that several brokers use; this one's journal has a name of its own there, kept beside its data."""
     if find_spec("asyncpg") is None:
         raise error_of(Code.INVALID_ARGUMENT, "a PostgreSQL store needs asyncpg, which dejaq-mq[postgres] installs")
-    from dejaq.storage.postgres.shard import PostgresShard
+    from dejaq.storage.postgres.sharding.shard import PostgresShard
     from dejaq.storage.postgres.store import PostgresStorage
     from dejaq.storage.sharded.store import ShardedStorage
 
@@ -157,7 +163,7 @@ def _shared_storage(config: BrokerConfig, storage: str) -> Storage:
     if config.data is not None and journal_place(config).directory is not None:
         home = Path(config.data)
         try:
-            home.mkdir(parents=True, exist_ok=True)
+            make_directory(home)
         except OSError as cause:
             raise error_of(Code.STORE_FAILED, f"cannot make {home}", details=str(cause)) from None
         name = origin_of(home / "outbox")
@@ -166,7 +172,7 @@ def _shared_storage(config: BrokerConfig, storage: str) -> Storage:
         return PostgresStorage(dsns.popitem()[1], cluster=config.cluster, journal=name, connections=connections)
 
     def make(info: ShardInfo) -> PostgresShard:
-        # What this broker was told itself comes before what the others say.
+        # This broker's own configuration has precedence over the shared map.
         dsn = dsns.get(info.name, info.dsn)
         return PostgresShard(
             dsn,

@@ -9,15 +9,15 @@ from typing import Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from dejaq.broker.carrier.session import IN_PROCESS
+from dejaq.broker.context import begin_call
 from dejaq.broker.services import Services
+from dejaq.domain.context import IN_PROCESS
 from dejaq.errors import Code, Indefinite, Unavailable, error_of
 from dejaq.protocol.spliced import BrokerSent, ClientSent, whole
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 PIPE_FRAMES_MAX = 16
-PEER = IN_PROCESS
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ class InProcessTransport:
     @property
     def address(self) -> str:
         """What to show people."""
-        return PEER
+        return IN_PROCESS
 
     async def session(self) -> InProcessSession:
         """Open a session."""
@@ -44,23 +44,25 @@ class InProcessTransport:
         """A unary call, `method` as in `Overseer.Info`."""
         if method not in self._services.unary:
             raise error_of(Code.VERSION_UNSUPPORTED, f"the broker does not know the call {method!r}")
+        context = begin_call(IN_PROCESS, timeout)
         try:
             async with asyncio.timeout(timeout):
-                return cast(Response, await self._services.call(method, request))
+                return cast(Response, await self._services.call(context, method, request))
         except TimeoutError:
             raise Indefinite(f"{method} was not answered within {timeout} s") from None
 
     def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         """A server-streaming call."""
-        return cast(AsyncIterator[Response], self._services.stream(method, request))
+        return cast(AsyncIterator[Response], self._services.stream(begin_call(IN_PROCESS), method, request))
 
     async def upload(
         self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
     ) -> Response:
         """A client-streaming call."""
+        context = begin_call(IN_PROCESS, timeout)
         try:
             async with asyncio.timeout(timeout):
-                return cast(Response, await self._services.upload(method, requests))
+                return cast(Response, await self._services.upload(context, method, requests))
         except TimeoutError:
             raise Indefinite(f"{method} was not answered within {timeout} s") from None
 
@@ -80,7 +82,7 @@ class InProcessSession:
 
     async def _serve(self, services: Services) -> None:
         try:
-            await services.session(self._to_broker.items(), self._answer, PEER)
+            await services.session(begin_call(IN_PROCESS), self._to_broker.items(), self._answer)
         finally:
             self._to_broker.close()
             self._to_client.close()

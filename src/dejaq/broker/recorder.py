@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dejaq.broker import metrics as told
+from dejaq.broker import metrics as specs
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Labels, Metrics
 from dejaq.config import JOURNAL_OFF, BrokerConfig
@@ -63,9 +64,9 @@ class Recorder:
         self._metrics = metrics
         self.place = journal_place(config)
         self._exporter: Exporter | None = None
-        metrics.gauge(told.JOURNAL_LAG, self._lag)
-        metrics.gauge(told.JOURNAL_SEGMENTS, lambda: self._figure("segments"))
-        metrics.gauge(told.JOURNAL_BYTES, lambda: self._figure("segment_bytes"))
+        metrics.gauge(specs.JOURNAL_LAG, self._lag)
+        metrics.gauge(specs.JOURNAL_SEGMENTS, lambda: self._figure("segments"))
+        metrics.gauge(specs.JOURNAL_BYTES, lambda: self._figure("segment_bytes"))
 
     async def start(self) -> None:
         """Go on with the journal where it ended; raises when its directory is not to be used."""
@@ -84,7 +85,7 @@ class Recorder:
             interval_ms=config.journal_interval_ms,
             policy=RetentionPolicy(age_ms_max=config.journal_max_age * 1_000, bytes_max=config.journal_max_bytes),
             on_problem=lambda sentence: self._doctor.report("journal", sentence),
-            on_exported=lambda events: self._metrics.add(told.JOURNAL_EVENTS, events),
+            on_exported=lambda events: self._metrics.add(specs.JOURNAL_EVENTS, events),
         )
         try:
             await exporter.start()
@@ -99,6 +100,10 @@ class Recorder:
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
             await exporter.stop()
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """A block in which nothing is exported."""
+        return self._exporter.held() if self._exporter is not None else nullcontext()
 
     def _lag(self) -> Mapping[Labels, float]:
         if self._exporter is None:

@@ -1,4 +1,4 @@
-"""A broker as a process of its own: runs until it is told to stop, then drains."""
+"""A broker as a process of its own: runs until a signal stops it, then drains."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def serve(config: BrokerConfig, *, started: Callable[[Central], None] | No
         synchronization=synchronization_of(config, clock),
     )
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stopping = asyncio.Event()
     hurried = asyncio.Event()
 
     def on_signal() -> None:
-        (hurried if told.is_set() else told).set()
+        (hurried if stopping.is_set() else stopping).set()
 
     await central.start()
     # Modules and parts live as long as the process: left out, a full collection takes microseconds and not 13 ms.
@@ -44,7 +44,7 @@ async def serve(config: BrokerConfig, *, started: Callable[[Central], None] | No
     try:
         if started is not None:
             started(central)
-        await told.wait()
+        await stopping.wait()
         log.info("draining")
         draining = loop.create_task(central.drain())
         hurry = loop.create_task(hurried.wait())

@@ -15,8 +15,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dejaq import limits
-from dejaq.broker.services import Services
-from dejaq.config import BrokerConfig, is_loopback, split_address
+from dejaq.broker.context import begin_call
+from dejaq.broker.services import Calls, Services
+from dejaq.config import BrokerConfig, is_loopback, join_address, split_address
+from dejaq.domain.context import CallContext
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import serialized
@@ -32,9 +34,9 @@ _reflection: Any = reflection
 _SERVICES = (
     carrier_pb2.DESCRIPTOR.services_by_name["Carrier"],
     overseer_pb2.DESCRIPTOR.services_by_name["Overseer"],
-    peer_pb2.DESCRIPTOR.services_by_name["Peer"],
     cron_pb2.DESCRIPTOR.services_by_name["Cron"],
 )
+_PEER_SERVICES = (peer_pb2.DESCRIPTOR.services_by_name["Peer"], overseer_pb2.DESCRIPTOR.services_by_name["Overseer"])
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.
 _CALLS_MAX = 1_000
 _AHEAD_BYTES = 4 * 1024 * 1024
@@ -43,32 +45,31 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_send_message_length", limits.FRAME_BYTES_MAX),
     ("grpc.max_receive_message_length", limits.FRAME_BYTES_MAX),
-    # A client that vanished without a word is noticed within these.
+    # A client that disappeared without closing its connection is noticed within these.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # What a client may send ahead of what is read. Left to itself gRPC guesses by the time that pings take, and lets
-    # each upload to a busy broker have more than 30 MB under way.
+    # What a client may send before it is read. By default gRPC estimates it from the time that pings take, and lets
+    # each upload to a busy broker buffer more than 30 MB.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", _AHEAD_BYTES),
 )
 
 
 class Server:
-    """Serves `Services` at one address."""
+    """Serves `Services` to clients, or `Calls` to other brokers, at one address."""
 
-    def __init__(self, *, services: Services, config: BrokerConfig) -> None:
-        if config.listen is None:
-            raise error_of(Code.INVALID_ARGUMENT, "listen is not set")
+    def __init__(self, *, services: Calls, config: BrokerConfig, listen: str) -> None:
         self._services = services
-        self._listen = config.listen
+        self._offered = _SERVICES if isinstance(services, Services) else _PEER_SERVICES
+        self._listen = listen
         self._insecure = config.insecure
         self._calls_max = config.sessions_max + _CALLS_MAX
         self._server: grpc.aio.Server | None = None
         self._health = _health.aio.HealthServicer()
-        self.address = config.listen
+        self.address = listen
 
     async def bind(self) -> None:
         """Take the address; raises PORT_TAKEN, or INVALID_ARGUMENT where it cannot be served."""
@@ -81,11 +82,11 @@ class Server:
             )
         hold_poller()
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max)
-        for service in _SERVICES:
-            handlers = {method.name: self._handler(method) for method in service.methods}
+        for service in self._offered:
+            handlers = {method.name: self._handler(method) for method in service.methods if self._serves(method)}
             server.add_generic_rpc_handlers((_rpc.method_handlers_generic_handler(service.full_name, handlers),))
         _health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = [service.full_name for service in _SERVICES]
+        names = [service.full_name for service in self._offered]
         _reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
         try:
             bound = server.add_insecure_port(self._listen)
@@ -95,7 +96,7 @@ class Server:
             await server.stop(None)
             raise _bind_error(self._listen, host, port)
         self._server = server
-        self.address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        self.address = join_address(host, bound)
 
     async def start(self) -> None:
         """Serve at the address that was taken."""
@@ -108,7 +109,7 @@ class Server:
     async def set_serving(self, ready: bool) -> None:
         """Say through the health service whether clients should come here."""
         status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in (health.OVERALL_HEALTH, *(service.full_name for service in _SERVICES)):
+        for name in (health.OVERALL_HEALTH, *(service.full_name for service in self._offered)):
             await self._health.set(name, status)
 
     async def stop(self) -> None:
@@ -117,66 +118,85 @@ class Server:
             await self._server.stop(grace=0.5)
             self._server = None
 
+    def _serves(self, method: MethodDescriptor) -> bool:
+        return isinstance(self._services, Services) or _name(method) in self._services.unary
+
     def _handler(self, method: MethodDescriptor) -> Any:
-        name = f"{method.containing_service.name}.{method.name}"
+        name = _name(method)
         request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-        if method.client_streaming and not method.server_streaming:
+        services = self._services
+        if isinstance(services, Services) and method.client_streaming and not method.server_streaming:
             return _rpc.stream_unary_rpc_method_handler(
-                self._uploading(name),
+                _uploading(services, name),
                 request_deserializer=request.FromString,
                 response_serializer=response.SerializeToString,
             )
-        if method.client_streaming:
+        if isinstance(services, Services) and method.client_streaming:
             return _rpc.stream_stream_rpc_method_handler(
-                self._session,
+                _serving(services),
                 # The session reads its frames itself, and knows their sizes.
                 request_deserializer=None,
                 response_serializer=serialized,
             )
-        if method.server_streaming:
+        if isinstance(services, Services) and method.server_streaming:
             return _rpc.unary_stream_rpc_method_handler(
-                self._streaming(name),
+                _streaming(services, name),
                 request_deserializer=request.FromString,
                 response_serializer=response.SerializeToString,
             )
         return _rpc.unary_unary_rpc_method_handler(
-            self._unary(name),
+            _unary(services, name),
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
 
-    async def _session(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        # Tells the client at once that it has reached a broker.
+
+def _name(method: MethodDescriptor) -> str:
+    return f"{method.containing_service.name}.{method.name}"
+
+
+def _context(context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
+    return begin_call(context.peer(), context.time_remaining())
+
+
+def _serving(services: Services) -> Callable[[Any, Any], Any]:
+    async def session(frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        # Lets the client know at once that it has reached a broker.
         await context.send_initial_metadata(())
-        await self._services.session(frames, context.write, context.peer())
+        await services.session(begin_call(context.peer()), frames, context.write)
 
-    def _unary(self, name: str) -> Callable[[Any, Any], Any]:
-        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            try:
-                return await self._services.call(name, request)
-            except DejaqError as error:
-                await _abort(context, error)
+    return session
 
-        return call
 
-    def _uploading(self, name: str) -> Callable[[Any, Any], Any]:
-        async def call(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            try:
-                return await self._services.upload(name, requests)
-            except DejaqError as error:
-                await _abort(context, error)
+def _unary(calls: Calls, name: str) -> Callable[[Any, Any], Any]:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await calls.call(_context(context), name, request)
+        except DejaqError as error:
+            await _abort(context, error)
 
-        return call
+    return call
 
-    def _streaming(self, name: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            try:
-                async for response in self._services.stream(name, request):
-                    yield response
-            except DejaqError as error:
-                await _abort(context, error)
 
-        return call
+def _uploading(services: Services, name: str) -> Callable[[Any, Any], Any]:
+    async def call(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            return await services.upload(_context(context), name, requests)
+        except DejaqError as error:
+            await _abort(context, error)
+
+    return call
+
+
+def _streaming(services: Services, name: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        try:
+            async for response in services.stream(_context(context), name, request):
+                yield response
+        except DejaqError as error:
+            await _abort(context, error)
+
+    return call
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: DejaqError) -> None:

@@ -9,98 +9,126 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from dejaq.broker.carrier.bodies import Bodies
-from dejaq.broker.carrier.graves import Graves
-from dejaq.broker.carrier.queries import Queries
-from dejaq.broker.carrier.replies import Replies
-from dejaq.broker.carrier.session import Frames, Send
-from dejaq.broker.carrier.snapshots import Snapshots
-from dejaq.broker.carrier.transactions import Transactions
+from dejaq.broker.calls.bodies import BodyCalls
+from dejaq.broker.calls.dead_letters import DeadLetterCalls
+from dejaq.broker.calls.overseer import OverseerService
+from dejaq.broker.calls.queries import QueryCalls
+from dejaq.broker.calls.replies import ReplyCalls
+from dejaq.broker.calls.snapshots import Snapshots
+from dejaq.broker.calls.transactions import Transactions
 from dejaq.broker.cluster.service import PeerService
 from dejaq.broker.cron.service import CronService
+from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.metrics import ERRORS, Metrics
-from dejaq.broker.overseer.greeter import Greeter
-from dejaq.broker.overseer.service import OverseerService
-from dejaq.errors import DejaqError, InternalError, StoreError, Unavailable
+from dejaq.broker.sessions.greeter import Greeter
+from dejaq.broker.sessions.session import Frames, Send
+from dejaq.domain.context import CallContext
+from dejaq.errors import DejaqError, InternalError, StoreError
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
-    """What a client can call: unary calls, server streams, client streams, and the session."""
+class Calls:
+    """Unary calls by name."""
 
-    unary: dict[str, Callable[[Any], Awaitable[Message]]]
-    streams: dict[str, Callable[[Any], AsyncIterator[Message]]]
-    uploads: dict[str, Callable[[Any], Awaitable[Message]]]
-    session: Callable[[Frames, Send, str], Awaitable[None]]
+    unary: dict[str, Callable[[CallContext, Any], Awaitable[Message]]]
     metrics: Metrics
 
-    async def call(self, method: str, request: Message) -> Message:
+    async def call(self, context: CallContext, method: str, request: Message) -> Message:
         """Answer a unary call; raises a DejaqError and nothing else."""
         try:
-            return await self.unary[method](request)
+            return await self.unary[method](context, request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
-            raise self._told(method, error) from None
+            raise self._answered(context, method, error) from None
 
-    async def stream(self, method: str, request: Message) -> AsyncIterator[Message]:
+    def _answered(self, context: CallContext, method: str, error: Exception) -> DejaqError:
+        if isinstance(error, StoreError):
+            error = cannot_serve(error)
+        elif not isinstance(error, DejaqError):
+            log.error(
+                "%s failed (request %s)",
+                method,
+                context.request_id,
+                exc_info=error,
+                extra=context.log_fields(event="call_failed", method=method),
+            )
+            error = InternalError(details=f"request {context.request_id}")
+        self.metrics.add(ERRORS, 1, error.code.name)
+        error.answered = True
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Services(Calls):
+    """What a client can call: unary calls, server streams, client streams, and the session."""
+
+    streams: dict[str, Callable[[CallContext, Any], AsyncIterator[Message]]]
+    uploads: dict[str, Callable[[CallContext, Any], Awaitable[Message]]]
+    session: Callable[[CallContext, Frames, Send], Awaitable[None]]
+
+    async def stream(self, context: CallContext, method: str, request: Message) -> AsyncIterator[Message]:
         """Answer a server-streaming call; raises a DejaqError and nothing else."""
         try:
-            async for response in self.streams[method](request):
+            async for response in self.streams[method](context, request):
                 yield response
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
-            raise self._told(method, error) from None
+            raise self._answered(context, method, error) from None
 
-    async def upload(self, method: str, requests: AsyncIterator[Message]) -> Message:
+    async def upload(self, context: CallContext, method: str, requests: AsyncIterator[Message]) -> Message:
         """Answer a client-streaming call; raises a DejaqError and nothing else."""
         try:
-            return await self.uploads[method](requests)
+            return await self.uploads[method](context, requests)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
-            raise self._told(method, error) from None
+            raise self._answered(context, method, error) from None
 
-    def _told(self, method: str, error: Exception) -> DejaqError:
-        if isinstance(error, StoreError):
-            error = Unavailable("the broker's storage does not work now", details=str(error))
-        elif not isinstance(error, DejaqError):
-            log.error("%s failed", method, exc_info=error)
-            error = InternalError()
-        self.metrics.add(ERRORS, 1, error.code.name)
-        return error
+
+def peer_calls_of(*, peer: PeerService, overseer: OverseerService, metrics: Metrics) -> Calls:
+    """The table of every call of other brokers."""
+    return Calls(
+        unary={
+            "Overseer.Ping": overseer.ping,
+            "Peer.Nudge": peer.notify,
+            "Peer.AskBack": peer.recall,
+            "Peer.Settled": peer.settled,
+            "Peer.Progress": peer.progress,
+            "Peer.LetGo": peer.let_go,
+            "Peer.Learn": peer.learn,
+            "Peer.Describe": peer.describe,
+            "Peer.CreateTopic": peer.create_topic,
+        },
+        metrics=metrics,
+    )
 
 
 def services_of(
     *,
     overseer: OverseerService,
-    peer: PeerService,
-    queries: Queries,
+    queries: QueryCalls,
     snapshots: Snapshots,
     transactions: Transactions,
-    graves: Graves,
+    dead_letters: DeadLetterCalls,
     cron: CronService,
-    replies: Replies,
-    bodies: Bodies,
+    replies: ReplyCalls,
+    bodies: BodyCalls,
     greeter: Greeter,
     metrics: Metrics,
 ) -> Services:
-    """The table of every call, named as in the protocol."""
+    """The table of every call of clients, named as in the protocol."""
     return Services(
         unary={
             "Overseer.Info": overseer.info,
             "Overseer.Ping": overseer.ping,
             "Overseer.CreateTopic": overseer.create_topic,
+            "Overseer.EditTopic": overseer.edit_topic,
             "Overseer.DescribeTopic": overseer.describe_topic,
             "Overseer.ListTopics": overseer.list_topics,
             "Overseer.DeleteTopic": overseer.delete_topic,
+            "Overseer.Checkpoint": overseer.checkpoint,
             "Carrier.Transact": transactions.transact,
             "Carrier.TransactMany": transactions.transact_many,
-            "Peer.Nudge": peer.nudge,
-            "Peer.AskBack": peer.ask_back,
-            "Peer.LetGo": peer.let_go,
-            "Peer.Learn": peer.learn,
-            "Peer.Describe": peer.describe,
-            "Peer.CreateTopic": peer.create_topic,
-            "Carrier.Redrive": graves.redrive,
-            "Carrier.Purge": graves.purge,
+            "Carrier.Redrive": dead_letters.redrive,
+            "Carrier.Purge": dead_letters.purge,
             "Cron.Put": cron.put,
             "Cron.List": cron.listed,
             "Cron.Change": cron.change,

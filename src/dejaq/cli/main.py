@@ -8,34 +8,36 @@ from importlib.util import find_spec
 
 import click
 
-from dejaq.cli.invocation import Group, Invocation
+from dejaq.cli.terminal.invocation import Group, Invocation
 
 # Where each command is defined. A module is imported when its command is used, so that `dejaq` starts fast.
 COMMANDS = {
-    "serve": "dejaq.cli.serve:serve",
-    "topic": "dejaq.cli.topic:topic",
-    "produce": "dejaq.cli.produce:produce",
-    "consume": "dejaq.cli.consume:consume",
-    "worker": "dejaq.cli.worker:worker",
-    "forward": "dejaq.cli.forward:forward",
-    "cron": "dejaq.cli.cron:cron",
-    "get": "dejaq.cli.message:get",
-    "move": "dejaq.cli.message:move",
-    "edit": "dejaq.cli.message:edit",
-    "cancel": "dejaq.cli.message:cancel",
-    "transaction": "dejaq.cli.transaction:transaction",
-    "dlq": "dejaq.cli.dlq:dlq",
-    "count": "dejaq.cli.query:count",
-    "histogram": "dejaq.cli.query:histogram",
-    "browse": "dejaq.cli.query:browse",
-    "info": "dejaq.cli.info:info",
-    "top": "dejaq.cli.top:top",
+    "serve": "dejaq.cli.operating.serve:serve",
+    "topic": "dejaq.cli.messages.topic:topic",
+    "produce": "dejaq.cli.messages.produce:produce",
+    "consume": "dejaq.cli.messages.consume:consume",
+    "worker": "dejaq.cli.messages.worker:worker",
+    "forward": "dejaq.cli.messages.forward:forward",
+    "cron": "dejaq.cli.messages.cron:cron",
+    "get": "dejaq.cli.messages.message:get",
+    "move": "dejaq.cli.messages.message:move",
+    "edit": "dejaq.cli.messages.message:edit",
+    "cancel": "dejaq.cli.messages.message:cancel",
+    "transaction": "dejaq.cli.messages.transaction:transaction",
+    "dlq": "dejaq.cli.messages.dlq:dlq",
+    "count": "dejaq.cli.messages.query:count",
+    "histogram": "dejaq.cli.messages.query:histogram",
+    "browse": "dejaq.cli.messages.query:browse",
+    "info": "dejaq.cli.operating.info:info",
+    "top": "dejaq.cli.operating.top:top",
     "shell": "dejaq.cli.shell:shell",
-    "audit": "dejaq.cli.audit:audit",
-    "pipeline": "dejaq.cli.pipeline:pipeline",
-    "storage": "dejaq.cli.storage:storage",
-    "cluster": "dejaq.cli.cluster:cluster",
-    "bench": "dejaq.cli.bench:bench",
+    "audit": "dejaq.cli.operating.audit:audit",
+    "pipeline": "dejaq.cli.operating.pipeline:pipeline",
+    "backup": "dejaq.cli.operating.backup:backup",
+    "restore": "dejaq.cli.operating.backup:restore",
+    "storage": "dejaq.cli.operating.storage:storage",
+    "cluster": "dejaq.cli.operating.cluster:cluster",
+    "bench": "dejaq.cli.operating.bench:bench",
 }
 
 
@@ -43,7 +45,7 @@ class Root(Group):
     """The command `dejaq` itself."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order a newcomer meets them."""
+        """The names, in the order in which a new user needs them."""
         return [name for name, where in COMMANDS.items() if find_spec(where.partition(":")[0])]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -61,13 +63,14 @@ class Root(Group):
     cls=Root,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None},
     epilog=(
-        "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no broker. Times: ISO 8601 with a zone, "
+        "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no broker answered, 4 the broker answered and "
+        "cannot serve now, 5 its store has failed or is damaged. Times: ISO 8601 with a zone, "
         "epoch milliseconds, or relative to now such as +90s, 5m, 2h, 1d, -5m."
     ),
 )
 @click.version_option(package_name="dejaq-mq", prog_name="dejaq")
 def root() -> None:
-    """DejaQ: each message reaches one consumer at the millisecond its producer asked for."""
+    """DejaQ: delivers each message to one consumer at the millisecond that its producer chose."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -94,10 +97,10 @@ def run(arguments: list[str], shared: Invocation | None = None) -> int:
         click.echo("", err=True)
         return 130
     except BrokenPipeError:
-        # The reader has seen enough, as with `dejaq browse ... | head`.
+        # The reader has closed the pipe, as in `dejaq browse ... | head`.
         sys.stdout = None
         return 0
-    except Exception as error:  # noqa: BLE001 - the last place where an error can be told to a person
-        from dejaq.cli.failures import report
+    except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
+        from dejaq.cli.terminal.failures import report
 
         return report(error, invocation)

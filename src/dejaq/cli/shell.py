@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from dejaq.cli.invocation import Command, Group, Invocation, pass_invocation
+from dejaq.cli.terminal.invocation import Command, Group, Invocation, pass_invocation
 
 LEAVE = frozenset({"exit", "quit"})
 HISTORY_LINES = 1_000
@@ -40,7 +40,7 @@ def shell(invocation: Invocation) -> int:
         if line.strip() in LEAVE:
             break
         result = run_line(line, invocation)
-        # A script tells by its exit code that one of its lines failed; a person has seen it.
+        # The exit code of a script shows that one of its lines failed; an interactive user has seen it.
         code = code or (0 if interactive else result)
     return code
 
@@ -69,7 +69,7 @@ def run_line(line: str, invocation: Invocation) -> int:
 
 
 def candidates(line: str, begun: str) -> list[str]:
-    """What may stand at the end of `line`, where `begun` is typed already."""
+    """The possible completions of `line`, whose last word begins with `begun`."""
     from dejaq.cli.main import root
 
     context = click.Context(root, info_name="dejaq")
@@ -90,7 +90,7 @@ def candidates(line: str, begun: str) -> list[str]:
 
 
 def history_path() -> Path:
-    """Where the history is kept: in the user's state directory."""
+    """The file of the history, in the user's state directory."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "dejaq" / "history"
 

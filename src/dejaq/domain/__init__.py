@@ -1,1 +1,1 @@
-"""What a message is and what may happen to it: pure, without input, output or clock."""
+"""The state of a message and the allowed changes: pure, without input, output or clock."""

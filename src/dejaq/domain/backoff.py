@@ -1,20 +1,17 @@
 """How long a message waits before its next attempt: pure, shared by the worker and by a topic's default.
 
-A policy has a text form for settings and commands: `fixed:5s`, `exponential:1s:5m`; behind these may stand the share of
-the wait that is left to chance, and the factor: `exponential:1s:5m:0.5:3`. Lengths are written as 250ms, 5s, 5m, 2h
-or 1d.
+A policy has a text form for settings and commands: `fixed:5s`, `exponential:1s:5m`; these may be followed by the
+random share of the wait, and the factor: `exponential:1s:5m:0.5:3`. Lengths are written as 250ms, 5s, 1h30m or 1d.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from dejaq import limits
+from dejaq.domain.durations import parse_length_ms
 from dejaq.errors import Code, error_of
 
-_LENGTH = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FORMS = "write `fixed:5s`, `exponential:1s:5m` or `exponential:1s:5m:0.5`"
 
 
@@ -22,8 +19,8 @@ _FORMS = "write `fixed:5s`, `exponential:1s:5m` or `exponential:1s:5m:0.5`"
 class Backoff:
     """Waits from `first_ms`, multiplied by `factor` with every attempt, up to `longest_ms`.
 
-    `jitter` is the share of each wait, from 0 to 1, that chance may take off, so that messages which failed together do
-    not come back together.
+    `jitter` is the random share of each wait, from 0 to 1, so that messages that failed together are not all due
+    together.
     """
 
     first_ms: int
@@ -55,7 +52,7 @@ class Backoff:
         return cls(_ms(first), _ms(longest), factor=factor, jitter=jitter)
 
     def delay_ms(self, attempts: int, chance: float) -> int:
-        """The wait after so many attempts (1 or more); `chance` is a random number from 0 to 1."""
+        """The wait after this number of attempts (1 or more); `chance` is a random number from 0 to 1."""
         longest = float(self.longest_ms)
         try:
             wait = min(self.first_ms * self.factor ** max(attempts - 1, 0), longest)
@@ -65,7 +62,7 @@ class Backoff:
 
     @classmethod
     def parse(cls, text: str) -> Backoff:
-        """The policy that a text spells; INVALID_SETTING, with the forms there are, when it spells none."""
+        """The policy that a text describes; raises INVALID_SETTING, with the valid forms, for any other text."""
         kind, _, rest = text.partition(":")
         parts = rest.split(":")
         if kind == "fixed" and len(parts) in (1, 2):
@@ -93,10 +90,10 @@ def _ms(seconds: float) -> int:
 
 
 def _length(text: str, whole: str) -> int:
-    matched = _LENGTH.fullmatch(text)
-    if matched is None:
+    ms = parse_length_ms(text)
+    if ms is None:
         raise _invalid(f"{text!r} in {whole!r} is not a length of time; {_FORMS}")
-    return int(matched[1]) * _UNITS_MS[matched[2]]
+    return ms
 
 
 def _number(parts: list[str], place: int, whole: str) -> float:

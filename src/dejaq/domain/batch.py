@@ -1,18 +1,20 @@
-"""Batches as columns: what storage takes and gives. One row is one index into every column.
+"""Batches as columns: the arguments and results of a storage. A row is one index into every column.
 
-Python objects for single messages exist only at the edges; between them a batch is parallel lists, and
-results name only the rows that did not plainly succeed.
+Python objects for single messages exist only at the edges; between them a batch is parallel lists, and results name
+only the rows whose outcome is not OK.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from dejaq import limits
+from dejaq.domain.bodies.large import is_reference, size_of
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, bucket_of, generated_ids, valid_ids
-from dejaq.domain.large import is_reference, size_of
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.domain.transitions import check_ts
 from dejaq.errors import Code, error_of
@@ -23,7 +25,7 @@ RowRange = tuple[int, int]
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of each row of a batch: a row that is not in `codes` is OK."""
+    """The outcome of each row of a batch: a row that is not in `codes` is OK."""
 
     count: int
     codes: dict[int, Code] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class Outcomes:
 
     @property
     def failed(self) -> dict[int, Code]:
-        """The rows that do not stand as asked."""
+        """The rows for which the request failed."""
         return {row: code for row, code in self.codes.items() if not code.succeeded}
 
     @classmethod
@@ -41,25 +43,35 @@ class Outcomes:
         """The same outcome for every row."""
         return cls(count, {} if code is Code.OK else dict.fromkeys(range(count), code))
 
+    @classmethod
+    def of_rows(cls, ranges: Iterable[RowRange], code: Code) -> Outcomes:
+        """The same outcome for every requested row, by row number."""
+        codes = {row: code for start, end in ranges for row in range(start, end)}
+        return cls(max(codes, default=-1) + 1, codes)
+
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
-    """Rows of one lease to delete (None: all), and when user code got them: no time, one for all, or one a row."""
+class ChangeName:
+    """Names a batch of changes, so that a repeat is recognised: a session, and in it the counter of each row."""
 
-    lease_id: int
-    rows: Sequence[RowRange] | None
-    handed_us: Sequence[int] = ()
+    session: ProducerSession
+    numbers: Sequence[int]
+
+    def of(self, rows: Sequence[int]) -> ChangeName:
+        """The name of some of the rows."""
+        return ChangeName(self.session, [self.numbers[row] for row in rows])
 
 
 @dataclass(slots=True)
 class CreateBatch:
     """Messages to create, from one producer group.
 
-    With `ids` they are natural and each goes to the bucket of its id. Without, row i has the generated id
-    of counter `sequence + i` in `bucket`, and rows must be sorted by (ts, priority). In both cases
-    (`session`, `sequence`) names the batch, so that a repeat is recognised even after its messages are gone.
-    `headers` holds one encoded map a row (empty bytes: none). With `large`, some bodies refer to uploaded ones
-    (`domain.large`). `refused` holds the rows that admission refused.
+    With `ids` they are natural and each goes to the bucket of its id. Without, row i has the generated id of counter
+    `sequence + i` in `bucket`, and rows must be sorted by (ts, priority). In both cases (`session`, `sequence`) names
+    the batch, so that a repeat is recognised even after its messages are gone. `headers` has one encoded map per row
+    (empty bytes: none). With `large`, some bodies are references to uploaded bodies (`domain.large`). `refused` has the
+    rows that admission refused. `relative_rows` holds the rows, as ranges
+    in order, whose time the producer gave as a delay or not at all.
     """
 
     owner: str
@@ -73,6 +85,11 @@ class CreateBatch:
     headers: Sequence[bytes] | None = None
     large: bool = False
     refused: dict[int, Code] = field(default_factory=dict)
+    # Every counter of the session below this one was answered, and is never sent again.
+    acknowledged: int = 0
+    # Computed from the content, the same in every repeat; 0 when only the name identifies a repeat.
+    check: int = 0
+    relative_rows: Sequence[RowRange] = ()
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -83,14 +100,28 @@ class CreateBatch:
             return self.ids[row]
         return generated_ids(self.session.prefix(self.bucket), self.sequence + row, 1)[0]
 
+    def all_ids(self) -> Sequence[str]:
+        """The id of each row."""
+        return self.ids or generated_ids(self.session.prefix(self.bucket), self.sequence, len(self.ts))
+
     def bucket_of(self, row: int, buckets: int) -> int:
         """The bucket of one row."""
         return self.bucket if self.ids is None else bucket_of(self.ids[row], buckets)
 
+    def accepts_time(self, row: int, ts: int) -> bool:
+        """Whether a message with the id of a row, due at `ts`, has the time that the row asks for.
+
+        A repeat with a delay asks for a later time than the first send did; any time is the same to it.
+        """
+        if ts == self.ts[row]:
+            return True
+        place = bisect_right(self.relative_rows, row, key=itemgetter(0))
+        return place > 0 and row < self.relative_rows[place - 1][1]
+
 
 @dataclass(slots=True)
 class IdSpan:
-    """A stretch of rows whose ids are consecutive counters, or are listed."""
+    """Consecutive rows whose ids are consecutive counters, or are listed."""
 
     count: int
     prefix: str = ""
@@ -98,7 +129,7 @@ class IdSpan:
     ids: Sequence[str] | None = None
 
     def expand(self) -> Sequence[str]:
-        """The ids, one a row."""
+        """The ids, one per row."""
         return self.ids if self.ids is not None else generated_ids(self.prefix, self.first, self.count)
 
 
@@ -106,10 +137,10 @@ class IdSpan:
 class LeaseSet:
     """Rows leased together to one consumer under one lease id, which is their version: the fencing token.
 
-    Row numbers stay valid for the life of the lease. `rows` lists the number of each row where they are not
-    plainly 0 to n-1: rows of several runs brought into one order, or what is left of a lease that is pushed
-    again. `attempts` and `priorities` are None where every row has 1 and 0. `dead` says how many messages the same
-    step moved to the dead-letter topic; a set without rows did nothing else.
+    Row numbers stay valid for the life of the lease. `rows` lists the number of each row when the numbers are not
+    simply 0 to n-1: for rows of several runs that are merged into one order, or for the remaining rows of a lease that
+    is pushed again. `attempts` and `priorities` are None when every row has 1 and 0. `dead_lettered` says how many
+    messages the same step moved to the dead-letter topic; a set without rows did nothing else.
     """
 
     lease_id: int
@@ -122,21 +153,21 @@ class LeaseSet:
     priorities: list[int] | None = None
     headers: list[bytes] | None = None
     rows: list[int] | None = None
-    dead: int = 0
+    dead_lettered: int = 0
     # Whether its rows are due and in the order of (priority, ts).
     by_priority: bool = False
-    # Whether some bodies may refer to large ones.
+    # Whether some bodies may be references to large bodies.
     large: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def ids(self) -> list[str]:
-        """Every id, one a row."""
+        """Every id, one per row."""
         return [message_id for span in self.spans for message_id in span.expand()]
 
     def id_columns(self) -> list[IdColumn]:
-        """The listed ids as columns; none unless all of them are in such."""
+        """The listed ids as columns; empty unless all of them are in columns."""
         listed = [span.ids for span in self.spans if span.ids is not None]
         columns = [ids for ids in listed if isinstance(ids, IdColumn)]
         return columns if len(columns) == len(listed) else []
@@ -144,7 +175,7 @@ class LeaseSet:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows in a row that have their bucket, owner, version and holder in common."""
+    """Consecutive rows with the same bucket, owner, version and holder."""
 
     span: IdSpan
     bucket: int
@@ -155,10 +186,10 @@ class Stretch:
 
 @dataclass(slots=True)
 class Portion:
-    """Some messages of a snapshot as columns; what many share is said once a stretch.
+    """Some messages of a snapshot as columns; values that many rows share are stored once per stretch.
 
-    `priorities`, `attempts` and `headers` are None where every row has 0, 0 and none. `bodies` is None where they
-    were not asked for.
+    `priorities`, `attempts` and `headers` are None when every row has 0, 0 and none. `bodies` is None when they were
+    not requested.
     """
 
     stretches: list[Stretch] = field(default_factory=list)
@@ -174,9 +205,10 @@ class Portion:
 
 @dataclass(slots=True)
 class StoredRuns:
-    """Some messages of a snapshot as a store keeps them: serialized `Run`s, with no body apart.
+    """Some messages of a snapshot as a store keeps them: serialized `Run`s without bodies that are stored separately.
 
-    `rows` holds a mask of the rows that count, little-endian; empty bytes where all do. `count` is of all rows.
+    `rows` has a mask of the rows that belong to the result, little-endian; empty bytes when all do. `count` is the
+    number of all rows.
     """
 
     count: int = 0
@@ -191,10 +223,11 @@ class StoredRuns:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Ask for what is due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max` bytes.
+    """A request for the messages that are due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max`
+    bytes.
 
-    With `dead_letter` the topic's `max_attempts` holds: a message that has had so many leases is moved there instead,
-    and counts as one of the rows.
+    With `dead_letter` the topic's `max_attempts` is applied: a message that has had so many leases is moved to that
+    topic instead, and counts as one of the rows.
     """
 
     buckets: Sequence[int]
@@ -207,9 +240,9 @@ class LeaseRequest:
 
 
 def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
-    """Record in `batch.refused` every row that no storage may take; raise when the batch itself is malformed.
+    """Record in `batch.refused` every row that no storage may accept; raise when the batch itself is malformed.
 
-    The checks run over whole columns first and look at single rows only where a column has a fault.
+    The checks first look at whole columns, and look at single rows only when a column has a fault.
     """
     _check_shape(batch, settings)
     refused = batch.refused
@@ -235,7 +268,7 @@ def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
 
 
 def too_large(body: bytes, settings: TopicSettings, *, large: bool) -> bool:
-    """Whether a topic does not take a body, or, where it may be `large`, the one that it refers to."""
+    """Whether a body is too large for a topic; with `large`, also a body to which a reference refers."""
     if large and is_reference(body):
         return size_of(body) > settings.max_body_bytes
     return len(body) > min(settings.max_body_bytes, limits.BODY_BYTES_MAX)
@@ -255,6 +288,8 @@ def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
         raise error_of(Code.INVALID_ARGUMENT, "the sequence of a producer session is a 32-bit counter")
     if not 0 <= batch.bucket < settings.buckets:
         raise error_of(Code.INVALID_ARGUMENT, f"bucket {batch.bucket} is not one of the topic's {settings.buckets}")
+    if batch.relative_rows and batch.relative_rows[-1][1] > count:
+        raise error_of(Code.INVALID_ARGUMENT, f"`relative_rows` names rows beyond the {count} of the batch")
 
 
 def _admit_ids(ids: Sequence[str], refused: dict[int, Code]) -> None:
@@ -279,7 +314,7 @@ def _in_order(batch: CreateBatch) -> bool:
 
 
 def whole(ranges: Iterable[RowRange] | None, count: int) -> list[RowRange]:
-    """The ranges, or all rows when None; raises INVALID_ARGUMENT for one outside the lease."""
+    """The ranges, or all rows for None; raises INVALID_ARGUMENT for a range outside the lease."""
     if ranges is None:
         return [(0, count)]
     listed = list(ranges)
@@ -287,3 +322,14 @@ def whole(ranges: Iterable[RowRange] | None, count: int) -> list[RowRange]:
         if not 0 <= start < end <= count:
             raise error_of(Code.INVALID_ARGUMENT, f"rows {start} to {end} are not in a lease of {count}")
     return listed
+
+
+def ranges_of_rows(rows: Iterable[int]) -> list[RowRange]:
+    """Row numbers as ranges, in order."""
+    ranges: list[RowRange] = []
+    for row in sorted(set(rows)):
+        if ranges and ranges[-1][1] == row:
+            ranges[-1] = (ranges[-1][0], row + 1)
+        else:
+            ranges.append((row, row + 1))
+    return ranges

@@ -1,8 +1,8 @@
-"""Ids in the forms in which they are copied as a whole: a column of the wire, and one text with an id a line.
+"""Ids in the forms in which they are copied as a whole: an encoded column, and one text with one id per line.
 
 `CreateBatch`, `Run` and `Push` have their ids under one field number, so the bytes of that column are the same in all
-three; the journal takes the text. A thousand ids that are put into a record one by one cost 65 us, and as much to take
-out again; as a whole they cost one or two.
+three; the journal takes the text. Adding a thousand ids to a record one by one costs 65 us, and reading them costs
+the same; as a whole it costs one or two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from dejaq.domain.body_block import varint
+from dejaq.domain.bodies.body_block import varint
 
 SEPARATOR = "\n"
 # Of the field `ids` of those messages: its number is 4, its type text.
@@ -19,7 +19,7 @@ _ID_TAG = b"\x22"
 
 
 class IdColumn(Sequence[str]):
-    """Ids, none of which has a line break. Each form is made when it is first asked for."""
+    """Ids, none of which has a line break. Each form is created when it is first needed."""
 
     __slots__ = ("_ids", "_text", "_wire")
 
@@ -48,14 +48,14 @@ class IdColumn(Sequence[str]):
 
     @property
     def text(self) -> str:
-        """An id a line."""
+        """One id per line."""
         if self._text is None:
             self._text = SEPARATOR.join(self._ids)
         return self._text
 
     @property
     def wire(self) -> bytes:
-        """The column as it is in a frame or a run."""
+        """The encoded column of a frame or a run."""
         if self._wire is None:
             self._wire = self._packed()
         return self._wire
@@ -64,7 +64,7 @@ class IdColumn(Sequence[str]):
         sizes = set(map(len, self._ids))
         packed = self.text.encode()
         if len(sizes) == 1 and len(packed) == len(self.text):
-            # What most producers have: one length, and so one head between any two ids.
+            # The common case: all ids have one length, and therefore the same prefix.
             head = _ID_TAG + varint(sizes.pop())
             return head + packed.replace(SEPARATOR.encode(), head)
         ids = list(map(str.encode, self._ids))

@@ -1,8 +1,8 @@
 """Message ids: natural ones from the producer, and the ranges a producer session generates.
 
-A generated id is 32 hex digits: the session's start (48 bits of UTC ms), the bucket (16 bits), the
-session's number (32 random bits) and a counter (32 bits). Start and number together name the session,
-so a batch needs only its first counter on the wire, and the bucket is read off the id.
+A generated id is 32 hex digits: the session's start (48 bits of UTC ms), the bucket (16 bits), the session's number
+(32 random bits) and a counter (32 bits). Start and number together name the session, so a batch carries only its
+first counter, and the id contains the bucket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _IDS = re.compile(r"[0-9A-Za-z._:\-]{1,64}(?:\n[0-9A-Za-z._:\-]{1,64})*")
 _GENERATED = re.compile(r"[0-9a-f]{32}")
 GENERATED_LENGTH = 32
 COUNTER_MAX = 2**32 - 1
-# What spreads natural ids over buckets, of their bytes; the same for ever and in every language.
+# The hash that spreads natural ids over buckets. It must never change, and it is the same in every language.
 bucket_hash = zlib.crc32
 
 
@@ -57,12 +57,12 @@ def valid_id(message_id: str) -> bool:
 def valid_ids(ids: Sequence[str]) -> bool:
     """Whether all have the form of an id: one pass of the matcher over the whole column."""
     joined = "\n".join(ids)
-    # The matcher cannot tell a separator from a line break inside an id; their number can.
+    # The matcher cannot distinguish a separator from a line break inside an id; their number can.
     return joined.count("\n") == len(ids) - 1 and _IDS.fullmatch(joined) is not None
 
 
 def generated_ids(prefix: str, first: int, count: int) -> list[str]:
-    """The ids of `count` consecutive counters; many of them begin alike, which makes them three times as fast."""
+    """The ids of `count` consecutive counters; many of them share a prefix, which makes this three times as fast."""
     if count < _FEW:
         return [f"{prefix}{counter:08x}" for counter in range(first, first + count)]
     ids: list[str] = []
@@ -92,7 +92,10 @@ def bucket_of(message_id: str, buckets: int) -> int:
 
 
 def buckets_of(message_id: str, buckets: int) -> list[int]:
-    """The buckets that a message of this id may be in, the likeliest first: what looks generated may be natural."""
+    """The buckets in which a message with this id may be, the most likely first.
+
+    An id in generated form may be natural.
+    """
     natural = bucket_of(message_id, buckets)
     generated = parse_generated(message_id) if len(message_id) == GENERATED_LENGTH else None
     return [natural] if generated is None or generated[1] >= buckets else [generated[1], natural]

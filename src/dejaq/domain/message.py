@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dejaq import limits
-from dejaq.domain.large import Reference
+from dejaq.domain.bodies.large import Reference
 from dejaq.errors import Code
 
 
 class Status(StrEnum):
-    """Where a message stands; derived from its time, its lock and the clock, never stored."""
+    """The status of a message; derived from its time, its holder and the clock, never stored."""
 
     AVAILABLE = "available"
     WAITING = "waiting"
@@ -37,8 +37,10 @@ class Message:
     version: int
     attempts: int
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Where a large body is that was not fetched; `body` is empty then.
+    # The reference to a large body that was not fetched; `body` is then empty.
     large: Reference | None = None
+    # The last report of its consumer (`lease.progress`), while the consumer works on the message; only `get` has it.
+    progress: str = ""
 
     @property
     def size(self) -> int:

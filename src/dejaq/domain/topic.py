@@ -9,14 +9,14 @@ from enum import StrEnum
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
-from dejaq.domain.bodies import Compression
+from dejaq.domain.bodies.packing import Compression
 from dejaq.errors import Code, DejaqError, error_of
 
 _NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
 
 
-class TopicState(StrEnum):
-    """A topic is made and unmade in steps that survive a crash; only a live one takes messages."""
+class TopicStage(StrEnum):
+    """A topic is created and deleted in steps that survive a crash; only a live topic takes messages."""
 
     CREATING = "creating"
     LIVE = "live"
@@ -31,7 +31,7 @@ class Durability(StrEnum):
 
 
 class TopicKind(StrEnum):
-    """What decides which message is next: its time, its priority, or a schedule that makes the messages."""
+    """The order of delivery: by time, by priority, or by time with messages from schedules."""
 
     TIMELINE = "timeline"
     PRIORITY = "priority"
@@ -40,69 +40,88 @@ class TopicKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What an owner may choose for a topic; every field has a default that is safe."""
+    """The settings of a topic; every field has a safe default."""
 
     buckets: int = field(
         default=limits.BUCKETS_DEFAULT,
-        metadata={"doc": "How many parts the topic is spread over; fixed at creation."},
+        metadata={"doc": "The number of buckets, over which messages are spread; it cannot be changed."},
     )
     max_future_ms: int = field(
         default=limits.FUTURE_MS_DEFAULT,
-        metadata={"doc": "How far ahead a message may be scheduled."},
+        metadata={"doc": "How far in the future a message may be due."},
     )
     max_lease_ms: int = field(
         default=limits.LEASE_MS_MAX, metadata={"doc": "The longest lease a consumer may ask for."}
     )
     max_body_bytes: int = field(
         default=limits.BODY_BYTES_MAX,
-        metadata={"doc": "The largest body that is accepted, up to 64 MiB; above 1 MiB it is kept in parts."},
+        metadata={"doc": "The largest body, up to 64 MiB; a body above 1 MiB is stored in parts."},
     )
     durability: Durability = field(
         default=Durability.FSYNC,
-        metadata={"doc": "`fsync`: acknowledged after fsync. `relaxed`: before; a power cut may lose it."},
+        metadata={
+            "doc": "`fsync`: acknowledged after fsync. `relaxed`: before fsync; a power failure may lose the change."
+        },
     )
 
     journal: bool = field(
         default=True,
-        metadata={"doc": "Whether every change is written to the journal; off, the audit knows nothing of the topic."},
+        metadata={
+            "doc": "Whether every change is written to the journal; without it the audit cannot check the topic."
+        },
     )
     kind: TopicKind = field(
         default=TopicKind.TIMELINE,
         metadata={
-            "doc": "`timeline`: the earliest first. `priority`: of what is available, the lowest priority first."
+            "doc": "`timeline`: the earliest message first. `priority`: the lowest available priority first. "
+            "`cron`: schedules make its messages."
         },
     )
 
     max_attempts: int = field(
         default=0,
-        metadata={"doc": "Leases a message may have; then it goes to the dead-letter topic. 0: no limit."},
+        metadata={"doc": "The number of leases before a message moves to the dead-letter topic. 0: no limit."},
     )
     dead_letter: str = field(
-        default="", metadata={"doc": "The topic that dead letters go to. Empty: the topic's name and `.dead`."}
+        default="", metadata={"doc": "The topic for dead letters. Empty: the topic's name with `.dead`."}
     )
     expiry_backoff: str = field(
         default="",
-        metadata={"doc": "How long a message waits after a lost lease, such as `exponential:1s:5m:0.5`. Empty: not."},
+        metadata={
+            "doc": "How long a message waits after an expired lease, such as `exponential:1s:5m:0.5`. Empty: no wait."
+        },
     )
 
     client_rate: int = field(
         default=0,
-        metadata={"doc": "How many messages a second one client may create or change; 0 for no limit."},
+        metadata={"doc": "The number of messages per second that one client may create or change; 0: no limit."},
     )
 
     compression: Compression = field(
         default=Compression.NONE,
-        metadata={"doc": "`zstd`: clients compress bodies on their way in. `none`: they do not."},
+        metadata={"doc": "`zstd`: clients compress bodies. `none`: they do not."},
     )
 
     share_bodies: bool = field(
         default=False,
-        metadata={"doc": "Whether a body is stored once however many messages have it; where the storage can."},
+        metadata={"doc": "Whether a body that several messages have is stored once, if the storage supports it."},
+    )
+
+    dedup_ms: int = field(
+        default=0,
+        metadata={
+            "doc": "How long an own id stays taken, counted from its creation, also when its message is gone; at most "
+            "30 days. 0: until its message is gone. It cannot be changed."
+        },
+    )
+    max_dedup_ids: int = field(
+        default=limits.DEDUP_IDS_DEFAULT,
+        metadata={"doc": "The number of ids that are remembered for `dedup_ms`; a new id beyond is LIMIT_EXCEEDED."},
     )
 
     expires: bool = field(
         default=False,
-        metadata={"doc": "Messages are removed when their time comes, as replies are; nobody leases them."},
+        metadata={"doc": "Messages are discarded when their time comes, as replies are; they are never leased."},
     )
 
     def check(self) -> None:
@@ -114,6 +133,8 @@ class TopicSettings:
             "max_body_bytes": (0, limits.LARGE_BODY_BYTES_MAX),
             "client_rate": (0, limits.CLIENT_RATE_MAX),
             "max_attempts": (0, limits.ATTEMPTS_MAX),
+            "dedup_ms": (0, limits.DEDUP_MS_MAX),
+            "max_dedup_ids": (1, limits.DEDUP_IDS_MAX),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
@@ -156,9 +177,9 @@ class TopicSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, int | str | bool]) -> tuple[TopicSettings, Newer]:
-        """The settings of a record, which a newer release may have written, and what of them is not known here.
+        """The settings of a record, which a newer release may have written, and those that this release does not know.
 
-        A known setting with a value that is not known has its default, and is among what is not known.
+        A known setting with an unknown value gets its default and counts as unknown.
         """
         defaults = cls().as_dict()
         newer = {name: value for name, value in values.items() if name not in defaults}
@@ -169,6 +190,36 @@ class TopicSettings:
             except DejaqError:
                 newer[name] = value
         return cls.from_dict({n: v for n, v in known.items() if n not in newer}), tuple(sorted(newer.items()))
+
+
+# The settings that may change while a topic is in use. The others decide how its messages are stored or what its
+# journal contains.
+CHANGEABLE = (
+    "max_future_ms",
+    "max_lease_ms",
+    "max_body_bytes",
+    "max_attempts",
+    "dead_letter",
+    "expiry_backoff",
+    "client_rate",
+    "compression",
+    "durability",
+    "max_dedup_ids",
+)
+
+
+def changed_settings(settings: TopicSettings, values: Mapping[str, int | str | bool]) -> TopicSettings:
+    """The settings with some of them changed; raises INVALID_SETTING for one that is fixed or out of range."""
+    current = settings.as_dict()
+    wanted = TopicSettings.from_dict(current | dict(values))
+    for name, value in wanted.as_dict().items():
+        if value != current[name] and name not in CHANGEABLE:
+            raise error_of(
+                Code.INVALID_SETTING,
+                f"{name} is {current[name]} and is fixed when a topic is created; these can change: "
+                f"{', '.join(CHANGEABLE)}. For another {name}, create another topic and forward the messages to it",
+            )
+    return wanted
 
 
 Newer = tuple[tuple[str, int | str | bool], ...]
@@ -186,32 +237,32 @@ class Topic:
     name: str
     number: int
     settings: TopicSettings
-    state: TopicState = TopicState.LIVE
+    state: TopicStage = TopicStage.LIVE
     created_ms: int = 0
-    # Settings that a newer release gave it and this one does not know; they stay with it.
+    # Settings of a newer release that this release does not know; they are kept.
     newer: Newer = ()
 
     @property
-    def strange(self) -> str | None:
+    def unsupported_setting(self) -> str | None:
         """A setting with a value that this release does not know, so that it cannot serve the topic; or None."""
         known = {f.name for f in fields(TopicSettings)}
         return next((f"{name}={value}" for name, value in self.newer if name in known), None)
 
     def settings_record(self) -> dict[str, int | str | bool]:
-        """The settings as they are kept: those that are known here, and the others as they came."""
+        """The settings as they are stored: the known ones, and the unknown ones without a change."""
         return self.settings.as_dict() | dict(self.newer)
 
     @property
     def by_priority(self) -> bool:
-        """Whether of what is available the lowest priority is next, and not the earliest."""
+        """Whether the available message with the lowest priority is next, and not the earliest."""
         return self.settings.kind is TopicKind.PRIORITY
 
     @property
     def dead_letter_name(self) -> str:
-        """The topic that its dead letters go to."""
+        """The topic for its dead letters."""
         return self.settings.dead_letter or f"{self.name}.dead"
 
-    def in_state(self, state: TopicState) -> Topic:
+    def in_state(self, state: TopicStage) -> Topic:
         """The same topic in another state."""
         return replace(self, state=state)
 

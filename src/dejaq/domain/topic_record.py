@@ -1,4 +1,4 @@
-"""A topic as a record of a store or of the cluster: JSON, since there are few and people may look."""
+"""A topic as a record of a store or of the cluster: JSON, because there are few records and people may read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dejaq.domain.topic import Topic, TopicSettings, TopicState
+from dejaq.domain.topic import Topic, TopicSettings, TopicStage
 
 
 def write_topic(topic: Topic) -> bytes:
@@ -33,7 +33,7 @@ def topic_of(record: Mapping[str, Any]) -> Topic:
         name=record["name"],
         number=record["number"],
         settings=settings,
-        state=TopicState(record["state"]),
+        state=TopicStage(record["state"]),
         created_ms=record["created_ms"],
         newer=newer,
     )

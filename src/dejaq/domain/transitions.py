@@ -1,7 +1,8 @@
 """The one place that decides whether a change to a message is allowed.
 
-Pure: the same state, change and time give the same answer. Every storage asks it inside the atomic step
-that writes the change. Where many rows share one standing (a lease set), one answer holds for all of them.
+Pure: the same state, change and time give the same answer. Every storage calls it inside the atomic step that writes
+the change. PostgreSQL decides some changes in SQL (docs/decisions/0001); the conformance suite compares every storage
+with this module. If many rows have the same state (a lease set), one answer holds for all of them.
 
           create            lease                      delete
     free ───────▶ waiting ────────▶ processing ──────────────────▶ gone
@@ -15,32 +16,14 @@ that writes the change. Where many rows share one standing (a lease set), one an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from dejaq import limits
 from dejaq.errors import Code
 
 
-class Change(Enum):
-    """What may happen to a message after its creation."""
-
-    LEASE = auto()
-    EXTEND = auto()
-    RELEASE = auto()
-    DELETE = auto()
-    RECALL = auto()
-    MOVE = auto()
-    EDIT = auto()
-    CANCEL = auto()
-
-
-BY_CONSUMER = frozenset({Change.EXTEND, Change.RELEASE, Change.DELETE, Change.RECALL})
-BY_OWNER = frozenset({Change.MOVE, Change.EDIT, Change.CANCEL})
-
-
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a decision needs to know of a message: `ts` is the lease's end while `lock_consumer` is set."""
+    """The state of a message that a decision needs: `ts` is the end of the lease while `lock_consumer` is set."""
 
     ts: int
     owner: str
@@ -48,20 +31,31 @@ class Standing:
     version: int
 
 
-def decide_create(*, exists: bool, same_content: bool) -> Code:
-    """Create is allowed when the id is free; a repeat with the same content is already there."""
+def decide_create(*, exists: bool, same_content: bool, created: bool = False) -> Code:
+    """Create is allowed if the id is free; a repeat with the same content is ALREADY_EXISTS.
+
+    An id that was `created` within the topic's deduplication window is ALREADY_EXISTS when its message is gone; its
+    content is not known any more.
+    """
     if not exists:
-        return Code.OK
+        return Code.ALREADY_EXISTS if created else Code.OK
     return Code.ALREADY_EXISTS if same_content else Code.ID_TAKEN
 
 
-def decide_lease(standing: Standing, *, until: int, expires: int, now: int) -> Code:
-    """A lease is allowed on what is available, or free and due within the prefetch window.
+def decide_lease_terms(*, until: int, expires: int, now: int) -> Code:
+    """Whether a lease of the messages that are due by `until`, which ends at `expires`, may take any message.
 
-    It must end behind `until`: rows that are not due yet would otherwise be lost, and so available, before their time.
+    The lease must end after `until`: otherwise it could expire before the message is due, and the message would be
+    available too early.
     """
-    if expires <= max(now, until) or until > now + limits.PREFETCH_MS_MAX:
-        return Code.INVALID_LEASE
+    allowed = max(now, until) < expires and until <= now + limits.PREFETCH_MS_MAX
+    return Code.OK if allowed else Code.INVALID_LEASE
+
+
+def decide_lease(standing: Standing, *, until: int, expires: int, now: int) -> Code:
+    """A lease whose terms are allowed may take a message that is available, or free and due by `until`."""
+    if (code := decide_lease_terms(until=until, expires=expires, now=now)) is not Code.OK:
+        return code
     if standing.lock_consumer and standing.ts > now:
         return Code.LEASED
     return Code.OK if standing.ts <= max(until, now) else Code.INVALID_TIME
@@ -88,14 +82,14 @@ def decide_by_owner(standing: Standing | None, *, owner: str, now: int, version:
 
 
 def decide_redrive(standing: Standing | None, *, now: int) -> Code:
-    """A dead letter may be sent back by anyone who runs the system, unless a consumer works on it."""
+    """An operator may send a dead letter back, unless a consumer holds it."""
     if standing is None:
         return Code.NOT_FOUND
     return Code.LEASED if standing.lock_consumer and standing.ts > now else Code.OK
 
 
 def check_ts(ts: int, *, now: int, max_future_ms: int) -> Code:
-    """A time may lie in the past; how far ahead is bounded by the topic."""
+    """A time may be in the past; the topic limits how far it may be in the future."""
     if not 0 <= ts <= limits.TS_MS_MAX:
         return Code.INVALID_TIME
     return Code.OK if ts <= now + max_future_ms else Code.TOO_FAR

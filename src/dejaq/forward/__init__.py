@@ -2,7 +2,7 @@
 
     await forward(client, "orders", "redis://127.0.0.1:6379/orders")
 
-`Source` and `Sink` are what a queue needs to take part; `Forwarder` moves what one reads to the other.
+`Source` and `Sink` are what another queue must implement; `Forwarder` moves what one reads to the other.
 """
 
 from __future__ import annotations

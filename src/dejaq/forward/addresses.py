@@ -1,4 +1,4 @@
-"""Where messages come from and go to, as a user writes it.
+"""The addresses of sources and sinks, as a user writes them.
 
 orders                              a topic of the cluster that the client is connected to
 redis://host:port/[DB/]STREAM       a Redis stream (needs the extra `forward`)
@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from types import ModuleType
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from dejaq.domain.topic import check_topic_name
 from dejaq.errors import Code, error_of
@@ -36,16 +37,19 @@ def forwarder(
 ) -> Forwarder:
     """A forwarder between two addresses, or connectors of your own.
 
-    `name` is the forwarder's at its source: who comes back under it is given what it had not acknowledged. `group` owns
-    what is made in a topic. `delay` is added to when messages are due there. `trim` deletes what was moved from
-    a stream.
+    `name` identifies the forwarder at its source: a forwarder that returns with it receives again what it had not
+    acknowledged. `group` owns the messages created in a topic. `delay` is added to the time of each message there.
+    `trim` deletes moved entries from a stream.
     """
     if not 1 <= batch <= 5_000:
         raise error_of(Code.INVALID_ARGUMENT, f"batch={batch} is not 1 to 5000")
     if isinstance(source, str) and source == sink:
         raise error_of(Code.INVALID_ARGUMENT, f"{source!r} would be forwarded to itself")
     name = name or f"forward-{socket.gethostname()}"[:64]
-    reads = _source(client, source, name=name, batch=batch, trim=trim) if isinstance(source, str) else source
+    target = sink if isinstance(sink, str) else f"{type(sink).__module__}.{type(sink).__qualname__}"
+    reads = (
+        _source(client, source, name=name, target=target, batch=batch, trim=trim) if isinstance(source, str) else source
+    )
     writes = _sink(client, sink, group=group, delay=delay) if isinstance(sink, str) else sink
     transfer = TopicTransfer(writes) if isinstance(reads, TopicSource) and isinstance(writes, TopicSink) else None
     return Forwarder(reads, writes, batch=batch, transfer=transfer)
@@ -56,9 +60,11 @@ async def forward(client: Client, source: str | Source, sink: str | Sink, **opti
     await forwarder(client, source, sink, **options).run()  # type: ignore[arg-type]
 
 
-def _source(client: Client, address: str, *, name: str, batch: int, trim: bool) -> TopicSource | StreamSource:
+def _source(
+    client: Client, address: str, *, name: str, target: str, batch: int, trim: bool
+) -> TopicSource | StreamSource:
     if _scheme(address) == "redis":
-        streams: StreamSource = _redis().StreamSource(address, name=name, trim=trim)
+        streams: StreamSource = _redis().StreamSource(address, name=name, group=_group_to(target), trim=trim)
         return streams
     return TopicSource(client, address, name=name, batch=batch)
 
@@ -68,6 +74,14 @@ def _sink(client: Client, address: str, *, group: str, delay: float) -> TopicSin
         stream: StreamSink = _redis().StreamSink(address)
         return stream
     return TopicSink(client, address, group=group, delay=delay)
+
+
+def _group_to(target: str) -> str:
+    """The group of all forwarders from one stream to one target, so that each target is given the whole stream."""
+    if "://" not in target:
+        return f"dejaq-forward-to-{target}"
+    parts = urlsplit(target)
+    return f"dejaq-forward-to-{parts.hostname}:{parts.port or 6379}{parts.path}"
 
 
 def _scheme(address: str) -> str:

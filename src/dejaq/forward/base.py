@@ -1,4 +1,4 @@
-"""The contract of a connector: a source that is read and acknowledged, a sink that takes repeats for what they are."""
+"""The contract of a connector: a source that is read and acknowledged, a sink that recognises repeats."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One message on its way. `token` is the source's own, by which it acknowledges.
+    """One message in transit.
 
-    The same message has the same `id` however often it is read: by it a sink knows a repeat.
+    `token` belongs to the source, which acknowledges by it. The same message always has the same `id`, by which a
+    sink recognises a repeat.
     """
 
     id: str
@@ -21,35 +22,41 @@ class Parcel:
     priority: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     token: Any = None
+    # Why it cannot be forwarded at all, such as a damaged body; empty for most.
+    fault: str = ""
 
 
 class Source(Protocol):
-    """Where messages come from. What was read and not acknowledged is read again, here or by another."""
+    """The source of messages. A message that was read and not acknowledged is read again, by this source or another
+    one.
+    """
 
     async def open(self) -> None:
         """Connect; raises the refusal."""
 
     async def read(self, limit: int) -> Sequence[Parcel]:
-        """The next messages, one at least; waits for them. A read that is cancelled loses nothing."""
+        """The next messages, at least one; waits for them. A cancelled read loses nothing."""
 
     async def ack(self, parcels: Sequence[Parcel]) -> None:
-        """These are where they should be: forget them."""
+        """Acknowledge: these messages have been written."""
 
     async def reject(self, parcel: Parcel, reason: str) -> None:
-        """The sink will not have it: keep it, and do not offer it again at once."""
+        """The sink has refused it: keep it, and do not offer it again at once."""
 
     async def close(self) -> None:
         """Disconnect."""
 
 
 class Sink(Protocol):
-    """Where messages go."""
+    """The sink of messages."""
 
     async def open(self) -> None:
         """Connect; raises the refusal."""
 
     async def write(self, parcels: Sequence[Parcel]) -> Mapping[int, str]:
-        """Take messages for good, those it has already without a second copy; why not, by place, for those refused."""
+        """Store messages durably, and repeats without a second copy; returns the reason by position for each refused
+        one.
+        """
 
     async def close(self) -> None:
         """Disconnect."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,13 +17,15 @@ log = logging.getLogger("dejaq.forward")
 T = TypeVar("T")
 
 BATCH = 500
-# How long to leave a queue alone that does not answer.
+# How long to wait before asking a queue again that does not answer.
+# How long a cancelled read may take before it is cancelled again.
+CANCEL_SECONDS = 1.0
 OUTAGE = Backoff.exponential(first=0.2, longest=5.0, jitter=0.0)
 
 
 @dataclass(slots=True)
 class ForwardStats:
-    """What was moved so far, what the sink refused, and how often a queue did not answer."""
+    """The numbers of moved messages, of messages that the sink refused, and of failed attempts to reach a queue."""
 
     moved: int = 0
     refused: int = 0
@@ -30,9 +33,10 @@ class ForwardStats:
 
 
 class Forwarder:
-    """Moves messages until it is stopped. Each arrives at least once, and a sink that knows repeats has it once.
+    """Moves messages until it is stopped.
 
-    `transfer`, where there is one, moves messages in one step; it says False where it cannot.
+    Each arrives at least once, and a sink that recognises repeats has it once. `transfer`, if given, moves messages
+    in one step and returns False if it cannot.
     """
 
     def __init__(
@@ -51,11 +55,13 @@ class Forwarder:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Read no more; `run` returns when what was read is moved."""
+        """Read no more; `run` returns when all messages that were read have been moved."""
         self._stopping.set()
 
     async def run(self, *, max_messages: int | None = None, idle: float | None = None) -> None:
-        """Move until `stop`, so many messages, or so many seconds without one; outages are sat out."""
+        """Move until `stop`, until this number of messages, or until this many seconds without a message; continues
+        after outages.
+        """
         opened: list[Source | Sink] = []
         try:
             for end in (self._source, self._sink):
@@ -82,11 +88,19 @@ class Forwarder:
             return reading.result() if reading.done() else ()
         finally:
             stopping.cancel()
-            if not reading.done():
+            # A cancellation that arrives with an answer or a time-out may be lost in Python 3.11: it is repeated.
+            while not reading.done():
                 reading.cancel()
-                await asyncio.wait({reading})
+                await asyncio.wait({reading}, timeout=CANCEL_SECONDS)
 
     async def _move(self, parcels: Sequence[Parcel]) -> None:
+        damaged = [parcel for parcel in parcels if parcel.fault]
+        for parcel in damaged:
+            await self._refuse(parcel, parcel.fault)
+        if damaged:
+            parcels = [parcel for parcel in parcels if not parcel.fault]
+            if not parcels:
+                return
         transfer = self._transfer
         if transfer is not None and await self._patiently(lambda: transfer(parcels)):
             self.stats.moved += len(parcels)
@@ -97,21 +111,28 @@ class Forwarder:
             await self._patiently(lambda: self._source.ack(good))
         self.stats.moved += len(good)
         for place, reason in refused.items():
-            self.stats.refused += 1
-            fields = {"event": "refused", "id": parcels[place].id, "reason": reason}
-            log.warning("refused id=%s: %s", parcels[place].id, reason, extra={"dejaq": fields})
-            await self._source.reject(parcels[place], reason)
+            await self._refuse(parcels[place], reason)
+
+    async def _refuse(self, parcel: Parcel, reason: str) -> None:
+        self.stats.refused += 1
+        fields = {"event": "refused", "id": parcel.id, "reason": reason}
+        log.warning("refused id=%s: %s", parcel.id, reason, extra={"dejaq": fields})
+        await self._source.reject(parcel, reason)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something that may be repeated until it is answered; raises what a repeat would not help."""
+        """Make a repeatable call until it is answered; raises errors that a repeat cannot solve.
+
+        Once the forwarder has been asked to stop, it does not wait for an outage: what it read comes again.
+        """
         tries = 0
         while True:
             try:
                 return await work()
             except DejaqError as error:
-                if not error.retryable:
+                if not error.retryable or self._stopping.is_set():
                     raise
                 tries += 1
                 self.stats.outages += 1
                 log.warning("outage: %s", error, extra={"dejaq": {"event": "outage", "reason": str(error)}})
-                await asyncio.sleep(OUTAGE.delay_ms(tries, 0.0) / 1_000)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), OUTAGE.delay_ms(tries, 0.0) / 1_000)

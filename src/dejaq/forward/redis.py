@@ -21,11 +21,13 @@ from dejaq.domain.ids import valid_id
 from dejaq.errors import Code, Unavailable, error_of
 from dejaq.forward.base import Parcel
 
+# The group of release 0.1.0, which forwarders to all targets shared.
 GROUP = "dejaq-forward"
 BLOCK_MS = 1_000
-# What another forwarder of the group has had for so long without an acknowledgement is taken over.
+SILENT_SECONDS = 10.0
+# Entries that another forwarder of the group has not acknowledged for this long are taken over.
 CLAIM_IDLE_MS = 30_000
-# For how long a sink knows a repeat.
+# How long a sink recognises a repeat.
 REMEMBER_SECONDS = 7 * 24 * 3_600
 _HEADER = "header:"
 
@@ -55,11 +57,16 @@ class _Stream:
             raise error_of(Code.INVALID_ARGUMENT, f"{_shown(url)!r} is not redis://HOST:PORT/STREAM")
         self.stream = name
         self.where = f"{parts.hostname}:{parts.port or 6379}"
-        self.redis = client.Redis.from_url(urlunsplit((parts.scheme, parts.netloc, f"/{database or 0}", "", "")))
+        self.redis = client.Redis.from_url(
+            urlunsplit((parts.scheme, parts.netloc, f"/{database or 0}", "", "")),
+            # A server that is silent, and not gone, must not be waited for without end.
+            socket_timeout=SILENT_SECONDS,
+            socket_connect_timeout=SILENT_SECONDS,
+        )
 
     @asynccontextmanager
     async def telling(self) -> AsyncIterator[None]:
-        """Redis's own errors as ours."""
+        """Convert errors of Redis to errors of DejaQ."""
         try:
             yield
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
@@ -75,29 +82,45 @@ class _Stream:
 
 
 class StreamSource(_Stream):
-    """A consumer in a group of a stream; who comes back under its name is given what it had not acknowledged."""
+    """A consumer in a group of a stream; a consumer that returns with its name receives again what it had not
+    acknowledged.
+    """
 
     def __init__(self, url: str, *, name: str, group: str = GROUP, trim: bool = False) -> None:
         super().__init__(url)
         self._name = name
         self._group = group
         self._trim = trim
-        # The entry behind which pending ones are still to be read again; None when all were.
+        # The entry after which pending ones must still be read again; None when all have been.
         self._pending: bytes | str | None = "0"
         self._mark = f"redis:{zlib.crc32(self.stream.encode()):08x}:"
         self._claimed = b"0-0"
 
     async def open(self) -> None:
-        """Make the group if it is not there; it begins with the oldest entry."""
+        """Make the group if it is not there; it begins where that of 0.1.0 was, or with the oldest entry."""
         async with self.telling():
             try:
-                await self.redis.xgroup_create(self.stream, self._group, id="0", mkstream=True)
+                await self.redis.xgroup_create(self.stream, self._group, id=await self._beginning(), mkstream=True)
             except exceptions.ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):
                     raise
 
+    async def _beginning(self) -> str:
+        if self._group == GROUP or not await self.redis.exists(self.stream):
+            return "0"
+        groups = {group["name"].decode(): group for group in await self.redis.xinfo_groups(self.stream)}
+        if GROUP not in groups:
+            return "0"
+        waiting = await self.redis.xpending(self.stream, GROUP)
+        if waiting["pending"]:
+            # What was read and not acknowledged is read again; the sink knows what it has.
+            milliseconds, _, number = waiting["min"].decode().partition("-")
+            return f"{milliseconds}-{int(number) - 1}" if int(number) else f"{int(milliseconds) - 1}-{2**64 - 1}"
+        last: str = groups[GROUP]["last-delivered-id"].decode()
+        return last
+
     async def read(self, limit: int) -> Sequence[Parcel]:
-        """First what this name had not acknowledged, then what others left behind, then what is new."""
+        """First entries that this name had not acknowledged, then entries that others left behind, then new ones."""
         while True:
             try:
                 async with self.telling():
@@ -135,7 +158,7 @@ class StreamSource(_Stream):
     def _parcel(self, entry: str, fields: Mapping[bytes, bytes] | None) -> Parcel:
         values = {name.decode(errors="replace"): value for name, value in (fields or {}).items()}
         body = values.pop("body", None)
-        # When it was added, by Redis's clock: a repeat has the same time, and so is known as one.
+        # When it was added, by Redis's clock: a repeat has the same time and is recognised by it.
         added = int(entry.partition("-")[0])
         if body is None:
             plain = {name: value.decode(errors="replace") for name, value in values.items()}
@@ -153,7 +176,7 @@ class StreamSource(_Stream):
         )
 
     async def ack(self, parcels: Sequence[Parcel]) -> None:
-        """Acknowledge them in the group, and delete them where that is wanted."""
+        """Acknowledge them in the group, and delete them if configured."""
         entries = [parcel.token for parcel in parcels]
         async with self.telling():
             await self.redis.xack(self.stream, self._group, *entries)
@@ -161,14 +184,14 @@ class StreamSource(_Stream):
                 await self.redis.xdel(self.stream, *entries)
 
     async def reject(self, parcel: Parcel, reason: str) -> None:
-        """It stays pending in the group, where XPENDING shows it, and is read again at the next start."""
+        """It remains pending in the group, where XPENDING shows it, and is read again at the next start."""
 
 
 class StreamSink(_Stream):
     """Adds to a stream, each message once: its id is remembered beside the stream in the same atomic step."""
 
     async def open(self) -> None:
-        """See that Redis answers and that the name is not something else's."""
+        """Check that Redis answers and that the name is not used for another type."""
         async with self.telling():
             kind: Any = await self.redis.type(self.stream)
             if kind not in (b"none", b"stream"):

@@ -9,17 +9,30 @@ from dejaq.domain.backoff import Backoff
 from dejaq.errors import MEANINGS, Code, Conflict, DejaqError, Refused
 from dejaq.forward.base import Parcel
 from dejaq.sdk.client import Client
-from dejaq.sdk.consumer import Consumer
-from dejaq.sdk.lease import Lease
-from dejaq.sdk.producer import Producer
+from dejaq.sdk.consuming.consumer import Consumer
+from dejaq.sdk.consuming.lease import Lease
+from dejaq.sdk.producing.producer import Producer
 
 # When a message that the sink refused is offered again.
 REFUSED = Backoff.exponential(first=5.0, longest=3_600.0, jitter=0.0)
 IN_FLIGHT_BATCHES = 4
+# Errors of a broker or of the connection; they do not concern a single message.
+_OF_THE_BROKER = frozenset(
+    {
+        Code.INDEFINITE,
+        Code.UNAVAILABLE,
+        Code.OVERLOADED,
+        Code.DRAINING,
+        Code.NO_BROKER,
+        Code.CUT_OFF,
+        Code.STORE_FAILED,
+        Code.STORE_CORRUPT,
+    }
+)
 
 
 class TopicSource:
-    """A consumer of a topic: what is due is read, and deleted when it is acknowledged."""
+    """A consumer of a topic: due messages are read, and deleted when they are acknowledged."""
 
     def __init__(self, client: Client, topic: str, *, name: str = "", batch: int = 500) -> None:
         self._client = client
@@ -40,35 +53,37 @@ class TopicSource:
         """What is due."""
         assert self._consumer is not None, "it is read before it is opened"
         batch = await self._consumer.take(limit)
-        return [
-            Parcel(
-                id=lease.id,
-                body=lease.body,
-                ts=None,
-                priority=lease.priority,
-                headers=lease.headers,
-                token=lease,
-            )
-            for lease in batch
-        ]
+        return [_parcel(lease) for lease in batch]
 
     async def ack(self, parcels: Sequence[Parcel]) -> None:
-        """Delete them; one whose lease ended meanwhile comes again, and the sink knows it."""
+        """Delete them; a message whose lease expired in the meantime is read again, and the sink recognises it."""
         await asyncio.gather(*(_deleted(parcel.token) for parcel in parcels))
 
     async def reject(self, parcel: Parcel, reason: str) -> None:
-        """Put it back, due later and later."""
+        """Release it, due after increasing times."""
         lease: Lease = parcel.token
         try:
             await lease.release(delay=REFUSED.delay_ms(lease.attempts, 0.0) / 1_000)
         except DejaqError:
-            # Its lease runs out, and it comes again all the same.
+            # Its lease expires, and the message is delivered again.
             return
 
     async def close(self) -> None:
-        """Give back what was not read, and disconnect."""
+        """Return unread messages, and disconnect."""
         if self._consumer is not None:
             await self._consumer.close()
+
+
+def _parcel(lease: Lease) -> Parcel:
+    """A message to forward; one whose body cannot be unpacked is refused, and does not stop the others."""
+    body, fault = b"", ""
+    try:
+        body = lease.body
+    except DejaqError as error:
+        fault = str(error)
+    return Parcel(
+        id=lease.id, body=body, ts=None, priority=lease.priority, headers=lease.headers, token=lease, fault=fault
+    )
 
 
 async def _deleted(lease: Lease) -> None:
@@ -82,7 +97,7 @@ async def _deleted(lease: Lease) -> None:
 
 
 class TopicSink:
-    """A producer of a topic: a message that is there under its id is not made twice."""
+    """A producer of a topic: a message that already exists is not created twice."""
 
     def __init__(self, client: Client, topic: str, *, group: str = "forward", delay: float = 0.0) -> None:
         self.client = client
@@ -110,11 +125,12 @@ class TopicSink:
             ids=[parcel.id for parcel in parcels],
             priorities=[parcel.priority for parcel in parcels],
             headers=[parcel.headers for parcel in parcels],
+            results=True,
         )
         failed = results.failed
         for code in failed.values():
-            # Not about one message: the batch is to be written again.
-            if code in (Code.INDEFINITE, Code.UNAVAILABLE, Code.OVERLOADED, Code.DRAINING, Code.NO_BROKER):
+            # This does not concern one message: the batch must be written again.
+            if code in _OF_THE_BROKER:
                 results.raise_for_failures()
         taken = [place for place, code in failed.items() if code in (Code.ID_TAKEN, Code.DUPLICATE_IN_BATCH)]
         same = await self._same([parcels[place] for place in taken])
@@ -122,7 +138,7 @@ class TopicSink:
         return {place: MEANINGS[code] for place, code in failed.items() if place not in repeats}
 
     async def _same(self, parcels: Sequence[Parcel]) -> list[bool]:
-        """Whether what is there under the ids is these messages, be it at another time by now."""
+        """Whether the existing messages with these ids are the same, although perhaps at another time."""
         if not parcels:
             return []
         found = await self.client.get(self.topic, [parcel.id for parcel in parcels])
@@ -132,7 +148,7 @@ class TopicSink:
         ]
 
     async def close(self) -> None:
-        """Wait for what was sent, and disconnect."""
+        """Wait for outstanding sends, and disconnect."""
         if self._producer is not None:
             await self._producer.close()
 
@@ -145,7 +161,7 @@ class TopicTransfer:
         self._possible = True
 
     async def __call__(self, parcels: Sequence[Parcel]) -> bool:
-        """Move messages; False where one of them is refused or the topics live in different stores."""
+        """Move messages; False if one of them is refused or the topics are in different stores."""
         if not self._possible:
             return False
         sink = self._sink

@@ -1,4 +1,6 @@
-"""Files that are either whole or not there: written aside, fsynced, renamed, and the directory fsynced."""
+"""Files that are either complete or absent: written under a temporary name, fsynced, renamed, and the directory
+fsynced.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dejaq.journal.names import ASIDE_SUFFIX
 
 
 def aside_of(path: Path) -> Path:
-    """Where a file is written before it gets its name."""
+    """The temporary name of a file."""
     return path.with_name(path.name + ASIDE_SUFFIX)
 
 
@@ -24,7 +26,7 @@ def write_whole(path: Path, content: bytes, *, what: str, mode: int = 0o644) -> 
 
 
 def put_in_place(aside: Path, path: Path, *, what: str) -> None:
-    """Give a file that is written aside its name, durably."""
+    """Rename a file from its temporary name, durably."""
     sync(aside)
     crash_at(f"journal.before_{what}_rename")
     aside.rename(path)

@@ -1,8 +1,8 @@
-"""Journal records, which name what happened to many messages at once, expanded to one row an event.
+"""Journal records, each of which describes a change to many messages, expanded to one row per event.
 
-Nothing here is done row by row: what a group of events shares is written as a slice of a column, and columns are copied
-as a whole. The memory of the columns is used again for the next batch, since touching new memory would cost more than
-all of this.
+Nothing here is done row by row: the values that a group of events shares are written as a slice of a column, and
+columns are copied as a whole. The memory of the columns is reused for the next batch, because new memory would cost
+more than all of this.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Expansion:
         self.rows = 0
 
     def add(self, record: bytes) -> int:
-        """Take in one serialized record; its sequence."""
+        """Add one serialized record; returns its sequence."""
         parsed = journal.JournalRecord.FromString(record)
         sequence, at_ms, first = parsed.sequence, parsed.at_ms, 0
         begin = self.rows
@@ -92,7 +92,7 @@ class Expansion:
         return count
 
     def _add_ids(self, events: journal.Events) -> int:
-        """Take in the ids of a group of events; how many they are."""
+        """Add the ids of a group of events; returns their number."""
         spans = events.spans
         total: int = sum(span.count for span in spans)
         listed: int = sum(span.count for span in spans if not span.prefix)
@@ -123,7 +123,7 @@ class Expansion:
             column.grow(2 * rows)
 
     def take(self) -> pa.RecordBatch:
-        """The events gathered so far, in order; gathering begins anew."""
+        """The events gathered so far, in order; after that the gathering starts again."""
         rows, self.rows = self.rows, 0
         arrays: dict[str, pa.Array] = {name: _column_of(values[:rows]) for name, values in self._numbers.items()}
         for name, value in {"origin": self._origin, "store": self._store}.items():
@@ -138,7 +138,7 @@ class Expansion:
 
 
 class _Names:
-    """A column of few different strings."""
+    """A column with few different strings."""
 
     def __init__(self, rows: int) -> None:
         self._codes: Numbers = np.empty(rows, dtype=np.int32)
@@ -153,13 +153,13 @@ class _Names:
         self._codes = _larger(self._codes, rows)
 
     def take(self, rows: int) -> pa.DictionaryArray:
-        """The column so far; it begins anew."""
+        """The column so far; after that it is empty."""
         known, self._known = list(self._known), {}
         return pa.DictionaryArray.from_arrays(_column_of(self._codes[:rows]), strings_of(known))
 
 
 class _Column:
-    """A column of numbers that are not all there."""
+    """A column of numbers in which values may be missing."""
 
     def __init__(self, rows: int, kind: pa.DataType) -> None:
         self._kind = kind
@@ -174,7 +174,7 @@ class _Column:
         self._used = True
 
     def forget_zeros(self, rows: int) -> None:
-        """Take a 0 for a number that is not there."""
+        """Treat 0 as a missing number."""
         if self._used:
             self._given[:rows] &= self._numbers[:rows] != 0
 
@@ -183,9 +183,9 @@ class _Column:
         self._numbers, self._given = _larger(self._numbers, rows), _larger(self._given, rows)
 
     def take(self, rows: int) -> pa.Array:
-        """The column so far; it begins anew."""
+        """The column so far; after that it is empty."""
         if not self._used:
-            # As good as any numbers, for none of them is there.
+            # Any numbers will do, because all of them are missing.
             return _column_of(self._numbers[:rows], given=np.zeros((rows + 7) // 8, dtype=np.uint8))
         self._used = False
         packed = np.packbits(self._given[:rows], bitorder="little")

@@ -18,8 +18,7 @@ _HEX_WORDS = np.frombuffer("".join(f"{number:04x}" for number in range(65_536)).
 class Identifiers:
     """Ids in the order they are added: spans of generated counters, and listed ids.
 
-    The memory for `rows` ids, and more when they come, is used again and again: touching new memory would cost more
-    than making the ids.
+    The memory for `rows` ids, and for more if necessary, is reused: new memory would cost more than making the ids.
     """
 
     def __init__(self, rows: int) -> None:
@@ -31,7 +30,7 @@ class Identifiers:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._generated_count = 0
         self._listed: list[str] = []
         self._listed_count = 0
@@ -59,7 +58,7 @@ class Identifiers:
         self._steps, self._offsets = larger._steps, larger._offsets
 
     def add_listed(self, text: str, count: int) -> None:
-        """Append ids that are one text, an id a line."""
+        """Append ids that are one text, with one id per line."""
         self._listed.append(text)
         self._listed_count += count
         self._stretch(True, count)

@@ -1,4 +1,4 @@
-"""The key that a journal is signed with: Ed25519, made at the first start and kept beside the data."""
+"""The key that a journal is signed with: Ed25519, created at the first start and stored with the data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dejaq.journal.aside import write_whole
 
 
 class SigningKey:
-    """Signs what the journal says of itself."""
+    """Signs the statements of a journal."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -44,7 +44,7 @@ class SigningKey:
 
     @property
     def public(self) -> VerifyingKey:
-        """The half that is shown to everybody."""
+        """The public half."""
         return VerifyingKey(self._key.public_key())
 
     def sign(self, content: bytes) -> str:
@@ -53,7 +53,7 @@ class SigningKey:
 
 
 class VerifyingKey:
-    """Tells whether a signature is that of the key's other half."""
+    """Checks whether a signature was made with the private half of the key."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
@@ -71,7 +71,7 @@ class VerifyingKey:
         return cls(loaded)
 
     def pem(self) -> bytes:
-        """As it stands in a file."""
+        """The content of its file."""
         return self._key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def signed(self, content: bytes, signature: str) -> bool:
@@ -81,5 +81,5 @@ class VerifyingKey:
             self._key.verify(packed, content)
         except (InvalidSignature, ValueError):
             return False
-        # One signature has one spelling.
+        # A signature has exactly one valid spelling.
         return packed.hex() == signature

@@ -1,18 +1,21 @@
 """One origin's segments in a directory, as their only writer sees them.
 
-A segment counts when its manifest is in place. Everything is written aside, fsynced and renamed, the segment before
-its manifest, so that after a crash at any point the directory says exactly what has been exported; what does not
-count is removed and written anew.
+A segment is valid when its manifest exists. Every file is written under a temporary name, fsynced and renamed, the
+segment before its manifest. After a crash at any point, the directory therefore shows exactly what has been exported;
+files that are not valid are removed and written again.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from dejaq.crashpoints import crash_at
+from dejaq.directories import make_directory
 from dejaq.errors import Code, error_of
 from dejaq.journal.aside import aside_of, put_in_place, sync, write_whole
 from dejaq.journal.keys import SigningKey
@@ -28,7 +31,7 @@ from dejaq.journal.names import (
     named_files,
 )
 from dejaq.journal.retention import RetentionPolicy
-from dejaq.journal.segment import SEGMENT_ROWS_MAX, Written, expansion_of, file_hash, write_segment
+from dejaq.journal.segment import SEGMENT_ROWS_MAX, WrittenSegment, expansion_of, file_hash, write_segment
 
 _Statement = TypeVar("_Statement", bound=Statement)
 
@@ -42,37 +45,40 @@ class _Kept:
 class Ledger:
     """Appends segments to the chain and drops the oldest."""
 
-    def __init__(self, directory: Path, *, origin: str, key: SigningKey, store: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, origin: str, key: SigningKey, store: str = "", new_origin: bool = False
+    ) -> None:
         self.origin = origin
+        self._new_origin = new_origin
         self._directory = directory
         self._key = key
         self._expansion = expansion_of(origin, store=store)
-        self._kept: list[_Kept] = []
+        self._kept: deque[_Kept] = deque()
+        # The bytes that the segments take on disk.
+        self.size = 0
         self._previous_sha256 = ""
         # The last sequence that has been exported.
         self.last = 0
 
     @classmethod
-    def open(cls, directory: Path, *, origin: str, key: SigningKey, store: str = "") -> Ledger:
-        """Read where the chain ends, and clear away what a crash left unfinished.
+    def open(
+        cls, directory: Path, *, origin: str, key: SigningKey, store: str = "", new_origin: bool = False
+    ) -> Ledger:
+        """Read where the chain ends, and remove what a crash left unfinished.
 
-        `store` is the identity of a store that several brokers share.
+        `store` is the identity of a store that several brokers share. `new_origin` says that the origin was made just
+        now: its first record is its beginning, whatever number it has.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        ledger = cls(directory, origin=origin, key=key, store=store)
+        make_directory(directory)
+        ledger = cls(directory, origin=origin, key=key, store=store, new_origin=new_origin)
         ledger._show_key()
         ledger._recover()
         return ledger
 
     @property
     def segments(self) -> int:
-        """How many segments stand."""
+        """The number of valid segments."""
         return len(self._kept)
-
-    @property
-    def size(self) -> int:
-        """The bytes they take on disk."""
-        return sum(kept.size for kept in self._kept)
 
     def _show_key(self) -> None:
         path, pem = self._directory / PUBLIC_KEY, self._key.public.pem()
@@ -94,9 +100,10 @@ class Ledger:
         if counted:
             self.last = counted[-1].last
             self._previous_sha256 = hash_of((self._directory / counted[-1].manifest).read_bytes())
-        self._kept = [_Kept(name, self._size_of(name)) for name in counted]
+        self._kept = deque(_Kept(name, self._size_of(name)) for name in counted)
+        self.size = sum(kept.size for kept in self._kept)
         self._clear_away(set(counted))
-        # What counts from here on must not vanish in a power cut once the outbox is trimmed.
+        # From here on, a valid segment must survive a power failure, because the outbox is trimmed after it.
         sync(self._directory)
         if counted:
             self._write_head()
@@ -113,19 +120,21 @@ class Ledger:
         try:
             return (self._directory / name.segment).stat().st_size
         except FileNotFoundError:
-            # Verifying tells of it; what is left goes on.
+            # Verification reports this; the rest of the journal continues.
             return 0
 
     # Growing
 
-    def append(self, records: Sequence[bytes], now_ms: int, *, rows_max: int = SEGMENT_ROWS_MAX) -> Written:
+    def append(self, records: Sequence[bytes], now_ms: int, *, rows_max: int = SEGMENT_ROWS_MAX) -> WrittenSegment:
         """Make records the next segment, as many as fit, and durable; raises when any step fails.
 
-        After a failure the ledger must be opened anew, since the directory alone knows how far it came.
+        After a failure the ledger must be opened again, because only the directory shows how far it came.
         """
         aside = aside_of(self._path(SEGMENT_SUFFIX))
         written = write_segment(aside, self._expansion, records, rows_max=rows_max)
         name = SegmentName(self.origin, written.first, written.last)
+        if self._new_origin and not self.last and written.first > 1:
+            self._begin_at(written.first, now_ms)
         manifest = Manifest(
             origin=self.origin,
             first=written.first,
@@ -140,10 +149,16 @@ class Ledger:
         content = manifest.signed_by(self._key)
         write_whole(self._directory / name.manifest, content, what="manifest")
         self._kept.append(_Kept(name, manifest.bytes))
+        self.size += manifest.bytes
         self._previous_sha256 = hash_of(content)
         self.last = written.last
         self._write_head()
         return written
+
+    def _begin_at(self, first: int, now_ms: int) -> None:
+        """Sign that the history of this origin begins with this record, and that none before it was dropped."""
+        begin = Retention(origin=self.origin, first=first, previous_sha256="", dropped_events=0, dropped_ms=now_ms)
+        write_whole(self._path(RETENTION_SUFFIX), begin.signed_by(self._key), what="retention")
 
     def _write_head(self) -> None:
         head = Head(origin=self.origin, last=self.last, manifest_sha256=self._previous_sha256)
@@ -152,22 +167,27 @@ class Ledger:
     # Shrinking
 
     def drop(self, policy: RetentionPolicy, now_ms: int) -> int:
-        """Drop the oldest segments that the policy does not keep; how many. The chain's new start is signed first."""
-        surplus = policy.surplus([kept.size for kept in self._kept], self._created_ms, now_ms)
+        """Drop the oldest segments that the policy does not keep; returns their number. The chain's new start is
+        signed first.
+        """
+        older = (kept.size for kept in islice(self._kept, max(0, len(self._kept) - 1)))
+        surplus = policy.surplus(older, self.size, self._created_ms, now_ms)
         if not surplus:
             return 0
-        gone = [self._manifest(kept.name) for kept in self._kept[:surplus]]
+        dropped = list(islice(self._kept, surplus))
+        gone = [self._manifest(kept.name) for kept in dropped]
         before = self._read(self._path(RETENTION_SUFFIX), Retention)
         retention = Retention(
             origin=self.origin,
             first=self._kept[surplus].name.first,
-            previous_sha256=hash_of((self._directory / self._kept[surplus - 1].name.manifest).read_bytes()),
+            previous_sha256=hash_of((self._directory / dropped[-1].name.manifest).read_bytes()),
             dropped_events=sum(manifest.events for manifest in gone) + (before.dropped_events if before else 0),
             dropped_ms=now_ms,
         )
         write_whole(self._path(RETENTION_SUFFIX), retention.signed_by(self._key), what="retention")
-        dropped, self._kept = self._kept[:surplus], self._kept[surplus:]
         for kept in dropped:
+            self._kept.popleft()
+            self.size -= kept.size
             (self._directory / kept.name.segment).unlink(missing_ok=True)
             crash_at("journal.between_drops")
             (self._directory / kept.name.manifest).unlink()

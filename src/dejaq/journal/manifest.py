@@ -1,7 +1,7 @@
-"""What the journal says of itself, signed: a segment's manifest, the head of the chain, and its present start.
+"""The signed statements of a journal: the manifest of a segment, the head of the chain, and its current start.
 
-Each is canonical JSON (sorted keys, no spaces) with a signature over the same without it. A manifest holds the
-hash of its predecessor's file, so that none can be taken out, put in or changed without breaking the chain.
+Each is canonical JSON (sorted keys, no spaces) with a signature over the same without it. A manifest holds the hash
+of its predecessor's file, so that removing, adding or changing one breaks the chain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class BadStatement(ValueError):
-    """A file of the journal is not what it should be; the message says how."""
+    """A file of the journal is not valid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Manifest(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head(Statement):
-    """The last segment: what tells a journal that was cut off from one that ends."""
+    """The last segment; it shows whether the end of a journal was removed."""
 
     last: int
     manifest_sha256: str
@@ -77,10 +77,10 @@ class Head(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention(Statement):
-    """Where the chain begins since older segments were dropped on purpose."""
+    """The start of the chain after older segments were dropped on purpose."""
 
     first: int
-    # Of the manifest that stood before.
+    # The hash of the manifest before it.
     previous_sha256: str
     dropped_events: int
     dropped_ms: int

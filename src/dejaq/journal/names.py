@@ -1,4 +1,4 @@
-"""How the files of a journal are called: `<origin>-<first>-<last>`, with the sequences in 20 digits."""
+"""The names of a journal's files: `<origin>-<first>-<last>`, with the sequences in 20 digits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SegmentName:
 
     @property
     def manifest(self) -> str:
-        """The file that vouches for them."""
+        """The file with their manifest."""
         return self.stem + MANIFEST_SUFFIX
 
     @classmethod
@@ -59,7 +59,21 @@ def named_files(directory: Path, suffix: str) -> Iterator[SegmentName]:
 def found_segments(directory: Path) -> dict[SegmentName, Path]:
     """The segments with a manifest, and the folder of each.
 
-    They lie in the directory itself, or, where several brokers have a journal, in directories in it.
+    They are in the directory itself, or, if several brokers have a journal, in directories below it. A listing that
+    is made while a broker writes may contain a file without the one written before it, so a gap is checked again.
     """
+    found = _listed(directory)
+    ends: dict[str, int] = {}
+    holes = False
+    for name in sorted(found):
+        holes = holes or name.first > ends.get(name.origin, name.first - 1) + 1
+        ends[name.origin] = name.last
+    if holes:
+        again = _listed(directory)
+        found |= {name: folder for name, folder in again.items() if name.last <= ends.get(name.origin, 0)}
+    return found
+
+
+def _listed(directory: Path) -> dict[SegmentName, Path]:
     folders = [directory, *(path for path in directory.iterdir() if path.is_dir())]
     return {name: folder for folder in folders for name in named_files(folder, MANIFEST_SUFFIX)}

@@ -1,4 +1,4 @@
-"""Whose journal it is: a name for one store's history, made at its first start and kept beside its data."""
+"""The origin of a journal: the name of one store's history, created at its first start and stored with its data."""
 
 from __future__ import annotations
 

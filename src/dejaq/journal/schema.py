@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from dejaq.protocol.v1 import journal_pb2 as journal
 
-# Every kind of event as it stands in a segment, by its number in a record.
+# The name of every kind of event in a segment, by its number in a record.
 KINDS: dict[int, str] = {
     number: name.removeprefix("EVENT_").lower()
     for name, number in journal.EventKind.items()
@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
     [
         pa.field("origin", pa.string(), nullable=False),
         pa.field("sequence", pa.int64(), nullable=False),
-        # The position within the record; (origin, sequence, row) names an event for good.
+        # The position within the record; (origin, sequence, row) identifies an event permanently.
         pa.field("row", pa.int32(), nullable=False),
         pa.field("at_ms", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 )
 # What a store with several brokers adds: its identity, and the place of the record among those of all of them.
 OF_SHARED = pa.schema([pa.field("store", pa.string()), pa.field("ticket", pa.int64())])
-# Names are handed to the writer as dictionaries, which saves it looking at each of them; in the file they are strings.
+# The writer receives names as dictionaries, so it does not examine each one; in the file they are strings.
 WRITTEN = pa.schema(
     [
         pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in NAMES else field

@@ -1,7 +1,7 @@
 """One segment: the events of consecutive records as a Parquet file.
 
-The format and the encodings were chosen by measurement (docs/journal.md): deltas for what counts up, dictionaries for
-names, zstd on top.
+The format and the encodings were chosen by measurement (docs/journal.md): deltas for increasing numbers, dictionaries
+for names, then zstd.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from dejaq.limits import BATCH_COUNT_MAX
 
 ROW_GROUP_ROWS = 64 * 1024
 SEGMENT_ROWS_MAX = 1_000_000
-# The event loop wants the interpreter back sooner than Python's own 5 ms: how long one stretch of work lasts, and the
-# pause in which it is let go.
+# The event loop needs the interpreter sooner than after Python's own 5 ms: the length of one piece of work, and of
+# the pause after it.
 _STRETCH_SECONDS = 0.000_5
 _PAUSE_SECONDS = 0.000_05
 
 _DELTAS = ("sequence", "row", "at_ms", "lease", "expires_ms", "ts_ms", "handed_us", "ticket")
 ENCODINGS = dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
-# What a reader may skip row groups by, and what tells the lake which days a segment touches and in which way.
+# The columns by which a reader may skip row groups, and by which the lake finds the days that a segment concerns.
 STATISTICS = ("sequence", "at_ms", "kind", "handed_us", "ticket")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What went into a segment: how many of the records, their first and last sequence, and their events."""
+class WrittenSegment:
+    """The content of a segment: the number of records, their first and last sequence, and the number of events."""
 
     records: int
     first: int
@@ -43,13 +43,13 @@ class Written:
 
 
 def expansion_of(origin: str, *, store: str = "") -> Expansion:
-    """What segments of an origin are expanded with: made once, for its memory is used again."""
+    """The object that expands segments of an origin: created once, because its memory is reused."""
     return Expansion(origin, rows=ROW_GROUP_ROWS + BATCH_COUNT_MAX, store=store)
 
 
 def write_segment(
     path: Path, expansion: Expansion, records: Sequence[bytes], *, rows_max: int = SEGMENT_ROWS_MAX
-) -> Written:
+) -> WrittenSegment:
     """Write the events of consecutive records until `rows_max` is reached; a record is never cut."""
     taken = first = last = events = 0
     names = expansion.schema.names
@@ -66,7 +66,7 @@ def write_segment(
         for record in records:
             sequence = expansion.add(record)
             if taken and sequence != last + 1:
-                raise ValueError(f"record {sequence} stands behind record {last}")
+                raise ValueError(f"record {sequence} comes after record {last}")
             first, last = first or sequence, sequence
             taken += 1
             if expansion.rows >= ROW_GROUP_ROWS:
@@ -78,7 +78,7 @@ def write_segment(
                 break
         if expansion.rows:
             events += _write(writer, expansion)
-    return Written(records=taken, first=first, last=last, events=events)
+    return WrittenSegment(records=taken, first=first, last=last, events=events)
 
 
 def _write(writer: pq.ParquetWriter, expansion: Expansion) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -36,21 +38,27 @@ class BlockingTransport:
             raise self._error(error) from None
 
     def stream(
-        self, method: str, request: Message, response: type[Response], *, connect_s: float = 10.0
+        self, method: str, request: Message, response: type[Response], *, silent_s: float = 60.0
     ) -> Iterator[Response]:
-        """A server-streaming call; waits up to `connect_s` seconds for the broker."""
-        try:
-            # On a busy machine the first tries to connect may fail, which a call alone takes for the end.
-            grpc.channel_ready_future(self._channel).result(timeout=connect_s)  # type: ignore[no-untyped-call]
-        except grpc.FutureTimeoutError:
-            raise Unavailable(f"no broker answered at {self.address} within {connect_s:g} s") from None
+        """A server-streaming call, once a unary one has found the broker: a stream does not wait for it.
+
+        It ends with an error when nothing comes for `silent_s` seconds, as from a broker that is frozen.
+
+        To watch the channel instead would take a thread of gRPC's that looks five times per second, and for which
+        closing the channel waits.
+        """
         call = self._channel.unary_stream(
             method_path(method),
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )(request)
         try:
-            yield from call
+            while True:
+                with _cancelled_after(call, silent_s):
+                    portion = next(call, None)
+                if portion is None:
+                    return
+                yield portion
         except grpc.RpcError as error:
             raise self._error(error) from None
         finally:
@@ -69,6 +77,18 @@ class BlockingTransport:
         return error_from_grpc(error.code(), details, error.trailing_metadata())
 
 
+@contextmanager
+def _cancelled_after(call: Any, seconds: float) -> Iterator[None]:
+    """Cancel a call from another thread when the block takes longer: a blocking read has no time-out of its own."""
+    timer = threading.Timer(seconds, call.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 class BlockingSession:
     """The client's end of one `Carrier.Session`."""
 
@@ -85,10 +105,11 @@ class BlockingSession:
         """Send a frame."""
         self._frames.put(frame)
 
-    def receive(self) -> carrier.BrokerFrame:
-        """The next frame; raises Unavailable when the session is over."""
+    def receive(self, timeout: float) -> carrier.BrokerFrame:
+        """The next frame; raises Unavailable when the session is over, or nothing comes for `timeout` seconds."""
         try:
-            frame: carrier.BrokerFrame = next(self._call)
+            with _cancelled_after(self._call, timeout):
+                frame: carrier.BrokerFrame = next(self._call)
         except StopIteration:
             raise Unavailable(f"the broker at {self._address} ended the session") from None
         except grpc.RpcError as error:

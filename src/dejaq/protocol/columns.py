@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
-from dejaq.domain.bodies import shown
-from dejaq.domain.body_block import BodySlices
+from dejaq.domain.bodies.body_block import BodySlices
+from dejaq.domain.bodies.large import reference_of
+from dejaq.domain.bodies.packing import shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.large import reference_of
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
@@ -22,12 +22,16 @@ from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
 _CODES = {int(code): code for code in Code}
 
 
-def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int) -> CreateBatch:
-    """The batch that a producer sent, its delays counted from `now`."""
+def create_from_proto(
+    proto: carrier_pb2.CreateBatch, *, owner: str, now: int, session: ProducerSession | None = None
+) -> CreateBatch:
+    """The batch that a producer sent, its delays counted from `now`; `session` where it names none."""
     try:
-        session = ProducerSession.unpack(proto.session)
+        session = ProducerSession.unpack(proto.session) if proto.session or session is None else session
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
+    if proto.acknowledged > proto.sequence:
+        raise InvalidArgument(f"acknowledged={proto.acknowledged} is above the batch's own sequence {proto.sequence}")
     return CreateBatch(
         owner=owner,
         session=session,
@@ -39,7 +43,17 @@ def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int) -
         priorities=list(proto.priorities) or None,
         headers=list(proto.headers) or None,
         large=proto.large,
+        acknowledged=proto.acknowledged,
+        check=proto.check,
+        relative_rows=_relative_rows(proto),
     )
+
+
+def _relative_rows(proto: carrier_pb2.CreateBatch) -> list[RowRange]:
+    """The rows whose time was given as a delay; all of them where the batch holds delays."""
+    if proto.relative:
+        return [(0, len(proto.ts))]
+    return ranges_from_proto(proto.relative_rows) or []
 
 
 def times_from_proto(column: Sequence[int], *, relative: bool, now: int) -> list[int]:
@@ -60,17 +74,6 @@ def ranges_from_proto(ranges: Sequence[int]) -> list[RowRange] | None:
             raise InvalidArgument(f"rows {start} to {end} are empty, out of order or named twice")
         end_before = end
     return pairs
-
-
-def ranges_of_rows(rows: Sequence[int]) -> list[RowRange]:
-    """Row numbers as ranges, in order."""
-    ranges: list[RowRange] = []
-    for row in sorted(set(rows)):
-        if ranges and ranges[-1][1] == row:
-            ranges[-1] = (ranges[-1][0], row + 1)
-        else:
-            ranges.append((row, row + 1))
-    return ranges
 
 
 def release_times_from_proto(proto: carrier_pb2.Settle, *, now: int) -> int | list[int]:
@@ -176,6 +179,7 @@ def messages_to_proto(
         statuses=[m.status(now) for m in messages],
         asked=asked,
         cursor=cursor or b"",
+        progress=[m.progress for m in messages] if any(m.progress for m in messages) else None,
     )
 
 
@@ -223,6 +227,7 @@ def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> lis
         proto.versions,
         proto.attempts,
         proto.headers,
+        proto.progress or [""] * len(proto.ids),
         strict=True,
     )
     return [
@@ -239,8 +244,9 @@ def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> lis
             attempts=attempts,
             headers=decode_headers(headers),
             large=large,
+            progress=progress,
         )
-        for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers in columns
+        for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers, progress in columns
     ]
 
 

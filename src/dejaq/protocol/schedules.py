@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dejaq.domain.schedule import Progress, Schedule
+from dejaq.domain.schedules.schedule import ScheduleProgress, ScheduleSettings
 from dejaq.protocol.v1 import cron_pb2
 
 
@@ -25,7 +25,7 @@ def schedule_to_proto(values: Mapping[str, Any]) -> cron_pb2.Schedule:
     return cron_pb2.Schedule(**{key: value for key, value in values.items() if value is not None})
 
 
-def info_to_proto(schedule: Schedule, progress: Progress) -> cron_pb2.ScheduleInfo:
+def info_to_proto(schedule: ScheduleSettings, progress: ScheduleProgress) -> cron_pb2.ScheduleInfo:
     """A schedule and how far it has come."""
     return cron_pb2.ScheduleInfo(
         schedule=schedule_to_proto(asdict(schedule)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dejaq.domain.batch import LeaseSet
-from dejaq.domain.body_block import BodyBlock, BodySlices, varint
+from dejaq.domain.bodies.body_block import BodyBlock, BodySlices, varint
 from dejaq.domain.id_column import IdColumn
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
@@ -54,7 +54,9 @@ def create_frame(
     frame: carrier.ClientFrame, bodies: Sequence[bytes], ids: Sequence[str] | None = None
 ) -> Spliced[carrier.ClientFrame]:
     """A frame that has a create, with these bodies and ids."""
-    columns = (IdColumn(ids).wire if ids else b"", BodyBlock(bodies).data)
+    block = bodies if isinstance(bodies, BodyBlock) else BodyBlock(bodies)
+    listed = ids if isinstance(ids, IdColumn) else IdColumn(ids or ())
+    columns = (listed.wire if len(listed) else b"", block.data)
     return Spliced(frame, (_CREATE_TAG, varint(sum(map(len, columns))), *columns))
 
 
@@ -74,3 +76,10 @@ def whole(frame: Frame | Spliced[Frame]) -> Frame:
 def serialized(frame: Frame | Spliced[Frame]) -> bytes:
     """The frame as it is on the wire."""
     return frame.SerializeToString()
+
+
+def pieces(frame: Frame | Spliced[Frame]) -> Sequence[bytes | memoryview]:
+    """The parts of the frame as it is on the wire, for a transport that joins them with its own."""
+    if isinstance(frame, Spliced):
+        return (frame.frame.SerializeToString(), *frame.behind)
+    return (frame.SerializeToString(),)

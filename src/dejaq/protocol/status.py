@@ -7,7 +7,17 @@ from collections.abc import Iterable
 import grpc
 from google.protobuf.message import DecodeError
 
-from dejaq.errors import Code, DejaqError, Indefinite, InternalError, NoBroker, Refused, Unavailable, error_of
+from dejaq.errors import (
+    Code,
+    DejaqError,
+    Indefinite,
+    InternalError,
+    NoBroker,
+    Refused,
+    Unavailable,
+    error_class,
+    error_of,
+)
 from dejaq.protocol.v1 import errors_pb2
 
 ERROR_METADATA = "dejaq-error-bin"
@@ -54,8 +64,13 @@ def error_from_proto(proto: errors_pb2.Error) -> DejaqError:
         code = Code(proto.code)
     except ValueError:
         return _unknown(proto)
-    error = error_of(code, proto.message, details=proto.details, throttled_ms=proto.throttled_ms)
+    kind = error_class(code)
+    if proto.retryable and not kind.retryable:
+        # A broker that runs may get over a fault of its store.
+        kind = Unavailable
+    error = kind(proto.message, code=code, details=proto.details, throttled_ms=proto.throttled_ms)
     error.should_resync = proto.should_resync
+    error.answered = True
     return error
 
 
@@ -66,7 +81,9 @@ def _unknown(proto: errors_pb2.Error) -> DejaqError:
     elif proto.retryable:
         kind = Unavailable
     details = f"code {proto.code}" + (f", {proto.details}" if proto.details else "")
-    return kind(proto.message, details=details, throttled_ms=proto.throttled_ms)
+    error = kind(proto.message, details=details, throttled_ms=proto.throttled_ms)
+    error.answered = True
+    return error
 
 
 def grpc_status(error: DejaqError) -> grpc.StatusCode:

@@ -1,7 +1,7 @@
-"""Requests that wait for one another, sent together.
+"""Sends requests that wait at the same time in shared frames.
 
-A frame costs both sides more than a thousand rows in it, so no more than a few are under way at one time; what is asked
-meanwhile goes with the next. Who asks alone never waits.
+A frame costs both sides more than a thousand rows in it, so only a few frames are in transit at one time; requests that
+arrive meanwhile go into the next frame. A single request never waits.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from dejaq.errors import DejaqError
-
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
 
-# Two, so that the broker has something to do while an answer is on its way.
+# Two, so that the broker has work while an answer is in transit.
 FRAMES_MAX = 2
 
 
 @dataclass(frozen=True)
-class _Waiting(Generic[Asked, Answered]):
+class _WaitingRequest(Generic[Asked, Answered]):
     """One request that waits for the next frame."""
 
     asked: Asked
@@ -30,7 +28,7 @@ class _Waiting(Generic[Asked, Answered]):
 
 
 class Gathering(Generic[Asked, Answered]):
-    """Sends requests, those that wait in one frame."""
+    """Sends requests; those that wait at the same time share a frame."""
 
     def __init__(
         self,
@@ -40,20 +38,20 @@ class Gathering(Generic[Asked, Answered]):
         weight_max: int,
         shape: Callable[[Asked], Hashable] = lambda _: None,
     ) -> None:
-        """`send` sends requests in one frame, with an answer each: those of one shape, up to a weight together."""
+        """`send` sends requests of one shape, up to a weight together, in one frame, and returns an answer for each."""
         self._send = send
         self._weigh, self._weight_max = weigh, weight_max
         self._shape = shape
-        self._waiting: deque[_Waiting[Asked, Answered]] = deque()
+        self._waiting: deque[_WaitingRequest[Asked, Answered]] = deque()
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, asked: Asked) -> Answered:
-        """The answer to one request, alone or together with others."""
+        """The answer to one request, which is sent alone or together with others."""
         if self._under_way < FRAMES_MAX:
             return (await self._request([asked]))[0]
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(asked, answer))
+        self._waiting.append(_WaitingRequest(asked, answer))
         return await answer
 
     async def _request(self, asked: Sequence[Asked]) -> Sequence[Answered]:
@@ -65,8 +63,8 @@ class Gathering(Generic[Asked, Answered]):
             self._next()
 
     def _next(self) -> None:
-        """Send what waits, in one frame; but not what nobody waits for any more."""
-        batch: list[_Waiting[Asked, Answered]] = []
+        """Send the waiting requests in one frame, without those whose callers have stopped waiting."""
+        batch: list[_WaitingRequest[Asked, Answered]] = []
         room = self._weight_max
         while self._waiting:
             waiting = self._waiting[0]
@@ -81,10 +79,10 @@ class Gathering(Generic[Asked, Answered]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _send_all(self, batch: list[_Waiting[Asked, Answered]]) -> None:
+    async def _send_all(self, batch: list[_WaitingRequest[Asked, Answered]]) -> None:
         try:
             answers = await self._request([waiting.asked for waiting in batch])
-        except DejaqError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for it must learn of it
             for waiting in batch:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""What became of each item of a batch."""
+"""The outcome of each item of a batch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from dejaq.errors import MEANINGS, Code, DejaqError, error_of
 
+# How many failed items the text of an error names.
+_LISTED_MAX = 10
+
 
 class Results:
     """The outcome of every item of a batch, in the order they were given.
 
-    `results[i]` is the `Code` of item i. `ids` are made when they are first asked for.
+    `results[i]` is the `Code` of item i. `ids` are computed at the first use.
     """
 
     __slots__ = ("_codes", "_count", "_ids", "_make_ids")
@@ -37,27 +40,38 @@ class Results:
 
     @property
     def ok(self) -> bool:
-        """Whether every item now stands as asked."""
+        """Whether the request succeeded for every item."""
         return not self.failed
 
     @property
     def failed(self) -> dict[int, Code]:
-        """The items that do not stand as asked: position and code."""
+        """The items for which the request failed: position and code."""
         return {row: code for row, code in self._codes.items() if not code.succeeded}
 
     def raise_for_failures(self) -> None:
-        """Raise the error of the first item that failed, saying how many did."""
+        """Raise the error of the first item that failed; its `failed` lists every item that did, by id."""
         failed = self.failed
         if failed:
             first = min(failed)
-            raise self._error(first, failed[first], len(failed))
+            raise self._error(first, failed[first])
 
-    def _error(self, row: int, code: Code, failures: int) -> DejaqError:
-        ids = self.ids
-        name = ids[row] if row < len(ids) and ids[row] else f"item {row}"
+    def _error(self, row: int, code: Code) -> DejaqError:
         if self._count == 1:
-            return error_of(code, details=name)
-        return error_of(code, details=f"{name}; {failures} of {self._count} items failed")
+            error = error_of(code, details=self._name(row))
+        else:
+            failed = self.failed
+            listed = ", ".join(f"{self._name(row)}: {failed[row].name}" for row in sorted(failed)[:_LISTED_MAX])
+            more = ", ..." if len(failed) > _LISTED_MAX else ""
+            done = self._count - len(failed)
+            error = error_of(
+                code, f"{len(failed)} of {self._count} items failed, {done} were done", details=f"{listed}{more}"
+            )
+        error.failed = {self._name(row): code for row, code in self.failed.items()}
+        return error
+
+    def _name(self, row: int) -> str:
+        ids = self.ids
+        return ids[row] if row < len(ids) and ids[row] else f"item {row}"
 
     def items(self) -> Iterator[tuple[str, Code]]:
         """Each id with its code."""
@@ -88,15 +102,18 @@ class FanOut:
 
     @property
     def ok(self) -> bool:
-        """Whether it stands in every topic."""
+        """Whether every topic has the message."""
         return all(code.succeeded for code in self.codes.values())
 
     @property
     def failed(self) -> dict[str, Code]:
-        """The topics it does not stand in: name and code."""
+        """The topics that do not have the message: name and code."""
         return {topic: code for topic, code in self.codes.items() if not code.succeeded}
 
     def raise_for_failures(self) -> None:
-        """Raise the error of the first topic that refused it."""
-        for topic, code in self.failed.items():
-            raise error_of(code, f"{MEANINGS[code]}", details=f"{self.id} in topic {topic}")
+        """Raise the error of the first topic that refused it; its `failed` lists every topic that did."""
+        failed = self.failed
+        for topic, code in failed.items():
+            error = error_of(code, f"{MEANINGS[code]}", details=f"{self.id} in topic {topic}")
+            error.failed = failed
+            raise error

@@ -7,17 +7,29 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from dejaq import limits
-from dejaq.errors import Code, error_of
+from dejaq.domain.durations import parse_length_ms
+from dejaq.domain.epoch import seconds_suspected
+from dejaq.errors import Code, DejaqError, error_of
 
 At = datetime | int
 Delay = float | timedelta
+# A setting: seconds, a timedelta, or a text such as 90s, 24h or 7d.
+Duration = str | float | timedelta
+
+
+class RelativeTime(int):
+    """Epoch ms that the SDK computed from a delay; a repeat need not have the same."""
+
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def to_ms(at: At) -> int:
-    """UTC milliseconds of a datetime (rounded up) or of epoch milliseconds; INVALID_TIME for anything else."""
+    """UTC milliseconds of a datetime (rounded up) or of epoch milliseconds; INVALID_TIME for any other value.
+
+    A number that would be a time before 2001 is refused, because it is most likely in seconds.
+    """
     if isinstance(at, datetime):
         if at.tzinfo is None or at.utcoffset() is None:
             raise error_of(
@@ -26,6 +38,8 @@ def to_ms(at: At) -> int:
             )
         return -((EPOCH - at) // _MILLISECOND)
     if isinstance(at, int) and not isinstance(at, bool):
+        if (problem := seconds_suspected(at)) is not None:
+            raise error_of(Code.INVALID_TIME, problem)
         return at
     raise error_of(Code.INVALID_TIME, f"{at!r} is not a time; give an aware datetime or epoch ms as an int")
 
@@ -36,20 +50,42 @@ def to_datetime(ms: int) -> datetime:
 
 
 def delay_us(delay: Delay) -> int:
-    """Microseconds of a delay."""
+    """A delay in microseconds."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise error_of(Code.INVALID_TIME, f"{delay!r} is not a delay; give seconds or a timedelta")
     return round(seconds * 1_000_000)
 
 
+def duration_ms(length: Duration) -> int | None:
+    """Milliseconds of a duration, as the command line reads it too; None for what is not one."""
+    seconds: object = length
+    if isinstance(length, str):
+        if (ms := parse_length_ms(length)) is not None:
+            return ms
+        try:
+            seconds = float(length)
+        except ValueError:
+            return None
+    try:
+        ms = round(delay_us(seconds) / 1_000)  # type: ignore[arg-type]
+    except DejaqError:
+        return None
+    return ms if ms >= 0 else None
+
+
 def resolve(at: At | None, delay: Delay | None, now_us: int) -> int:
-    """The one time that `at` or `delay` means: a delay never ends early; now when neither is given."""
+    """The time that `at` or `delay` means: a delay never ends early; without either, the present time."""
     if at is not None and delay is not None:
         raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
     if at is not None:
         return to_ms(at)
     return now_us // 1_000 if delay is None else -(-(now_us + delay_us(delay)) // 1_000)
+
+
+def is_relative(at: At | None) -> bool:
+    """Whether a time was not given as a point in time."""
+    return at is None or isinstance(at, RelativeTime)
 
 
 def resolve_column(
@@ -59,12 +95,12 @@ def resolve_column(
     count: int,
     now_us: int,
 ) -> list[int]:
-    """One time a row, from one value for all rows or from a column."""
+    """One time per row, from one value for all rows or from a column."""
     if at is not None and delay is not None:
         raise error_of(Code.INVALID_ARGUMENT, "give one of `at` and `delay`, not both")
     if isinstance(at, Sequence):
-        # A column of plain ints is taken as it is: the common case costs one pass in C.
-        plain = set(map(type, at)) <= {int}
+        # A column of plain ints in the usual range is used without a copy: the common case costs two passes in C.
+        plain = set(map(type, at)) <= {int} and min(at, default=0) >= limits.PLAIN_TIME_MS_MIN  # type: ignore[operator]
         times: list[int] = list(at) if plain else [to_ms(value) for value in at]  # type: ignore[arg-type]
     elif isinstance(delay, Sequence):
         times = [resolve(None, value, now_us) for value in delay]

@@ -1,1 +1,1 @@
-"""Where messages are kept: one contract, several backends."""
+"""The stores of messages: one contract, several backends."""

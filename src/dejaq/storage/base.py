@@ -1,9 +1,12 @@
-"""The storage contract: where a message's life is kept and where every change to it is decided.
+"""The storage contract: a storage keeps messages and decides every change to them.
 
 A backend applies each change as one conditional transition (`domain.transitions`) in the same atomic step as
-the write, and returns only when the change is durable as the topic's settings demand. Requests and results
+the write, and returns only when the change is as durable as the topic's settings require. Requests and results
 are columns. `now` is passed in, always in UTC milliseconds. A failed or cut write raises `Indefinite`; a
 storage that cannot work raises `StoreError`.
+
+Every call that changes topics or messages takes the context of the client's call that caused it, as its last
+argument. The journal record of the change names the principal of that context.
 """
 
 from __future__ import annotations
@@ -12,83 +15,87 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
+from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, Portion, StoredRuns
+from dejaq.domain.bodies.large import Declared, Reference
+from dejaq.domain.changes import Change
+from dejaq.domain.context import CallContext
 from dejaq.domain.headers import decode_headers
-from dejaq.domain.large import Declared, Reference
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
-from dejaq.storage.edits import Edits as Edits
-from dejaq.storage.steps import Transaction, Verdict
+from dejaq.errors import Refused
+from dejaq.storage.transactions import Transaction, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, to be asked rather than guessed."""
+    """The abilities of a backend. Callers read them instead of assuming them."""
 
     name: str
     durable: bool
     shared: bool
     # Whether it can store a body once for all the messages of a topic that have it.
     shares_bodies: bool = False
-    # Of how many stores it is made. Over more than one, a call for several buckets is a commit in each of theirs, and a
-    # transaction must stay in one.
+    # The number of its parts. With more than one, a call for several buckets makes one commit in each part, and a
+    # transaction must stay in one part.
     parts: int = 1
-    # Where it can do so only with large bodies: above which size clients make a body one, in a topic that shares them.
+    # When it can do so only with large bodies: the size above which clients upload a body as a large one, in a topic
+    # that shares bodies.
     shared_inline_bytes_max: int = 0
 
     @property
     def label(self) -> str:
-        """The backend in a word or two, for people."""
+        """A short name of the backend, for people."""
         return self.name if self.parts == 1 else f"{self.name}, {self.parts} shards"
 
 
 @runtime_checkable
-class FindsBodies(Protocol):
-    """A storage that shares bodies, and finds one by its digest."""
+class NamesUsers(Protocol):
+    """A shared storage that can say which processes use it."""
 
-    async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
-        """The body of a message of the topic that has this digest; None for none."""
+    def announce(self, name: str) -> None:
+        """Use the storage under this name, from the next `open` on."""
 
-
-@runtime_checkable
-class DeletesMany(Protocol):
-    """A storage that deletes from several leases in one commit."""
-
-    async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
-        """As `delete`, for each of them."""
+    async def users(self, prefix: str) -> list[tuple[str, str]]:
+        """The names of current users that begin with `prefix`, and the address of each."""
 
 
 class Bodies(Protocol):
     """The large bodies of a store: kept in parts, and referred to by messages (`domain.large`).
 
-    `bucket` is that of the message that refers to a body, or will: where a store has several parts, the body is in the
-    one that has the bucket. A message that refers to a body keeps it; create, edit and transact answer BODY_MISSING for
-    a reference to none. When the last message that refers to it is gone or has another body, it goes too, at the latest
-    with the first `reclaim` after its time.
+    `bucket` is the bucket of the message that refers, or will refer, to the body: when a store has several parts, the
+    body is in the part that has the bucket. A body is kept while a message refers to it; create, edit and transact
+    answer BODY_MISSING for a reference without a body. After the last message that refers to it is deleted or has
+    another body, the body is removed, at the latest by the first `reclaim` after its time; a body that was found is
+    kept for the caller that found it.
     """
 
     async def upload(
         self, topic: Topic, bucket: int, declared: Declared, parts: AsyncIterator[bytes], now: int
     ) -> Reference:
-        """Keep a body, a part at a time; it can be referred to when all of it is durable, for UPLOAD_KEEP_MS at least.
+        """Store a body, one part at a time; messages can refer to it when the whole body is durable.
 
-        Raises INVALID_ARGUMENT, and keeps nothing, where the parts are not what was declared; what `parts` raises is
-        raised likewise. In a topic that shares bodies, one that is there already, byte for byte, is given instead.
+        They can do so for at least UPLOAD_KEEP_MS, or until the last message that refers to it is deleted.
+
+        Raises INVALID_ARGUMENT and keeps nothing when the parts differ from the declaration; also raises the errors of
+        `parts`. In a topic that shares bodies, the reference to an existing equal body is returned instead.
         """
 
     async def find(self, topic: Topic, bucket: int, declared: Declared, now: int) -> Reference | None:
-        """A body with this digest that can be referred to, for UPLOAD_KEEP_MS at least; None for none."""
+        """A body with this digest that messages can refer to for at least UPLOAD_KEEP_MS; None when there is none.
+
+        The body is kept for that time even when the messages that refer to it are deleted, and over restarts.
+        """
 
     async def part(self, topic: Topic, bucket: int, reference: Reference, part: int) -> bytes:
-        """One part of a body, as it was uploaded. Raises BODY_MISSING where the body is not there."""
+        """One part of a body, as it was uploaded. Raises BODY_MISSING when the body does not exist."""
 
     async def reclaim(self, now: int) -> int:
-        """Remove the bodies that no message refers to and whose time is over; how many."""
+        """Remove the bodies that no message refers to and whose time is over; returns their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages a query is about: `start <= ts < end`, and each field that is not None."""
+    """The messages that a query concerns: `start <= ts < end`, and each field that is not None."""
 
     start: int = 0
     end: int = 2**63 - 1
@@ -97,16 +104,16 @@ class Filter:
     consumer: str | None = None
     # The lowest and the highest priority that match.
     priorities: tuple[int, int] | None = None
-    # Headers that must all be there with these values.
+    # A message matches when it has all these headers with these values.
     headers: tuple[tuple[str, str], ...] = ()
 
     @property
-    def narrow(self) -> bool:
-        """Whether it asks for what only the message itself tells."""
+    def needs_row_scan(self) -> bool:
+        """Whether each message has to be read, because no index has these fields."""
         return self.priorities is not None or bool(self.headers)
 
     def fits(self, priority: int, headers: bytes) -> bool:
-        """Whether a message with these matches as far as `narrow` goes."""
+        """Whether a message with this priority and these headers matches; used with `needs_row_scan`."""
         if self.priorities is not None and not self.priorities[0] <= priority <= self.priorities[1]:
             return False
         if not self.headers:
@@ -125,7 +132,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the live lease of a message, under which lease and row, and the time it was due."""
+    """The consumer that holds the live lease of a message, the lease, the row, and the time the message was due."""
 
     consumer: str
     lease_id: int
@@ -134,7 +141,7 @@ class Holder:
 
 
 class Snapshot(Protocol):
-    """A topic as it stood at one instant, to be read at leisure while the topic changes."""
+    """A view of a topic at one instant, which can be read while the topic changes."""
 
     @property
     def at(self) -> int:
@@ -150,10 +157,10 @@ class Snapshot(Protocol):
     def scan_stored(
         self, buckets: Sequence[int], where: Filter, *, bodies: bool
     ) -> AsyncIterator[Portion | StoredRuns]:
-        """The same, with runs as they are stored where the store has such."""
+        """The same as `scan`, but with stored runs when the store has runs."""
 
     def close(self) -> None:
-        """Let go of the view; a scan that is under way ends with an error."""
+        """Release the view; a scan in progress ends with an error."""
 
 
 class Storage(Protocol):
@@ -161,191 +168,137 @@ class Storage(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do."""
+        """The abilities of this backend."""
 
     @property
     def bodies(self) -> Bodies:
-        """Its large bodies; there while it is open."""
+        """Its large bodies; available while it is open."""
+
+    @property
+    def identity(self) -> str:
+        """The permanent name of a store that several brokers share, known while it is open; empty for other stores."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Figures of the store for the metrics, by name."""
 
     async def open(self, now: int) -> None:
         """Make the store usable, or raise STORE_LOCKED, STORE_CORRUPT, STORE_NEWER or STORE_FAILED."""
 
     async def close(self) -> None:
-        """Finish what is under way, make it durable and let go of the store."""
+        """Finish the calls in progress, make their changes durable and release the store."""
 
     @property
     def failure(self) -> str | None:
-        """Why the store takes no more changes, or None while it works. `recover` tries again."""
+        """The reason why the store accepts no more changes, or None while it works. `recover` tries again."""
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether it failed because the stored data is damaged; clients receive an error that is not retryable."""
 
     async def recover(self, now: int) -> None:
-        """Open the store anew after a failure; raises when the fault still stands."""
+        """Open the store again after a failure; raises an error if the fault still exists.
+
+        Raises STORE_CORRUPT when only a repair and another start of the broker help.
+        """
 
     # Topics
 
     async def topics(self) -> list[Topic]:
         """Every topic, in any state."""
 
-    async def put_topic(self, topic: Topic) -> None:
+    async def put_topic(self, topic: Topic, context: CallContext) -> None:
         """Create or replace the record of a topic."""
 
     async def next_topic_number(self) -> int:
         """A number that no topic of this store ever had."""
 
-    async def drop_topic(self, topic: Topic, now: int) -> None:
-        """Remove a topic, its messages and everything kept for them; the journal tells of it once."""
+    async def drop_topic(self, topic: Topic, now: int, context: CallContext) -> None:
+        """Remove a topic, its messages and everything stored for them; the journal records it once."""
 
-    # The producer's side
+    # Changes
 
-    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
-        """Create the admitted rows of `batch`.
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        """Apply each change separately, in order, and return an answer for each; in as few commits as the store can.
 
-        Per row: OK, ALREADY_EXISTS (the same id and content, or a repeat of the batch), ID_TAKEN, or the code
-        in `batch.refused`.
+        Each class in `domain.changes` describes its change and the answers. When a change is refused as a whole
+        (INVALID_ARGUMENT, TOPIC_NOT_FOUND, LIMIT_EXCEEDED), its answer is the refusal, it has changed nothing, and the
+        others are applied. Raises an error only when the store cannot work, or `Indefinite`. `apply_one` applies a
+        single change and raises its refusal.
+
+        When the topic has an `expiry_backoff`, changes by an owner first put every row whose lease has ended back on
+        the timeline, as `lease` does.
         """
 
-    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
-        """Change time, body, priority or headers: OK, NOT_FOUND, NOT_OWNER, LEASED or VERSION_CONFLICT.
+    # Consumer
 
-        The rows are done in order, so an id that stands twice is changed twice.
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        """Lease the messages that are free and due up to `request.until`, earliest first, then lower priority first.
 
-        A changed message gets a new version. Its attempts stay; a lost lease on it ends.
-        """
+        Rows are sorted by (ts, priority). The rows of an expired lease are due at the lease's end. None means that
+        nothing is due.
 
-    async def cancel(
-        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
-    ) -> Outcomes:
-        """Remove messages: OK, NOT_FOUND, NOT_OWNER, LEASED, or VERSION_CONFLICT where one of `versions` is not its."""
+        In a priority topic the available messages are leased lowest priority first, then oldest first, and are sorted
+        by (priority, ts); no message is leased ahead of its time, whatever `request.until` is.
 
-    # The consumer's side
+        With `request.dead_letter`, rows whose attempts have reached the topic's `max_attempts` are not leased: the same
+        commit moves them to that topic as natural ids, due now, with zero attempts, and with their history in headers
+        (`domain.dead_letter`); when the id is taken there, under another id. Raises TOPIC_NOT_FOUND when that topic is
+        not in the store or is being deleted; then nothing is changed.
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
-        """Lease what is free and due up to `request.until`, earliest first, then lower priority first.
-
-        Rows come sorted by (ts, priority). An expired lease makes its rows due at its end. None: nothing is due.
-
-        In a topic by priority what is available is leased lowest priority first, then oldest first, and comes sorted by
-        (priority, ts); nothing is leased ahead of its time, whatever `request.until` is.
-
-        With `request.dead_letter` rows whose attempts have reached the topic's `max_attempts` are not leased: the same
-        commit moves them to that topic as natural ids, due now, with no attempts, and with their history in headers
-        (`domain.dead_letter`); where the id is taken there, under another. TOPIC_NOT_FOUND when that topic is not in
-        the store or is being deleted; then nothing is changed.
-
-        Where the topic has an `expiry_backoff`, `lease`, `edit` and `cancel` first put every row whose lease has ended
-        back on the timeline, that much behind the end, with a new version; a row that may have no other lease stays.
+        When the topic has an `expiry_backoff`, a lease and changes by an owner first put every row whose lease has
+        ended back on the timeline, with this delay after the end and a new version. A row that may not be leased again
+        is not moved.
         """
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
-        """A time before which nothing in `buckets` becomes due unless something changes; None: nothing is there."""
+        """A time before which nothing in `buckets` becomes due unless something changes; None when the buckets are
+        empty.
+        """
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
-        """Bring what is due up to `until` near, so that `lease` need not wait for it. Only a hint."""
+        """Load the messages that are due up to `until` into memory, so that `lease` need not wait for them.
+
+        Only a hint.
+        """
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
-        """What is left of the live leases of `consumer`, with the row numbers they had."""
+        """The remaining rows of the live leases of `consumer`, with their original row numbers."""
 
-    async def delete(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """Remove rows of a live lease: OK or LEASE_LOST by row number.
+    # Transactions
 
-        `handed_us` tells the journal when user code got them: one time, or one a row of the ranges.
-        """
+    async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
+        """Apply every row of every step in one commit, or nothing: OK, ALREADY_EXISTS or the refusal of one row.
 
-    async def extend(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        expires: int,
-        now: int,
-    ) -> Outcomes:
-        """Move the end of a live lease to `expires`: OK or LEASE_LOST by row number. The lease id stays.
-
-        A lease is never shortened: it ends behind the time its message is due, and must go on doing so.
-        """
-
-    async def release(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        ts: int | Sequence[int],
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """End a live lease and put the rows at `ts` (one, or one a row of the ranges): OK or LEASE_LOST."""
-
-    async def recall(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        now: int,
-    ) -> Outcomes:
-        """Undo a live lease that user code never saw: time and attempts are as before it. OK or LEASE_LOST."""
-
-    # Both sides at once
-
-    async def transact(self, transaction: Transaction, now: int) -> Verdict:
-        """Do every row of every step in one commit, or nothing: OK, ALREADY_EXISTS or the refusal of one row.
-
-        Each row is decided as the call of its step decides it, on the state before the transaction. Refused is the
-        first step that has a row that does not succeed, for the lowest such row; a message that an earlier row has
-        named is DUPLICATE_IN_BATCH. A repeat of what was done, by its name, is ALREADY_EXISTS and changes nothing.
-        Raises DIFFERENT_STORES where the topics have no one commit in common.
-        """
-
-    async def reject(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        dead_letter: Topic,
-        reason: str,
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """Move rows of a live lease to the dead-letter topic, as `lease` does: OK or LEASE_LOST by row number."""
-
-    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
-        """Move messages that nobody holds to `target`: OK, NOT_FOUND, LEASED, or ID_TAKEN there.
-
-        Each gets the id, headers and owner it had before it died, is due now and has no attempts. The journal tells of
-        a cancel here and a create there. TOPIC_NOT_FOUND, and nothing changed, when `target` takes no messages.
+        Each row is decided as in the separate call of its step, on the state before the transaction. The answer names
+        the first step with a row that is refused, and the lowest such row; a message that an earlier row has named is
+        DUPLICATE_IN_BATCH. A repeat of a committed transaction, by its name, is ALREADY_EXISTS and changes nothing.
+        Raises DIFFERENT_STORES when one commit cannot include all the topics.
         """
 
     # The journal
 
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
-        """The serialized `JournalRecord`s behind sequence `after`, in order, without a gap, and durable.
+        """The serialized `JournalRecord`s after sequence `after`, in order, without a gap, and durable.
 
-        About so many bytes of them, or fewer; none only when there are none.
+        About so many bytes of them, or fewer; empty only when there are none.
         """
 
     async def trim_journal(self, up_to: int) -> None:
-        """Remove the records up to and with sequence `up_to`; sequences are never used again.
+        """Remove the records up to and including sequence `up_to`; sequences are never used again.
 
-        Raises INVALID_ARGUMENT when no record of that sequence was ever written.
+        Raises INVALID_ARGUMENT when no record with that sequence was ever written.
         """
 
     # Queries
 
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
-        """The messages, in the order of `ids`; None where there is none."""
+        """The messages, in the order of `ids`; None for an id that no message has."""
+
+    async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
+        """A body of the topic with this digest, when the topic shares bodies; None when there is none."""
 
     async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
-        """Who holds the live lease of each id; None where nobody does."""
+        """The holder of the live lease of each id; None for an id that no consumer holds."""
 
     async def count(self, topic: Topic, where: Filter, now: int) -> int:
         """How many messages match, exactly."""
@@ -354,21 +307,29 @@ class Storage(Protocol):
         """(start of step, count) for each step of [start, end) that has messages, exactly."""
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-        """One page of the messages that match, in order of (ts, id); of a topic by priority, of (priority, ts, id)."""
+        """One page of the matching messages, in order of (ts, id), or, in a priority topic, of (priority, ts, id)."""
 
     async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
         """(priority, ts) of the oldest available message of each priority, by priority.
 
-        Of more than `count` priorities, half of them are the most urgent and half the least. For watching only: what
-        was available for a moment may be missed.
+        With more than `count` priorities, half of the result are the most urgent and half the least urgent ones. Only
+        for monitoring: messages that are available for a short time may be missed.
         """
 
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
-        """A view of the topic as it stands now."""
+        """A view of the topic at this instant."""
+
+
+async def apply_one(storage: Storage, change: Change, now: int, context: CallContext) -> Outcomes:
+    """Apply one change; raises an error when it is refused as a whole."""
+    (answer,) = await storage.apply((change,), now, context)
+    if isinstance(answer, Refused):
+        raise answer
+    return answer
 
 
 def outermost(oldest: Mapping[int, int], count: int) -> list[tuple[int, int]]:
-    """Priorities with their times, in order; of more than `count`, the first and the last ones."""
+    """Priorities with their times, in order; with more than `count`, only the first and the last ones."""
     listed = sorted(oldest.items())
     first = (count + 1) // 2
     return listed if len(listed) <= count else listed[:first] + listed[len(listed) - (count - first) :]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 def insert(ranges: list[list[int]], start: int, end: int) -> None:
-    """Add [start, end), joining what touches it."""
+    """Add [start, end), and join it with the ranges that it touches."""
     if ranges and ranges[-1][1] == start:
         ranges[-1][1] = end
         return

@@ -1,8 +1,8 @@
 """The synchronization contract: small records that every broker of a cluster sees in the same order.
 
 Keys are text, relative to the cluster; values are opaque. Every change takes the next *revision* of one sequence.
-A record's `token` is the revision of its creation: who created it later has the larger one, so it fences who held
-the key before. What two brokers believe about each other is only a hint: the storage decides about messages.
+A record's `token` is the revision of its creation: a member that created it later has the larger one, so it fences the
+earlier holder of the key. What two brokers believe about each other is only a hint: the storage decides about messages.
 
 A *member* is a broker that keeps a promise to the service alive. Its bound records vanish when the promise is not
 renewed for `ttl` seconds. By its own monotonic clock a member knows an earlier time, `serving_until`, up to which
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-# Below this, the death of a leader of the service would be taken for the death of a member.
+# Below this, the death of a leader of the service would look like the death of a member.
 TTL_SECONDS_MIN = 2.0
 TTL_SECONDS_DEFAULT = 5.0
 
@@ -31,8 +31,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a watch tells of one key: the record as it is now, or None when it is gone."""
+class RecordChange:
+    """What a watch reports of one key: the record as it is now, or None if it was removed."""
 
     key: str
     record: Record | None
@@ -42,7 +42,8 @@ class Synchronization(Protocol):
     """One broker's place in the synchronization service.
 
     Calls raise SYNCHRONIZATION_FAILED when the service does not answer in time; whether a change was made is then
-    unknown, and `get` tells. All methods are safe to call concurrently from one event loop.
+    unknown, and `get` shows it. A `put` raises SYNCHRONIZATION_FULL, at once and with nothing written, while the
+    service has no space; everything else continues. All methods are safe to call concurrently from one event loop.
     """
 
     @property
@@ -53,6 +54,10 @@ class Synchronization(Protocol):
     def failure(self) -> str | None:
         """What is wrong with the membership or the service, or None."""
 
+    @property
+    def full(self) -> str | None:
+        """Why records cannot be written although the membership holds, or None; a `put` that succeeds ends it."""
+
     async def open(self) -> None:
         """Become a member, and stay one until `close`; raises SYNCHRONIZATION_FAILED or CLUSTER_REFUSED."""
 
@@ -62,7 +67,8 @@ class Synchronization(Protocol):
     def serving_until(self) -> float:
         """The monotonic time up to which nobody can have seen this member vanish; it grows while renewing works.
 
-        A member that was away too long becomes one again by itself, and its bound records come back under new tokens.
+        A member that was away too long becomes one again by itself. Its bound records come back under new tokens,
+        except those that were put with `comes_back=False`.
         """
 
     async def get(self, key: str) -> Record | None:
@@ -71,19 +77,22 @@ class Synchronization(Protocol):
     async def under(self, prefix: str) -> list[Record]:
         """The records whose keys begin with `prefix`, by key, as of one revision."""
 
-    async def put(self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False) -> Record | None:
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False, comes_back: bool = True
+    ) -> Record | None:
         """Write a record and give it; None, with nothing written, when `expected` does not hold.
 
         `expected` is the revision the record must have, 0 for one that must not be there, None for any. A bound
-        record belongs to this member alone and goes with it.
+        record belongs to this member alone and goes with it. With `comes_back=False` a bound record that went with a
+        membership that expired is not written again: another member may have created its own since.
         """
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record; False when it is not there or has another revision than `expected`."""
 
-    def watch(self, prefix: str) -> AsyncIterator[list[Change]]:
+    def watch(self, prefix: str) -> AsyncIterator[list[RecordChange]]:
         """First every record under `prefix`, then every change in order, without end and without a gap.
 
-        An outage of the service is waited out. Where the service has forgotten the changes meanwhile, what differs
-        from the state told before is told.
+        During an outage of the service, the watch waits. If the service has removed the changes meanwhile, the watch
+        reports the differences to the state that it reported before.
         """

@@ -1,8 +1,8 @@
-"""Synchronization by an etcd that the broker starts and minds itself: one command a machine, nothing else to run.
+"""Synchronization by an etcd that the broker starts and manages: one command per machine, nothing else to run.
 
 `embedded` is a single server on this machine. `embedded://host:port,host:port,host:port` names the place of each
 machine's server in the cluster, the same list on every machine; the port behind it is where clients of etcd go. A
-machine that is new in the list joins the servers that run; one that has lost its directory joins anew.
+machine that is new in the list joins the servers that run; one that has lost its directory joins again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from dejaq.errors import Code, SynchronizationError, error_of
+from dejaq.errors import Code, DejaqError, SynchronizationError, SynchronizationFull, error_of
 from dejaq.protocol.etcd import rpc_pb2 as rpc
-from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Change, Record
+from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Record, RecordChange
 from dejaq.synchronization.etcd.child import EtcdChild, EtcdPlace
 from dejaq.synchronization.etcd.endpoints import Endpoints
 from dejaq.synchronization.etcd.service import EtcdSynchronization
+from dejaq.synchronization.etcd.space import free_space
 from dejaq.synchronization.etcd.wire import Wire
 from dejaq.timekeeper.clock import Clock
 
@@ -28,6 +29,8 @@ ALONE = "127.0.0.1:7401"
 # How long the first machines wait for each other.
 GATHER_SECONDS = 120.0
 LOOK_SECONDS = 0.5
+# How often space is freed when etcd stays full.
+FREE_SECONDS = 30.0
 
 
 def parse_peers(url: str) -> list[str]:
@@ -92,6 +95,11 @@ class EmbeddedSynchronization:
             return f"etcd on this machine has ended and is started again: {self.child.last_words()}"
         return self._inner.failure
 
+    @property
+    def full(self) -> str | None:
+        """Why records cannot be written, until space is freed here."""
+        return self._inner.full
+
     async def open(self) -> None:
         """Start etcd, wait for the other machines, and become a member."""
         self.child = await self._make_child()
@@ -109,6 +117,8 @@ class EmbeddedSynchronization:
             try:
                 await self._inner.open()
                 return
+            except SynchronizationFull:
+                await self._free_space()
             except SynchronizationError as error:
                 if not child.running:
                     raise SynchronizationError("etcd did not start", details=child.last_words()) from error
@@ -117,11 +127,28 @@ class EmbeddedSynchronization:
                 log.info("waiting for etcd on the other machines: %s", error)
 
     async def _mind(self, child: EtcdChild) -> None:
+        loop = asyncio.get_running_loop()
+        freed = -FREE_SECONDS
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not child.running:
                 log.warning("etcd has ended and is started again: %s", child.last_words())
                 child.start()
+            elif self._inner.full is not None and loop.time() >= freed + FREE_SECONDS:
+                freed = loop.time()
+                try:
+                    await self._free_space()
+                except DejaqError as error:
+                    log.warning("space in etcd is freed later: %s", error)
+
+    async def _free_space(self) -> None:
+        """Free space in this machine's etcd; every machine does so for its own."""
+        log.warning("etcd has no space left; its history is dropped and its file made smaller")
+        wire = Wire(Endpoints((self._place.client,)))
+        try:
+            await free_space(wire)
+        finally:
+            await wire.close()
 
     async def close(self) -> None:
         """Leave, and stop etcd."""
@@ -134,7 +161,7 @@ class EmbeddedSynchronization:
             await self.child.stop()
 
     async def _make_child(self) -> EtcdChild:
-        """A child that goes on with its directory, founds the cluster, or joins the one that runs."""
+        """A child that continues with its directory, founds the cluster, or joins the one that runs."""
         members = [(_name(peer), peer) for peer in self._peers]
         if (self._place.data / "member").exists() or not self._others:
             return EtcdChild(self._place, members)
@@ -155,7 +182,7 @@ class EmbeddedSynchronization:
             # A founder that has not started yet.
             return EtcdChild(self._place, founders)
         if own is not None and own.clientURLs:
-            log.warning("etcd's directory %s is lost; this machine joins anew", self._place.data)
+            log.warning("etcd's directory %s is lost; this machine joins again", self._place.data)
             await wire.call("Cluster.MemberRemove", rpc.MemberRemoveRequest(ID=own.ID), rpc.MemberRemoveResponse)
             own = None
         if own is None:
@@ -182,15 +209,17 @@ class EmbeddedSynchronization:
         """The records under a prefix."""
         return await self._inner.under(prefix)
 
-    async def put(self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False) -> Record | None:
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False, comes_back: bool = True
+    ) -> Record | None:
         """Write a record."""
-        return await self._inner.put(key, value, expected=expected, bound=bound)
+        return await self._inner.put(key, value, expected=expected, bound=bound, comes_back=comes_back)
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record."""
         return await self._inner.remove(key, expected=expected)
 
-    def watch(self, prefix: str) -> AsyncIterator[list[Change]]:
+    def watch(self, prefix: str) -> AsyncIterator[list[RecordChange]]:
         """Every record, then every change."""
         return self._inner.watch(prefix)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from math import inf
 
 from dejaq.errors import SynchronizationError
-from dejaq.synchronization.base import Change, Record
+from dejaq.synchronization.base import Record, RecordChange
 
 
 class Hub:
@@ -17,7 +17,7 @@ class Hub:
         self.records: dict[str, Record] = {}
         self.owners: dict[str, LocalSynchronization] = {}
         self._revision = 0
-        self._watchers: dict[asyncio.Queue[list[Change]], str] = {}
+        self._watchers: dict[asyncio.Queue[list[RecordChange]], str] = {}
 
     def write(self, key: str, value: bytes) -> Record:
         """Put a record under the next revision."""
@@ -27,7 +27,7 @@ class Hub:
             key=key, value=value, token=old.token if old is not None else self._revision, revision=self._revision
         )
         self.records[key] = record
-        self._tell(Change(key, record))
+        self._publish(RecordChange(key, record))
         return record
 
     def erase(self, key: str) -> None:
@@ -35,38 +35,40 @@ class Hub:
         self._revision += 1
         del self.records[key]
         self.owners.pop(key, None)
-        self._tell(Change(key, None))
+        self._publish(RecordChange(key, None))
 
     def under(self, prefix: str) -> list[Record]:
         """The records under a prefix, by key."""
         return [self.records[key] for key in sorted(self.records) if key.startswith(prefix)]
 
-    def enlist(self, prefix: str) -> asyncio.Queue[list[Change]]:
+    def enlist(self, prefix: str) -> asyncio.Queue[list[RecordChange]]:
         """A queue that gets every change under `prefix` from now on."""
-        queue: asyncio.Queue[list[Change]] = asyncio.Queue()
+        queue: asyncio.Queue[list[RecordChange]] = asyncio.Queue()
         self._watchers[queue] = prefix
         return queue
 
-    def dismiss(self, queue: asyncio.Queue[list[Change]]) -> None:
-        """Tell this queue no more."""
+    def dismiss(self, queue: asyncio.Queue[list[RecordChange]]) -> None:
+        """Send no more changes to this queue."""
         self._watchers.pop(queue, None)
 
-    def _tell(self, change: Change) -> None:
+    def _publish(self, change: RecordChange) -> None:
         for queue, prefix in self._watchers.items():
             if change.key.startswith(prefix):
                 queue.put_nowait([change])
 
 
 class LocalSynchronization:
-    """One member of a hub; by default the only one. Its membership never lapses by itself."""
+    """One member of a hub; by default the only one. Its membership never expires by itself."""
 
     name = "local"
 
     def __init__(self, hub: Hub | None = None) -> None:
         self._hub = hub if hub is not None else Hub()
+        # What comes back after the membership was cut.
         self._bound: dict[str, bytes] = {}
         self._member = False
         self.failure: str | None = None
+        self.full: str | None = None
 
     async def open(self) -> None:
         """Become a member."""
@@ -79,7 +81,7 @@ class LocalSynchronization:
         self._member = False
 
     def serving_until(self) -> float:
-        """For ever, while it is a member."""
+        """Without end, while it is a member."""
         return inf if self._member and self.failure is None else -inf
 
     def cut(self) -> None:
@@ -96,9 +98,8 @@ class LocalSynchronization:
                 self._hub.write(key, value)
 
     def _vanish(self) -> None:
-        for key in self._bound:
-            if self._hub.owners.get(key) is self:
-                self._hub.erase(key)
+        for key in [key for key, owner in self._hub.owners.items() if owner is self]:
+            self._hub.erase(key)
 
     def _check(self) -> None:
         if self.failure is not None or not self._member:
@@ -114,14 +115,17 @@ class LocalSynchronization:
         self._check()
         return self._hub.under(prefix)
 
-    async def put(self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False) -> Record | None:
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False, comes_back: bool = True
+    ) -> Record | None:
         """Write a record; None when `expected` does not hold."""
         self._check()
         if not self._holds(key, expected):
             return None
         if bound:
-            self._bound[key] = value
             self._hub.owners[key] = self
+            if comes_back:
+                self._bound[key] = value
         return self._hub.write(key, value)
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
@@ -137,11 +141,11 @@ class LocalSynchronization:
         record = self._hub.records.get(key)
         return expected is None or expected == (0 if record is None else record.revision)
 
-    async def watch(self, prefix: str) -> AsyncIterator[list[Change]]:
+    async def watch(self, prefix: str) -> AsyncIterator[list[RecordChange]]:
         """Every record, then every change."""
         queue = self._hub.enlist(prefix)
         try:
-            yield [Change(record.key, record) for record in self._hub.under(prefix)]
+            yield [RecordChange(record.key, record) for record in self._hub.under(prefix)]
             while True:
                 yield await queue.get()
         finally:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dejaq.synchronization.base import Change, Record
+from dejaq.synchronization.base import Record, RecordChange
 
 
 class Mirror:
-    """The records under one prefix, as told so far."""
+    """The records under one prefix, as reported so far."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
 
-    def apply(self, changes: Iterable[Change]) -> list[Change]:
+    def apply(self, changes: Iterable[RecordChange]) -> list[RecordChange]:
         """Take changes; gives those that are news."""
         return [change for change in changes if self._take(change)]
 
-    def reload(self, records: Iterable[Record]) -> list[Change]:
+    def reload(self, records: Iterable[Record]) -> list[RecordChange]:
         """Take the whole contents; gives what differs from what was known."""
         fresh = {record.key: record for record in records}
-        changes = [Change(key, None) for key in self.records if key not in fresh]
-        changes += [Change(key, record) for key, record in fresh.items()]
+        changes = [RecordChange(key, None) for key in self.records if key not in fresh]
+        changes += [RecordChange(key, record) for key, record in fresh.items()]
         return self.apply(changes)
 
-    def _take(self, change: Change) -> bool:
+    def _take(self, change: RecordChange) -> bool:
         known = self.records.get(change.key)
         if change.record is None:
             return self.records.pop(change.key, None) is not None

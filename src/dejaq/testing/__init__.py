@@ -1,1 +1,1 @@
-"""What users and our own tests share."""
+"""Test support for users, which our own tests use too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from dejaq.storage.base import Capabilities
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 
 
 class SharedMemoryStorage(MemoryStorage):
@@ -13,7 +13,7 @@ class SharedMemoryStorage(MemoryStorage):
 
     def __init__(self, *, journal: bool = False) -> None:
         super().__init__(journal=journal)
-        self.identity = secrets.token_hex(8)
+        self._identity = secrets.token_hex(8)
         self._users = 0
 
     @property
@@ -21,13 +21,18 @@ class SharedMemoryStorage(MemoryStorage):
         """Not durable, but shared."""
         return Capabilities(name="memory", durable=False, shared=True)
 
+    @property
+    def identity(self) -> str:
+        """A name that no other store has."""
+        return self._identity
+
     async def open(self, now: int) -> None:
-        """One broker more uses it."""
+        """Open the store for one more broker."""
         self._users += 1
         await super().open(now)
 
     async def close(self) -> None:
-        """One broker less uses it."""
+        """Close the store for one broker."""
         self._users -= 1
         if not self._users:
             await super().close()

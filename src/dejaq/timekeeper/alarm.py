@@ -37,7 +37,7 @@ class Alarm:
         self._target_us = None
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop permanently."""
         self._target_us = None
         if self._task is not None:
             self._task.cancel()

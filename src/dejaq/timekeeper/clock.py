@@ -55,7 +55,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to, and then wakes who slept."""
+    """A clock that moves only by a call, which wakes the tasks whose time has come."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self.identity = f"virtual-{id(self)}"
@@ -97,6 +97,16 @@ class VirtualClock:
                 future.set_result(None)
             await _settle()
         self._us = target
+        await _settle()
+
+    async def jump(self, milliseconds: float) -> None:
+        """Move the clock in one step, as if the process had been suspended: what is due wakes once, at the end."""
+        await _settle()
+        self._us += int(milliseconds * 1_000)
+        while self._sleepers and self._sleepers[0][0] <= self._us:
+            _, _, future = heapq.heappop(self._sleepers)
+            if not future.done():
+                future.set_result(None)
         await _settle()
 
 

@@ -1,4 +1,4 @@
-"""How far the wall clock strays from the monotonic one: a jump of it moves every message's time."""
+"""The deviation of the wall clock from the monotonic clock: a jump changes the time of every message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker as a process: how it stops, how it refuses to start, and what is left when it is killed."""
+"""A broker as a process: how it stops, how it refuses to start, and which messages are left after a kill."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from dejaq.errors import Unavailable
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.testing.process import BrokerProcess
+from dejaq.testing.servers.process import BrokerProcess
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 
 
-async def test_told_to_stop_it_drains_and_exits_with_0(tmp_path: Path) -> None:
+async def test_a_broker_drains_on_a_signal_and_exits_with_0(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data") as broker:
         transport = GrpcTransport(broker.address)
         await create_topic(transport)
@@ -66,8 +66,8 @@ POINTS = ["broker.before_ack", "broker.after_ack", "broker.before_push", "broker
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_killed_at_a_named_point_it_keeps_what_it_acknowledged(tmp_path: Path, point: str) -> None:
-    """R4, guarantees 1 and 4: acknowledged messages survive and are delivered."""
+async def test_a_broker_killed_at_a_named_point_keeps_acknowledged_messages(tmp_path: Path, point: str) -> None:
+    """R4, G1, G4: acknowledged messages survive the kill and are delivered."""
     async with BrokerProcess(tmp_path / "data") as broker:
         transport = GrpcTransport(broker.address)
         await create_topic(transport, buckets=4)

@@ -1,4 +1,4 @@
-"""The broker over gRPC: its address, its health, and input that no client of ours would send."""
+"""The broker over its endpoints: their addresses, gRPC's health service, and input that the SDK would never send."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from dejaq.broker import Broker
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.status import error_from_grpc
+from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.websocket.transport import WebSocketTransport
+from dejaq.testing.waiting import patient
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 
 ANY: Any = None
@@ -27,13 +30,20 @@ ANY: Any = None
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    async with Broker(listen="127.0.0.1:0", drain_ms=0) as broker:
+    async with Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0) as broker:
         yield broker
 
 
-@pytest.fixture
-async def transport(broker: Broker) -> AsyncIterator[GrpcTransport]:
-    transport = GrpcTransport(broker.address)
+def transport_to(broker: Broker, endpoint: str) -> Transport:
+    if endpoint == "grpc":
+        return GrpcTransport(broker.address)
+    assert broker.central.websocket is not None
+    return WebSocketTransport(broker.central.websocket.address)
+
+
+@pytest.fixture(params=["grpc", "websocket"])
+async def transport(broker: Broker, request: pytest.FixtureRequest) -> AsyncIterator[Transport]:
+    transport = transport_to(broker, request.param)
     await create_topic(transport, buckets=4)
     yield transport
     await transport.close()
@@ -46,14 +56,17 @@ async def channel(broker: Broker) -> AsyncIterator[grpc.aio.Channel]:
 
 
 def raw_session(channel: grpc.aio.Channel) -> Any:
-    """A session that sends and receives bytes."""
-    method = channel.stream_stream("/dejaq.v1.Carrier/Session", request_serializer=None, response_deserializer=None)
+    """A session that sends and receives raw bytes."""
+    method: Any = channel.stream_stream(
+        "/dejaq.v1.Carrier/Session", request_serializer=None, response_deserializer=None
+    )
     return method()
 
 
-async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tmp_path: Path) -> None:
-    async with Broker(data=tmp_path / "data", listen="127.0.0.1:0", drain_ms=0) as broker:
-        transport = GrpcTransport(broker.address)
+@pytest.mark.parametrize("endpoint", ["grpc", "websocket"])
+async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tmp_path: Path, endpoint: str) -> None:
+    async with Broker(data=tmp_path / "data", listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0) as broker:
+        transport = transport_to(broker, endpoint)
         await create_topic(transport, buckets=4)
         consumer = await (await (await RawClient(transport).open()).consume()).subscribe(rows=2_000, prefetch_ms=500)
         producer = await (await RawClient(transport).open()).produce()
@@ -69,8 +82,8 @@ async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tm
         await transport.close()
 
 
-async def test_a_taken_port_is_a_clear_error_at_once_and_the_first_broker_goes_on(
-    broker: Broker, transport: GrpcTransport
+async def test_a_taken_port_is_a_clear_error_at_once_and_the_first_broker_continues(
+    broker: Broker, transport: Transport
 ) -> None:
     with pytest.raises(DejaqError) as caught:
         await Broker(listen=broker.address).start()
@@ -98,7 +111,7 @@ async def test_an_address_of_another_machine_is_a_clear_error() -> None:
         .replace(b"abcd", b"\xff\xfe\xfd\xfc"),
     ],
 )
-async def test_bytes_that_are_no_frame_are_answered_and_the_session_goes_on(
+async def test_bytes_that_are_no_frame_are_answered_and_the_session_stays_open(
     channel: grpc.aio.Channel, garbage: bytes
 ) -> None:
     call = raw_session(channel)
@@ -110,9 +123,7 @@ async def test_bytes_that_are_no_frame_are_answered_and_the_session_goes_on(
     call.cancel()
 
 
-async def test_a_frame_beyond_the_limit_ends_that_session_and_no_other(
-    broker: Broker, transport: GrpcTransport
-) -> None:
+async def test_a_frame_beyond_the_limit_ends_that_session_and_no_other(broker: Broker, transport: Transport) -> None:
     other = await (await RawClient(transport).open()).produce()
     options = (("grpc.max_send_message_length", -1),)
     async with grpc.aio.insecure_channel(broker.address, options=options) as channel:
@@ -136,11 +147,11 @@ async def test_a_refused_call_carries_the_whole_error(channel: grpc.aio.Channel)
     assert "nowhere" in error.message
 
 
-async def test_a_call_with_garbage_or_an_unknown_name_hurts_nobody(
-    channel: grpc.aio.Channel, transport: GrpcTransport
+async def test_a_call_with_garbage_or_an_unknown_name_disturbs_no_other_call(
+    channel: grpc.aio.Channel, transport: Transport
 ) -> None:
     for method in ("/dejaq.v1.Overseer/Info", "/dejaq.v1.Carrier/Get", "/dejaq.v1.Carrier/Nothing", "/x/y"):
-        call = channel.unary_unary(method, request_serializer=None, response_deserializer=None)
+        call: Any = channel.unary_unary(method, request_serializer=None, response_deserializer=None)
         with pytest.raises(grpc.aio.AioRpcError):
             await call(b"\xff\xff\xff")
     info = await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 5.0)
@@ -169,12 +180,12 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
     call.cancel()
 
 
-async def test_connections_beyond_the_limit_are_told(broker: Broker) -> None:
+async def test_connections_beyond_the_limit_are_refused(broker: Broker) -> None:
     async with Broker(listen="127.0.0.1:0", connections_max=1, drain_ms=0) as small:
         first, second = GrpcTransport(small.address), GrpcTransport(small.address)
         one = await RawClient(first).open()
         await one.hello()
-        # A subchannel is shared between equal channels unless it is told apart; a raw channel is.
+        # gRPC shares a connection between channels with equal options, except for channels that ask for their own.
         async with grpc.aio.insecure_channel(small.address, options=(("grpc.use_local_subchannel_pool", 1),)) as own:
             call = raw_session(own)
             frame = carrier.BrokerFrame.FromString(await call.read())
@@ -185,7 +196,7 @@ async def test_connections_beyond_the_limit_are_told(broker: Broker) -> None:
         await second.close()
 
 
-async def test_a_client_that_never_reads_stops_only_itself(broker: Broker, transport: GrpcTransport) -> None:
+async def test_a_client_that_never_reads_delays_only_itself(broker: Broker, transport: Transport) -> None:
     """R14: a slow consumer."""
     own = (("grpc.use_local_subchannel_pool", 1),)
     async with grpc.aio.insecure_channel(broker.address, options=own) as channel:
@@ -212,15 +223,15 @@ async def test_a_client_that_never_reads_stops_only_itself(broker: Broker, trans
     await until(lambda: len(roster) == 0)
 
 
-async def test_a_client_that_vanishes_frees_its_place(broker: Broker, transport: GrpcTransport) -> None:
+async def test_a_client_that_vanishes_frees_its_session(broker: Broker, transport: Transport) -> None:
     client = await (await (await RawClient(transport).open()).consume()).subscribe()
     assert len(broker.central.greeter) == 1
     await client.close()
     await until(lambda: len(broker.central.greeter) == 0)
 
 
-async def test_stopping_ends_the_stream_and_says_why(transport: GrpcTransport, broker: Broker) -> None:
+async def test_stopping_ends_the_stream_with_a_reason(transport: Transport, broker: Broker) -> None:
     client = await (await RawClient(transport).open()).produce()
-    await asyncio.wait_for(broker.stop(), 10)
+    await asyncio.wait_for(broker.stop(), patient(10))
     await until(lambda: client.ended)
     assert client.errors[-1].error.code == Code.DRAINING

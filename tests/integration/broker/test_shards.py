@@ -1,4 +1,4 @@
-"""A broker on two shards: topics that are spread or whole, its journal, and the shards it is set up with."""
+"""A broker on two shards: topics on all shards or on one, its journal, and the check of its list of shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import dejaq
 from dejaq.errors import ClusterRefused
 from dejaq.journal.verification import verify
-from dejaq.testing.postgres import shared_server
+from dejaq.testing.servers.postgres import shared_server
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def setting(shards: dict[str, str]) -> str:
     return " ".join(f"{name}={dsn}" for name, dsn in shards.items())
 
 
-async def test_everything_works_over_shards(tmp_path: Path, shards: dict[str, str], cluster: str) -> None:
+async def test_a_broker_works_on_two_shards(tmp_path: Path, shards: dict[str, str], cluster: str) -> None:
     async with (
         dejaq.Broker(data=tmp_path, storage=setting(shards), cluster=cluster, listen="127.0.0.1:0") as broker,
         dejaq.connect(f"dejaq://{broker.address}") as client,
@@ -57,14 +57,14 @@ async def test_everything_works_over_shards(tmp_path: Path, shards: dict[str, st
     assert report.events == 3 * 103
 
 
-async def test_the_shards_are_those_it_began_with(shards: dict[str, str], cluster: str) -> None:
+async def test_a_broker_refuses_shards_other_than_those_of_its_cluster(shards: dict[str, str], cluster: str) -> None:
     async with dejaq.Broker(storage=setting(shards), cluster=cluster):
         pass
     third = shared_server().new_database(f"third_{secrets.token_hex(4)}")
-    for other, told in (
+    for other, message in (
         ({"a": shards["a"]}, "one of the shards a, b"),
         ({**shards, "c": third}, "dejaq storage add-shard"),
         ({"a": shards["b"], "b": shards["a"]}, "is shard 'b' of its cluster, not 'a'"),
     ):
-        with pytest.raises(ClusterRefused, match=told):
+        with pytest.raises(ClusterRefused, match=message):
             await dejaq.Broker(storage=setting(other), cluster=cluster).start()

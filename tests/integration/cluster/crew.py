@@ -1,4 +1,4 @@
-"""Brokers of one cluster in this process: one store and one hub, and gRPC on loopback between them."""
+"""The brokers of one cluster in this process: one store and one synchronization, and gRPC on loopback between them."""
 
 from __future__ import annotations
 
@@ -14,40 +14,64 @@ from dejaq.testing.waiting import eventually
 
 
 class Crew:
-    """The brokers, by their names, and what they share."""
+    """The brokers by name, and the store and the synchronization that they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: type[LocalSynchronization] = LocalSynchronization, *, websocket: bool = False) -> None:
+        """With `websocket` the URLs are those of the brokers' WebSocket endpoints."""
         self.storage = SharedMemoryStorage()
         self.hub = Hub()
+        self._member = member
+        self._websocket = websocket
         self.brokers: dict[str, dejaq.Broker] = {}
         self.places: dict[str, LocalSynchronization] = {}
 
     def make(self, name: str, **keys: Any) -> dejaq.Broker:
-        place = self.places[name] = LocalSynchronization(self.hub)
+        place = self.places[name] = self._member(self.hub)
         keys = {"storage": self.storage, "listen": "127.0.0.1:0", **keys}
+        if self._websocket:
+            keys = {"websocket": "127.0.0.1:0", **keys}
         broker = self.brokers[name] = dejaq.Broker(broker=name, synchronization=place, **keys)
         return broker
 
     @property
     def urls(self) -> list[str]:
-        return [f"dejaq://{broker.address}" for broker in self.brokers.values()]
+        return [f"{self._scheme}://{self.address_of(name)}" for name in self.brokers]
 
     @property
     def url(self) -> str:
-        return f"dejaq://{','.join(broker.address for broker in self.brokers.values())}"
+        return f"{self._scheme}://{','.join(self.address_of(name) for name in self.brokers)}"
+
+    @property
+    def _scheme(self) -> str:
+        return "dejaq+ws" if self._websocket else "dejaq"
+
+    def address_of(self, name: str) -> str:
+        """The address of a broker that is in the URLs."""
+        broker = self.brokers[name]
+        server = broker.central.websocket
+        return server.address if self._websocket and server is not None else broker.address
+
+    def addresses_of(self, name: str) -> dict[str, str]:
+        """The keys that start another broker at the addresses of this one."""
+        broker = self.brokers[name]
+        return {"listen": broker.address, **({"websocket": self.address_of(name)} if self._websocket else {})}
 
     async def gathered(self) -> None:
-        """Wait until everybody knows everybody."""
+        """Wait until every broker knows every other broker."""
         everybody = set(self.brokers)
         for broker in self.brokers.values():
             await eventually(
-                lambda broker=broker: broker.central.cluster.members.keys() == everybody, within=5, what="all are there"
+                lambda: broker.central.cluster.members.keys() == everybody,
+                within=5,
+                what="every broker knows every other broker",
             )
 
 
 @asynccontextmanager
-async def crew_of(*names: str, **keys: Any) -> AsyncIterator[Crew]:
-    crew = Crew()
+async def crew_of(
+    *names: str, member: type[LocalSynchronization] = LocalSynchronization, websocket: bool = False, **keys: Any
+) -> AsyncIterator[Crew]:
+    crew = Crew(member, websocket=websocket)
     try:
         for name in names:
             await crew.make(name, **keys).start()

@@ -1,4 +1,4 @@
-"""Load balancing over brokers: consumers at different brokers are weighed together and stand in for each other."""
+"""Load balancing over brokers: consumers at different brokers share a topic's load and take over for each other."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from contextlib import AsyncExitStack
 from statistics import quantiles
 
 import dejaq
-from dejaq.testing.waiting import eventually
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import SystemClock
 from tests.integration.cluster.crew import crew_of
+from tests.pace import measured, take_time
 
 TOPIC = "work"
 NAMES = ("fast", "slow", "stuck", "well")
 WITHIN = 30.0
-# What passes is the work's time, and nothing is waited for by it.
+# The time that passes is the duration of the work. No test waits with it for a result.
 WORK = SystemClock()
 
 
 async def apart(client: dejaq.Client) -> None:
-    """The consumers sit at different brokers."""
+    """Check that the consumers are connected to different brokers."""
     brokers = [one.broker for one in (await client.info()).clients if one.who in NAMES]
     assert len(brokers) == 2
     assert len(set(brokers)) == len(brokers), brokers
 
 
-async def test_a_consumer_half_as_fast_at_another_broker_gets_about_half() -> None:
+async def evenness() -> float:
+    """The ratio of the messages that both consumers got, divided by the ratio of their speeds: 1 is a fair share."""
     done: Counter[str] = Counter()
     spent: Counter[str] = Counter()
 
     async def run(consumer: dejaq.Consumer, seconds: float) -> None:
         async for lease in consumer:
             began = WORK.now_us()
-            await WORK.sleep(seconds)
+            await take_time(seconds)
             await lease.delete()
             done[consumer.name] += 1
             spent[consumer.name] += WORK.now_us() - began
@@ -47,23 +49,28 @@ async def test_a_consumer_half_as_fast_at_another_broker_gets_about_half() -> No
         ):
             await apart(client)
             tasks = [asyncio.ensure_future(run(fast, 0.01)), asyncio.ensure_future(run(slow, 0.02))]
-            # A batch is of one bucket.
+            # Each batch goes to one bucket.
             for _ in range(60):
                 await producer.send_batch([b"x"] * 8)
 
             async def empty() -> bool:
                 return await client.count(TOPIC) == 0
 
-            await eventually(empty, within=WITHIN, what="everything is done")
+            await eventually(empty, within=WITHIN, what="all messages are processed")
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
     faster = (spent["slow"] / done["slow"]) / (spent["fast"] / done["fast"])
-    assert 0.7 <= done["fast"] / done["slow"] / faster <= 1.45, (done, faster)
+    return done["fast"] / done["slow"] / faster
 
 
-async def test_one_that_is_stuck_at_another_broker_delays_nobody_s_messages() -> None:
-    """G8: what is due behind it goes to consumers of other brokers."""
+async def test_a_consumer_half_as_fast_at_another_broker_gets_about_half() -> None:
+    found = await measured(evenness, lambda one: 0.7 <= one <= 1.45)
+    assert 0.7 <= found[-1] <= 1.45, found
+
+
+async def test_a_stuck_consumer_at_another_broker_does_not_delay_other_messages() -> None:
+    """G8: due messages behind the stuck consumer go to consumers of other brokers."""
     late: list[int] = []
 
     async def run(consumer: dejaq.Consumer) -> None:
@@ -78,17 +85,26 @@ async def test_one_that_is_stuck_at_another_broker_delays_nobody_s_messages() ->
         well = await stack.enter_async_context(client.consumer(TOPIC, name="well"))
         producer = await stack.enter_async_context(client.producer(TOPIC))
         await apart(client)
-        # It takes what it can and settles nothing.
+        # The stuck consumer takes as many messages as it can and settles none.
         for _ in range(50):
             await producer.send_batch([b"x"] * 4)
-        await asyncio.wait_for(anext(stuck), WITHIN)
+        await asyncio.wait_for(anext(stuck), patient(WITHIN))
         running = asyncio.ensure_future(run(well))
-        await eventually(lambda: len(late) >= 195, within=WITHIN, what="the other has all but what the stuck one holds")
-        late.clear()
-        for _ in range(50):
-            await producer.send_batch([b"x"] * 5, delay=0.05)
-            await WORK.sleep(0.02)
-        await eventually(lambda: len(late) >= 250, within=WITHIN, what="all of them came")
+        await eventually(
+            lambda: len(late) >= 195,
+            within=WITHIN,
+            what="the other consumer got all messages that the stuck one does not hold",
+        )
+
+        async def lateness_ms() -> float:
+            late.clear()
+            for _ in range(50):
+                await producer.send_batch([b"x"] * 5, delay=0.05)
+                await take_time(0.02)
+            await eventually(lambda: len(late) >= 250, within=WITHIN, what="all messages were delivered")
+            return quantiles(late, n=100)[97]
+
+        found = await measured(lateness_ms, lambda one: one < 500)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert quantiles(late, n=100)[97] < 500, sorted(late)[-10:]
+    assert found[-1] < 500, found

@@ -7,7 +7,7 @@ import pytest
 import redis.asyncio as redis_client
 
 import dejaq
-from dejaq.testing.redis import RedisServer
+from dejaq.testing.servers.redis import RedisServer
 
 
 @pytest.fixture

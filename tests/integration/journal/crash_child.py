@@ -1,6 +1,6 @@
 """A process that works on a store and exports its journal, until a crash point kills it.
 
-It says on stdout what was acknowledged.
+It prints acknowledged changes on stdout.
 """
 
 from __future__ import annotations

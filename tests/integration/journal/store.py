@@ -1,4 +1,4 @@
-"""A store with a journal, and work that leaves events of every kind in it."""
+"""A store with a journal, and random changes that produce events of every kind."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from typing import Any
 import pyarrow as pa
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest
+from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Extend, Recall, Release
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.journal.names import SEGMENT_SUFFIX, named_files
 from dejaq.journal.segment import read_segment
-from dejaq.storage.base import Edits, Storage
-from dejaq.testing.replay import Event
+from dejaq.storage.base import Storage, apply_one
+from dejaq.testing.model.replay import ReplayedEvent
 
 NOW = 1_800_000_000_000
 BUCKETS = 4
 
 
 async def open_topic(storage: Storage) -> Topic:
-    """The topic of the work, made when it is not there."""
+    """The topic of the changes, created if it does not exist."""
     for topic in await storage.topics():
         return topic
     topic = Topic("mail", await storage.next_topic_number(), TopicSettings(buckets=BUCKETS), created_ms=NOW)
-    await storage.put_topic(topic)
+    await storage.put_topic(topic, DIRECT_CALL)
     return topic
 
 
 class Work:
-    """Changes to one topic, made up as they go."""
+    """Random changes to one topic."""
 
     def __init__(self, storage: Storage, topic: Topic, seed: int) -> None:
         self._storage = storage
@@ -43,27 +45,27 @@ class Work:
         self.created: list[str] = []
 
     async def step(self) -> None:
-        """A create, and whatever else comes to mind."""
+        """Create messages, and make one other random change."""
         await self.create(self._chance.randint(1, 5))
         self.now += self._chance.choice([0, 10, 400])
         request = LeaseRequest(range(BUCKETS), "worker", self.now, self.now + 500, rows_max=3)
-        lease = await self._storage.lease(self._topic, request, self.now)
+        lease = await self._storage.lease(self._topic, request, self.now, DIRECT_CALL)
         if lease is None:
             return
         arguments = (self._topic, lease.lease_id, "worker", None)
         settle = self._chance.randrange(5)
         if settle == 0:
-            await self._storage.release(*arguments, self.now + 700, self.now)
+            await apply_one(self._storage, Release(*arguments, self.now + 700), self.now, DIRECT_CALL)
         elif settle == 1:
-            await self._storage.recall(*arguments, self.now)
+            await apply_one(self._storage, Recall(*arguments), self.now, DIRECT_CALL)
         elif settle == 2:
-            await self._storage.extend(*arguments, self.now + 900, self.now)
+            await apply_one(self._storage, Extend(*arguments, self.now + 900), self.now, DIRECT_CALL)
         elif settle == 3:
-            await self._storage.delete(*arguments, self.now, handed_us=[self.now * 1_000])
+            await apply_one(self._storage, Delete(*arguments, handed_us=[self.now * 1_000]), self.now, DIRECT_CALL)
         await self._change(self._chance.sample(self.created, k=1))
 
     async def create(self, count: int) -> None:
-        """A batch of generated or of natural ids."""
+        """Create a batch with generated or natural ids."""
         natural = self._chance.random() < 0.4
         ids = [f"{self._session.number}-{self._sequence + row}" for row in range(count)] if natural else None
         batch = CreateBatch(
@@ -75,15 +77,17 @@ class Work:
             ids=ids,
             bucket=self._chance.randrange(BUCKETS),
         )
-        await self._storage.create(self._topic, batch, self.now)
+        await apply_one(self._storage, Create(self._topic, batch), self.now, DIRECT_CALL)
         self.created += [batch.id_of(row) for row in range(count)]
         self._sequence += count
 
     async def _change(self, ids: Sequence[str]) -> None:
         if self._chance.random() < 0.5:
-            await self._storage.edit(self._topic, "billing", Edits(ids, ts=[self.now + 60]), self.now)
+            await apply_one(
+                self._storage, Edit(self._topic, "billing", Edits(ids, ts=[self.now + 60])), self.now, DIRECT_CALL
+            )
         else:
-            await self._storage.cancel(self._topic, "billing", ids, self.now)
+            await apply_one(self._storage, Cancel(self._topic, "billing", ids), self.now, DIRECT_CALL)
 
 
 def exported(directory: Path) -> list[dict[str, Any]]:
@@ -93,10 +97,10 @@ def exported(directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def events_in(rows: Sequence[dict[str, Any]]) -> list[Event]:
-    """Rows of segments as events."""
+def events_in(rows: Sequence[dict[str, Any]]) -> list[ReplayedEvent]:
+    """The events in rows of segments."""
     return [
-        Event(
+        ReplayedEvent(
             sequence=row["sequence"],
             at_ms=row["at_ms"],
             kind=row["kind"],

@@ -1,7 +1,8 @@
-"""A broker keeps a journal of what its clients do, and says when it does not."""
+"""A broker keeps a journal of its clients' changes, and reports when it does not."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ async def notes_of(broker: Broker) -> tuple[str, ...]:
         return (await client.info()).brokers[0].notes
 
 
-async def test_a_message_s_life_is_in_the_journal_when_the_broker_has_stopped(tmp_path: Path):
-    """G9: created, leased, deleted, and when user code got it."""
+async def test_the_events_of_a_message_are_in_the_journal_when_the_broker_has_stopped(tmp_path: Path) -> None:
+    """G9: the message was created, leased, received by user code, and deleted."""
     async with Broker(tmp_path / "data") as broker, dejaq.connect(broker) as client:
         await client.create_topic("mail")
         async with client.producer("mail", group="billing") as producer:
@@ -50,7 +51,7 @@ async def test_a_message_s_life_is_in_the_journal_when_the_broker_has_stopped(tm
     assert 0 <= lateness_ms < 10_000
 
 
-async def test_the_journal_goes_where_it_is_told(tmp_path: Path):
+async def test_the_journal_is_written_to_the_configured_directory(tmp_path: Path) -> None:
     async with (
         Broker(tmp_path / "data", journal=str(tmp_path / "elsewhere")) as broker,
         dejaq.connect(broker) as client,
@@ -62,7 +63,7 @@ async def test_the_journal_goes_where_it_is_told(tmp_path: Path):
     assert not (tmp_path / "data" / "journal").exists()
 
 
-async def test_metrics_tell_of_the_journal(tmp_path: Path):
+async def test_metrics_show_the_state_of_the_journal(tmp_path: Path) -> None:
     async with Broker(tmp_path / "data", journal_interval_ms=10) as broker:
         async with dejaq.connect(broker) as client:
             await client.create_topic("mail")
@@ -78,14 +79,14 @@ async def test_metrics_tell_of_the_journal(tmp_path: Path):
         assert "dejaq_journal_segments 1.0" in metrics()
 
 
-async def test_a_topic_without_a_journal_is_named(tmp_path: Path):
+async def test_a_topic_without_a_journal_is_named(tmp_path: Path) -> None:
     async with Broker(tmp_path / "data") as broker, dejaq.connect(broker) as client:
-        await client.create_topic("told")
+        await client.create_topic("recorded")
         await client.create_topic("secret", journal=False)
         assert (await client.info()).brokers[0].notes == ("no journal is kept of secret",)
 
 
-async def test_a_journal_that_is_off_is_told(tmp_path: Path):
+async def test_a_journal_that_is_off_is_reported(tmp_path: Path) -> None:
     async with Broker(tmp_path / "data", journal="off") as broker:
         assert await notes_of(broker) == ("the journal is off",)
     assert not (tmp_path / "data" / "journal").exists()
@@ -93,10 +94,10 @@ async def test_a_journal_that_is_off_is_told(tmp_path: Path):
         assert await notes_of(broker) == ("the journal is off: messages live in memory only",)
 
 
-async def test_without_the_extra_the_broker_runs_and_says_what_is_missing(
+async def test_without_the_extra_the_broker_runs_and_names_the_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    found = recorder.find_spec
+) -> None:
+    found = importlib.util.find_spec
 
     def find_spec(name: str) -> Any:
         return None if name == "pyarrow" else found(name)
@@ -111,7 +112,7 @@ async def test_without_the_extra_the_broker_runs_and_says_what_is_missing(
         Broker(tmp_path / "data", journal=str(tmp_path / "journal"))
 
 
-async def test_a_directory_that_cannot_be_used_stops_the_start(tmp_path: Path):
+async def test_a_directory_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("in the way")
     broker = Broker(tmp_path / "data", journal=str(tmp_path / "journal"))
     with pytest.raises(DejaqError, match="the journal cannot be kept in"):
@@ -120,13 +121,13 @@ async def test_a_directory_that_cannot_be_used_stops_the_start(tmp_path: Path):
         pass
 
 
-async def test_two_stores_do_not_share_a_directory(tmp_path: Path):
+async def test_two_stores_do_not_share_a_directory(tmp_path: Path) -> None:
     async with Broker(tmp_path / "one", journal=str(tmp_path / "journal")):
         with pytest.raises(DejaqError, match="signed with another key"):
             await Broker(tmp_path / "two", journal=str(tmp_path / "journal")).start()
 
 
-async def test_a_fault_of_the_journal_is_a_degradation_and_stops_nobody(tmp_path: Path):
+async def test_a_fault_of_the_journal_is_a_degradation_and_stops_no_client(tmp_path: Path) -> None:
     directory = tmp_path / "data" / "journal"
     async with (
         Broker(tmp_path / "data", journal_interval_ms=10) as broker,
@@ -154,6 +155,6 @@ async def test_a_fault_of_the_journal_is_a_degradation_and_stops_nobody(tmp_path
         ({"journal_interval_ms": 0}, "journal_interval_ms"),
     ],
 )
-def test_a_wrong_key_is_named(keys: dict[str, Any], about: str):
+def test_a_wrong_key_is_named(keys: dict[str, Any], about: str) -> None:
     with pytest.raises(DejaqError, match=about):
         load_config(env={}, **keys)

@@ -1,4 +1,4 @@
-"""R4 at the journal: killed at any step, the exporter neither loses nor doubles an event. G9."""
+"""R4 for the journal: the exporter is killed at any step, and neither loses nor duplicates an event. G9."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dejaq.journal.manifest import Retention
 from dejaq.journal.verification import verify
 from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.testing.replay import Replay, described
+from dejaq.testing.model.replay import Replay, described
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.journal.store import NOW, events_in, exported, open_topic
 
@@ -41,15 +41,15 @@ def run_until_killed(path: Path, point: str, hit: int, bytes_max: int = 0) -> se
         env={**os.environ, "DEJAQ_CRASH_AT": f"{point}:{hit}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
-    assert child.returncode == -signal.SIGKILL, f"{point}:{hit} did not kill it: {child.stderr}"
+    assert child.returncode == -signal.SIGKILL, f"{point}:{hit} did not kill the process: {child.stderr}"
     lines = [line for line in child.stdout.splitlines(keepends=True) if line.endswith("\n")]
     return {message_id for line in lines for message_id in json.loads(line)}
 
 
 async def finish(path: Path) -> RocksStorage:
-    """Start the exporter again as a broker would, and let it end."""
+    """Start the exporter again like a broker, and let it finish."""
     storage = RocksStorage(path / "data", journal=True)
     await storage.open(LATER)
     exporter = Exporter(storage=storage, clock=VirtualClock(), directory=path / "journal", home=path / "data")
@@ -65,7 +65,7 @@ async def check_complete(path: Path, acknowledged: set[str]) -> None:
     assert report.whole, report.findings
     rows = exported(path / "journal")
     names = [(row["sequence"], row["row"]) for row in rows]
-    assert names == sorted(set(names)), "an event is there twice, or out of order"
+    assert names == sorted(set(names)), "an event is duplicated or out of order"
     assert sorted({row["sequence"] for row in rows}) == list(range(1, rows[-1]["sequence"] + 1))
     events = events_in(rows)
     assert acknowledged <= {event.id for event in events if event.kind == "created"}
@@ -79,23 +79,23 @@ async def check_complete(path: Path, acknowledged: set[str]) -> None:
 
 
 @pytest.mark.parametrize("point", EXPORTING)
-async def test_a_kill_while_exporting_loses_and_doubles_nothing(tmp_path: Path, point: str) -> None:
-    """G9: killed at any step of an export, each event is in exactly one segment afterwards."""
+async def test_a_kill_while_exporting_loses_and_duplicates_nothing(tmp_path: Path, point: str) -> None:
+    """G9: after a kill at any step of an export, each event is in exactly one segment."""
     acknowledged = run_until_killed(tmp_path, point, hit=3)
     assert acknowledged
     await check_complete(tmp_path, acknowledged)
 
 
 @pytest.mark.parametrize("point", FIRST)
-async def test_a_kill_at_the_first_start_leaves_nothing_half_made(tmp_path: Path, point: str) -> None:
-    """G9: killed while its key and origin are made, a journal begins all the same."""
+async def test_a_kill_at_the_first_start_leaves_nothing_incomplete(tmp_path: Path, point: str) -> None:
+    """G9: after a kill while its key and origin are created, a journal can still begin."""
     run_until_killed(tmp_path, point, hit=1)
     await check_complete(tmp_path, set())
 
 
 @pytest.mark.parametrize("point", DROPPING)
 async def test_a_kill_while_dropping_leaves_the_chain_whole(tmp_path: Path, point: str) -> None:
-    """G9: killed while old segments are dropped, what is left verifies and has no gap."""
+    """G9: after a kill while old segments are dropped, the rest verifies and has no gap."""
     run_until_killed(tmp_path, point, hit=2, bytes_max=20_000)
     storage = await finish(tmp_path)
     last = int(storage.stats()["journal_sequence"])

@@ -18,7 +18,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 async def broker(clock: VirtualClock) -> AsyncIterator[dejaq.Broker]:
-    # Time stands still while a test does nothing, so a drain would wait for ever.
+    # The virtual clock does not advance while a test waits, so a drain would never end.
     async with dejaq.Broker(clock=clock, drain_ms=0) as broker:
         yield broker
 

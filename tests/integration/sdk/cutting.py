@@ -1,4 +1,4 @@
-"""A way to a real broker that breaks where a test says so."""
+"""A transport to a real broker that breaks where a test says so."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 @dataclass
 class Cut:
-    """Break the session at a command of this kind: before it reaches the broker, or after it was done."""
+    """Break the session at a command of this kind: before it reaches the broker, or after the broker has done it."""
 
     command: str
     done: bool
     times: int = 1
-    # How many such commands go through before.
+    # The number of such commands that pass before the cut.
     after: int = 0
 
 
 class CuttingTransport:
-    """Passes everything on, except where it is told to cut."""
+    """Forwards everything, except at the cuts that a test requests."""
 
     def __init__(self, inner: Transport, address: str = "cutting") -> None:
         self.address = address
@@ -38,7 +38,7 @@ class CuttingTransport:
 
     @property
     def sent(self) -> list[str]:
-        """The command of every frame that a client sent, be it cut or not."""
+        """The command of every frame that a client sent, including frames that were cut."""
         return [frame.WhichOneof("command") or "" for frame in self.frames]
 
     def transport(self) -> CuttingTransport:
@@ -48,7 +48,7 @@ class CuttingTransport:
         self._cuts.append(Cut(command, done, times, after))
 
     async def cut_now(self) -> None:
-        """Break every session that is open."""
+        """Break every open session."""
         for session in list(self._open):
             await session.sever()
 

@@ -1,4 +1,4 @@
-"""Changes in bulk, by filter."""
+"""Bulk changes of messages that match a filter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 async def filled(client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock) -> dejaq.Producer:
-    """Ten messages an hour apart, the odd ones of campaign b, each of its own priority; and one of somebody else."""
+    """Ten messages, one per hour, of different priorities, every second one of campaign b; and one of another group."""
     now = clock.now_ms()
     await producer.send_batch(
         [b"old"] * 10,
@@ -35,12 +35,14 @@ async def bodies(client: dejaq.Client) -> dict[str, bytes]:
     return {message.id: message.body async for page in client.browse(TOPIC) for message in page}
 
 
-async def test_an_edit_by_header_changes_what_the_owner_has(client: dejaq.Client, filled: dejaq.Producer) -> None:
+async def test_an_edit_by_header_changes_the_messages_of_the_owner(
+    client: dejaq.Client, filled: dejaq.Producer
+) -> None:
     where = Where(headers={"campaign": "b"})
     assert await filled.count_where(where) == 5
-    told: list[int] = []
-    result = await filled.edit_where(where, body=b"new", priority=-1, progress=lambda done, _: told.append(done))
-    assert (result.done, result.matched, result.ok, told) == (5, 5, True, [5])
+    reported: list[int] = []
+    result = await filled.edit_where(where, body=b"new", priority=-1, progress=lambda done, _: reported.append(done))
+    assert (result.done, result.matched, result.ok, reported) == (5, 5, True, [5])
     found = await bodies(client)
     assert {one for one, body in found.items() if body == b"new"} == {"m1", "m3", "m5", "m7", "m9"}
     assert found["theirs"] == b"theirs"
@@ -68,18 +70,18 @@ async def test_moves_to_one_time_or_by_a_distance(
     assert times["m4"] == now + 5 * HOUR_MS
 
 
-async def test_a_filter_that_matches_nothing_says_so(filled: dejaq.Producer) -> None:
+async def test_a_filter_that_matches_nothing_is_an_error(filled: dejaq.Producer) -> None:
     result = await filled.edit_where(Where(headers={"campaign": "none"}), priority=1)
     assert (result.matched, result.done, result.ok) == (0, 0, True)
 
 
-async def test_what_a_consumer_holds_is_refused_and_the_rest_is_done(
+async def test_leased_messages_are_refused_and_the_others_are_changed(
     client: dejaq.Client, filled: dejaq.Producer
 ) -> None:
     await filled.send(b"due", id="due")
     async with client.consumer(TOPIC, max_messages=1) as consumer:
         held = await anext(aiter(consumer))
-        result = await filled.edit_where(Where(), body=b"new")
+        result = await filled.edit_where(Where(), everything=True, body=b"new")
         assert (result.done, result.refused, result.examples) == (
             10,
             {dejaq.Code.LEASED: 1},
@@ -88,23 +90,25 @@ async def test_what_a_consumer_holds_is_refused_and_the_rest_is_done(
         await held.delete()
 
 
-async def test_of_two_that_edit_the_same_messages_one_wins_each(client: dejaq.Client, filled: dejaq.Producer) -> None:
-    """Each message ends as one of the two asked, and the other is told VERSION_CONFLICT."""
+async def test_two_concurrent_edits_of_the_same_messages_never_both_succeed(
+    client: dejaq.Client, filled: dejaq.Producer
+) -> None:
+    """One of the two callers changes each message, and the other caller gets VERSION_CONFLICT."""
     async with client.producer(TOPIC, group="billing") as second:
         results = await asyncio.gather(
-            filled.edit_where(Where(), body=b"first"),
-            second.edit_where(Where(), body=b"second"),
+            filled.edit_where(Where(), everything=True, body=b"first"),
+            second.edit_where(Where(), everything=True, body=b"second"),
         )
     found = list((await bodies(client)).values())
     for result, body in zip(results, (b"first", b"second"), strict=True):
-        # Whoever scanned after the other had changed a message has the last word on it.
+        # If one scanned after the other had changed a message, its own change of that message is the last one.
         assert found.count(body) <= result.done
         assert set(result.refused) <= {dejaq.Code.VERSION_CONFLICT}
         assert result.matched == 10
     assert found.count(b"first") + found.count(b"second") == 10
 
 
-async def test_of_two_edits_of_one_version_one_is_a_definite_conflict(
+async def test_one_of_two_edits_of_one_version_is_a_definite_conflict(
     client: dejaq.Client, filled: dejaq.Producer
 ) -> None:
     [message] = await client.get(TOPIC, ["m5"])
@@ -115,34 +119,32 @@ async def test_of_two_edits_of_one_version_one_is_a_definite_conflict(
             second.edit("m5", body=b"two", version=message.version),
             return_exceptions=True,
         )
-    assert sorted(one.code if isinstance(one, dejaq.DejaqError) else one for one in outcomes) == [
-        dejaq.Code.OK,
-        dejaq.Code.VERSION_CONFLICT,
-    ]
+    codes = {one.code if isinstance(one, dejaq.DejaqError) else one for one in outcomes}
+    assert codes == {dejaq.Code.OK, dejaq.Code.VERSION_CONFLICT}
 
 
-async def test_what_is_edited_between_the_scan_and_the_cancel_stays(
+async def test_a_message_that_is_edited_between_the_scan_and_the_cancel_stays(
     client: dejaq.Client, filled: dejaq.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message that another producer changed meanwhile is not cancelled unseen, and the caller is told which."""
-    cancel = filled.cancel
+    """A message that another producer changed meanwhile is not cancelled, and the caller gets its id."""
+    cancel = filled._by_owner.cancel
 
     async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
         async with client.producer(TOPIC, group="billing") as other:
             await other.edit("m3", body=b"keep me")
         return await cancel(ids, versions=versions)
 
-    monkeypatch.setattr(filled, "cancel", overtaken)
-    result = await filled.cancel_where(Where())
+    monkeypatch.setattr(filled._by_owner, "cancel", overtaken)
+    result = await filled.cancel_where(Where(), everything=True)
     assert (result.done, result.examples) == (9, {"m3": dejaq.Code.VERSION_CONFLICT})
     assert await bodies(client) == {"m3": b"keep me", "theirs": b"theirs"}
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_what_a_consumer_holds_ahead_of_its_time_is_changed_if_it_still_matches(
+async def test_a_prefetched_message_is_changed_if_it_still_matches(
     client: dejaq.Client, producer: dejaq.Producer, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scan sees the version of the lease; the message is called back and looked at again."""
+    """The scan sees the version of the lease. The message is recalled, and the filter is checked again."""
     async with client.consumer(TOPIC, name="holder", prefetch=2.0):
         held = await producer.send(b"x", delay=1, priority=3)
 
@@ -150,15 +152,15 @@ async def test_what_a_consumer_holds_ahead_of_its_time_is_changed_if_it_still_ma
             [message] = await client.get(TOPIC, [held])
             return message is not None and message.lock_consumer == "holder"
 
-        await eventually(leased, within=10, what="it is prefetched")
-        cancel = producer.cancel
+        await eventually(leased, within=10, what="the message is prefetched")
+        cancel = producer._by_owner.cancel
 
         async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
             if not kept:
                 await producer.edit(held, priority=4)
             return await cancel(ids, versions=versions)
 
-        monkeypatch.setattr(producer, "cancel", overtaken)
+        monkeypatch.setattr(producer._by_owner, "cancel", overtaken)
         result = await producer.cancel_where(Where(priorities=(3, 3)))
         assert result.done == (1 if kept else 0)
     assert await client.count(TOPIC) == (0 if kept else 1)
@@ -174,9 +176,25 @@ async def test_a_change_needs_something_to_change(filled: dejaq.Producer) -> Non
     assert refused.value.code is dejaq.Code.INVALID_PRIORITY
 
 
-async def test_thousands_are_changed_in_portions(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_thousands_of_messages_are_changed_in_portions(client: dejaq.Client, producer: dejaq.Producer) -> None:
     await producer.send_batch([b""] * 2_500, delay=60.0)
-    told: list[int] = []
-    result = await producer.edit_where(Where(), priority=4, progress=lambda done, _: told.append(done))
-    assert (result.done, told) == (2_500, [1_000, 2_000, 2_500])
+    reported: list[int] = []
+    result = await producer.edit_where(
+        Where(), everything=True, priority=4, progress=lambda done, _: reported.append(done)
+    )
+    assert (result.done, reported) == (2_500, [1_000, 2_000, 2_500])
     assert await client.count(TOPIC, priorities=(4, 4)) == 2_500
+
+
+async def test_an_empty_filter_must_be_confirmed(client: dejaq.Client, filled: dejaq.Producer) -> None:
+    """U18: a filter without conditions matches every message of the group, so the caller must confirm it."""
+    for change in (
+        filled.cancel_where(Where()),
+        filled.move_where(Where(headers={}), shift=60),
+        filled.move_where(Where(), delay=60),
+        filled.edit_where(Where(), priority=4),
+    ):
+        with pytest.raises(dejaq.InvalidArgument, match="everything=True"):
+            await change
+    assert await client.count(TOPIC) == 11
+    assert (await filled.cancel_where(Where(), everything=True)).done == 10

@@ -13,7 +13,7 @@ from tests.integration.sdk.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
 
 
-async def test_topics_are_made_described_listed_and_deleted(client: dejaq.Client) -> None:
+async def test_topics_are_created_described_listed_and_deleted(client: dejaq.Client) -> None:
     made = await client.create_topic("new", buckets=3, max_body_bytes=10, durability="relaxed")
     assert (made.created, made.settings.buckets, made.settings.max_body_bytes) == (True, 3, 10)
     assert made.settings.durability is dejaq.Durability.RELAXED
@@ -21,7 +21,7 @@ async def test_topics_are_made_described_listed_and_deleted(client: dejaq.Client
     assert not again.created
     with pytest.raises(dejaq.TopicExists):
         await client.create_topic("new", buckets=4)
-    assert (await client.describe_topic("new")).state is dejaq.TopicState.LIVE
+    assert (await client.describe_topic("new")).state is dejaq.TopicStage.LIVE
     assert {topic.name for topic in await client.topics()} == {TOPIC, "new"}
     await client.delete_topic("new")
     with pytest.raises(dejaq.Missing):
@@ -40,14 +40,14 @@ async def test_topics_are_made_described_listed_and_deleted(client: dejaq.Client
     ],
 )
 async def test_bad_topics_are_refused(
-    client: dejaq.Client, name: str, settings: dict[str, int], code: dejaq.Code
+    client: dejaq.Client, name: str, settings: dict[str, Any], code: dejaq.Code
 ) -> None:
     with pytest.raises(dejaq.InvalidArgument) as refused:
         await client.create_topic(name, **settings)
     assert refused.value.code is code
 
 
-async def test_questions_are_answered_exactly(
+async def test_queries_are_answered_exactly(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     now = clock.now_ms()
@@ -69,7 +69,7 @@ async def test_questions_are_answered_exactly(
         await client.count("nowhere")
 
 
-async def test_browsing_goes_on_behind_an_outage(
+async def test_browsing_continues_after_an_outage(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
 ) -> None:
     await producer.send_batch([b"%02d" % n for n in range(10)], at=[clock.now_ms() + n for n in range(10)])
@@ -95,7 +95,7 @@ async def test_the_cluster_shows_its_clients(client: dejaq.Client, clock: Virtua
     assert client.now_ms() == clock.now_ms()
 
 
-async def test_a_topic_deleted_behind_a_lost_answer_counts_as_deleted(
+async def test_a_delete_of_a_topic_whose_answer_was_lost_succeeds(
     client: dejaq.Client, wire: CuttingTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = wire.call

@@ -1,4 +1,4 @@
-"""Compression is the SDK's: transparent to user code, opaque to the broker, and bounded."""
+"""The SDK compresses bodies: user code does not see it, the broker does not unpack them, and sizes are limited."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 import dejaq
 from dejaq import limits
-from dejaq.domain.bodies import MARK
+from dejaq.domain.bodies.packing import MARK
 from dejaq.forward import forwarder
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from tests.unit.broker.client import Batches, RawClient
 
 BODY = json.dumps([{"name": "Ada", "city": "London", "number": n} for n in range(100)]).encode()
@@ -31,13 +31,13 @@ async def client(storage: MemoryStorage) -> AsyncIterator[dejaq.Client]:
 
 
 async def stored(client: dejaq.Client, topic: str) -> list[bytes]:
-    """What the broker has, as a client that does not unpack sees it."""
+    """The stored bytes, read by a client that does not unpack them."""
     async with client.consumer(topic, name="raw") as consumer:
         count = await client.count(topic)
         return [(await anext(consumer)).raw_body for _ in range(count)]
 
 
-async def test_user_code_never_sees_it(client: dejaq.Client) -> None:
+async def test_user_code_does_not_see_compression(client: dejaq.Client) -> None:
     async with client.producer("packed") as producer:
         await producer.send(BODY, id="a")
         await producer.send_batch([BODY, b"small", MARK + b"odd"], ids=["b", "c", "d"])
@@ -50,15 +50,15 @@ async def test_user_code_never_sees_it(client: dejaq.Client) -> None:
         assert {lease.id: lease.body for lease in batch} == bodies
 
 
-async def test_what_is_stored_is_smaller(client: dejaq.Client) -> None:
+async def test_stored_bodies_are_smaller(client: dejaq.Client) -> None:
     async with client.producer("packed") as producer:
         await producer.send(BODY)
     (body,) = await stored(client, "packed")
     assert len(body) < len(BODY) / 10
 
 
-async def test_an_edit_and_a_repeat_pack_alike(client: dejaq.Client) -> None:
-    """G5: a repeat with the same content is known."""
+async def test_an_edit_and_a_repeat_compress_in_the_same_way(client: dejaq.Client) -> None:
+    """G5: a repeat with the same content is recognised."""
     async with client.producer("packed") as producer:
         now = client.now_ms() + 60_000
         for _ in range(2):
@@ -71,7 +71,7 @@ async def test_an_edit_and_a_repeat_pack_alike(client: dejaq.Client) -> None:
     assert [m.body for m in found if m] == [b"short now", BODY + b"?"]
 
 
-async def test_a_body_may_be_larger_than_the_limit_when_it_is_not_once_packed(client: dejaq.Client) -> None:
+async def test_a_body_above_the_limit_is_accepted_when_its_compressed_size_is_below(client: dejaq.Client) -> None:
     large = b"0123456789" * (limits.BODY_BYTES_MAX // 5)
     async with client.producer("packed") as producer, client.producer("plain") as plain:
         await producer.send(large, id="large")
@@ -81,8 +81,8 @@ async def test_a_body_may_be_larger_than_the_limit_when_it_is_not_once_packed(cl
         assert (await anext(consumer)).body == large
 
 
-async def test_a_body_keeps_its_packing_in_any_topic(client: dejaq.Client) -> None:
-    """Dead letters and transactions move bodies as they are."""
+async def test_a_body_keeps_its_compression_in_any_topic(client: dejaq.Client) -> None:
+    """Dead letters and transactions move bodies without changing them."""
     async with client.producer("packed") as producer:
         await producer.send(BODY, id="a")
     await forwarder(client, "packed", "plain").run(max_messages=1)
@@ -92,8 +92,8 @@ async def test_a_body_keeps_its_packing_in_any_topic(client: dejaq.Client) -> No
     assert [m.body for m in found if m] == [BODY, MARK + b"by a transaction"]
 
 
-async def test_a_bomb_is_an_error_for_who_opens_it_and_for_nobody_else(storage: MemoryStorage) -> None:
-    """S7, G8: nothing is lost, and the stored bytes can be looked at."""
+async def test_a_decompression_bomb_is_an_error_only_for_the_consumer_that_reads_it(storage: MemoryStorage) -> None:
+    """S7, G8: no message is lost, and the stored bytes can still be read."""
     import zstandard
 
     bomb = MARK + b"\x01" + zstandard.ZstdCompressor().compress(bytes(limits.DECOMPRESSED_BYTES_MAX + 1))
@@ -116,6 +116,6 @@ async def test_a_bomb_is_an_error_for_who_opens_it_and_for_nobody_else(storage: 
         assert leases["bomb"].raw_body == bomb
 
 
-async def test_a_compression_that_there_is_not_is_refused(client: dejaq.Client) -> None:
+async def test_an_unknown_compression_is_refused(client: dejaq.Client) -> None:
     with pytest.raises(dejaq.InvalidArgument, match="compression='brotli' is none of none, zstd"):
         await client.create_topic("other", compression="brotli")

@@ -1,8 +1,10 @@
-"""Deletes that wait for one another go in one frame, and each still gets its own answer."""
+"""Batches of leases: deletes that wait for one another share a frame, and each message has its own answer."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -13,7 +15,7 @@ from tests.integration.sdk.cutting import CuttingTransport
 
 
 async def taken(producer: dejaq.Producer, consumer: dejaq.Consumer, *, batches: int) -> list[dejaq.Batch]:
-    """So many batches of ten, each under a lease of its own."""
+    """This number of batches of ten messages, each batch under a lease of its own."""
     held = []
     for _ in range(batches):
         await producer.send_batch([b"x"] * 10)
@@ -21,16 +23,16 @@ async def taken(producer: dejaq.Producer, consumer: dejaq.Consumer, *, batches: 
     return held
 
 
-async def test_deletes_that_wait_share_a_frame_and_each_row_has_its_own_answer(
+async def test_waiting_deletes_share_a_frame_and_each_row_has_its_own_answer(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
 ) -> None:
     async with client.consumer(TOPIC, name="w") as consumer:
         held = await taken(producer, consumer, batches=8)
         await held[4].release(positions=[3], delay=60)
-        # As if the client did not know: then only the broker's answer tells.
+        # The client forgets its own release, so only the broker's answer shows that the row is not held.
         held[4]._portions[0].grant.unsettled.update([3])
         before = wire.sent.count("settle")
-        results = await asyncio.gather(*(batch.delete() for batch in held))
+        results = await asyncio.gather(*(batch.delete(results=True) for batch in held))
     assert [list(result.failed.items()) for result in results] == [
         [(3, dejaq.Code.LEASE_LOST)] if number == 4 else [] for number in range(8)
     ]
@@ -43,7 +45,7 @@ async def test_deletes_that_wait_share_a_frame_and_each_row_has_its_own_answer(
 async def test_a_frame_that_is_cut_is_sent_again_and_its_deletes_are_definite(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock, done: bool
 ) -> None:
-    """G6: whether the broker had done it or not, every delete is answered as done."""
+    """G6: whether or not the broker had done it, every delete is answered as done."""
     async with client.consumer(TOPIC, name="w") as consumer:
         held = await taken(producer, consumer, batches=6)
         wire.cut("deletes", done=done)
@@ -55,7 +57,7 @@ async def test_a_frame_that_is_cut_is_sent_again_and_its_deletes_are_definite(
     assert await client.count(TOPIC) == 0
 
 
-async def test_a_broker_of_the_first_protocol_gets_a_frame_a_lease(
+async def test_a_broker_of_the_first_protocol_gets_one_frame_per_lease(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
 ) -> None:
     async with client.consumer(TOPIC, name="w") as consumer:
@@ -65,3 +67,29 @@ async def test_a_broker_of_the_first_protocol_gets_a_frame_a_lease(
         assert all(result.ok for result in await asyncio.gather(*(batch.delete() for batch in held)))
     assert wire.sent.count("settle") - before == 5
     assert "deletes" not in wire.sent
+
+
+@pytest.mark.parametrize("how", ["delete", "extend", "release", "reject"])
+async def test_a_refused_message_of_a_batch_of_leases_raises(
+    client: dejaq.Client, producer: dejaq.Producer, how: str
+) -> None:
+    """U18: a batch whose leases were lost in part looked like one that was settled."""
+    ids = ["a", "b", "c", "d"]
+    await producer.send_batch([b"x"] * 4, ids=ids)
+    async with client.consumer(TOPIC, name="w") as consumer:
+        batch = await consumer.take(4)
+        lost = [batch.ids[0], batch.ids[2]]
+        await batch.delete([0, 2])
+        settle: dict[str, Callable[..., Awaitable[dejaq.Results]]] = {
+            "delete": batch.delete,
+            "extend": partial(batch.extend, 60.0),
+            "release": partial(batch.release, delay=60),
+            "reject": partial(batch.reject, "no use"),
+        }
+        with pytest.raises(dejaq.Conflict) as refused:
+            await settle[how]()
+        assert refused.value.code is dejaq.Code.LEASE_LOST
+        assert refused.value.failed == dict.fromkeys(lost, dejaq.Code.LEASE_LOST)
+        assert "2 of 4 items failed, 2 were done" in str(refused.value)
+        assert (await settle[how](results=True)).failed[0] is dejaq.Code.LEASE_LOST
+    assert await client.count(TOPIC) == (0 if how in ("delete", "reject") else 2)

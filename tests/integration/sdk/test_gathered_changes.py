@@ -1,4 +1,4 @@
-"""Small changes that wait for one another go in one frame, and each still gets its own answer."""
+"""Small changes that are waiting are sent together in one frame, and each gets an answer of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ IDS = [f"m-{number}" for number in range(10)]
 
 
 async def answers(*changes: object) -> list[object]:
-    """Each change's answer, or the code that it was refused with."""
+    """The answer to each change, or the code of its refusal."""
     done = await asyncio.gather(*changes, return_exceptions=True)  # type: ignore[call-overload]
     return [one.code if isinstance(one, dejaq.DejaqError) else None for one in done]
 
 
-async def test_cancels_that_wait_share_a_frame_and_each_has_its_own_answer(
+async def test_waiting_cancels_share_a_frame_and_each_has_its_own_answer(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
 ) -> None:
     await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
@@ -50,7 +50,7 @@ async def test_changes_of_another_kind_do_not_share_a_frame(
 async def test_a_frame_that_is_cut_is_sent_again_and_its_changes_are_definite(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock, done: bool
 ) -> None:
-    """G6: whether the broker had done it or not, every cancel is answered as done."""
+    """G6: whether or not the broker had done it, every cancel is answered as done."""
     await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
     wire.cut("cancel", done=done)
     cancelling = asyncio.gather(*map(producer.cancel, IDS))
@@ -60,13 +60,13 @@ async def test_a_frame_that_is_cut_is_sent_again_and_its_changes_are_definite(
     assert await client.count(TOPIC) == 0
 
 
-async def test_much_at_once_is_cut_into_frames(producer: dejaq.Producer, wire: CuttingTransport) -> None:
+async def test_many_changes_at_once_are_split_into_frames(producer: dejaq.Producer, wire: CuttingTransport) -> None:
     await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
     await asyncio.gather(*(producer.edit(one, body=b"y" * 100_000) for one in IDS))
     assert [len(frame.edit.ids) for frame in wire.frames if frame.HasField("edit")] == [1, 1, 2, 2, 2, 2]
 
 
-async def test_what_nobody_waits_for_any_more_is_not_sent(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_a_change_whose_caller_was_cancelled_is_not_sent(client: dejaq.Client, producer: dejaq.Producer) -> None:
     await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
     cancelling = [asyncio.ensure_future(producer.cancel(one)) for one in IDS]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Large bodies from one SDK to another: whole or in parts, over every way that a message goes."""
+"""Large bodies from one SDK to another: as a whole or in parts, through every operation that moves a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import dejaq
 from dejaq import limits
 from dejaq.broker.metrics import BODIES_FOUND, BODIES_RECLAIMED, DOWNLOADED, UPLOADED
-from dejaq.domain.large import PART_BYTES, Reference, declare, sealed_parts
+from dejaq.domain.bodies.large import PART_BYTES, Reference, declare, sealed_parts
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -41,8 +41,8 @@ async def client(broker: dejaq.Broker, request: pytest.FixtureRequest) -> AsyncI
 
 
 def stats(broker: dejaq.Broker) -> float:
-    """How many large bodies the store has."""
-    return float(broker.central.storage.stats()["large_bodies"])  # type: ignore[attr-defined]
+    """The number of large bodies in the store."""
+    return float(broker.central.storage.stats()["large_bodies"])
 
 
 async def test_a_large_body_is_a_body_like_any_other(client: dejaq.Client, broker: dejaq.Broker) -> None:
@@ -63,8 +63,8 @@ async def test_a_large_body_is_a_body_like_any_other(client: dejaq.Client, broke
     assert stats(broker) == 0
 
 
-async def test_it_can_be_read_in_parts(client: dejaq.Client) -> None:
-    """Without fetching, user code holds a part at a time."""
+async def test_a_large_body_can_be_read_in_parts(client: dejaq.Client) -> None:
+    """Without fetching the whole body, user code holds one part at a time."""
     async with client.producer("mail") as producer:
         await producer.send(LARGE, id="a")
         await producer.send(b"small", id="b")
@@ -89,7 +89,7 @@ async def test_it_can_be_read_in_parts(client: dejaq.Client) -> None:
         assert await leases["b"].read() == b"small"
 
 
-async def test_many_at_once_with_small_ones_between(client: dejaq.Client) -> None:
+async def test_many_large_bodies_at_once_with_small_bodies_between(client: dejaq.Client) -> None:
     bodies = [b"x", LARGE, OTHER, b"", LARGE]
     async with client.producer("mail") as producer:
         named = await producer.send_batch(bodies, ids=[f"m{n}" for n in range(5)])
@@ -97,7 +97,7 @@ async def test_many_at_once_with_small_ones_between(client: dejaq.Client) -> Non
         assert named.ok
         assert made.ok
         assert len(set(made.ids)) == 5
-        again = await producer.send_batch(bodies, ids=[f"m{n}" for n in range(5)], at=[0] * 5)
+        again = await producer.send_batch(bodies, ids=[f"m{n}" for n in range(5)], at=[0] * 5, results=True)
         assert [again[row] for row in range(5)] == [Code.ID_TAKEN] * 5
     found = await client.get("mail", [*named.ids, *made.ids])
     assert [message.body for message in found if message] == bodies * 2
@@ -119,7 +119,7 @@ async def test_a_body_above_the_topics_limit_is_refused_before_it_is_sent(
             with pytest.raises(DejaqError) as refused:
                 await producer.send(body)
             assert refused.value.code is Code.BODY_TOO_LARGE
-        results = await producer.send_batch([b"fits", LARGE, OTHER])
+        results = await producer.send_batch([b"fits", LARGE, OTHER], results=True)
         assert [results[row] for row in range(3)] == [Code.OK, Code.BODY_TOO_LARGE, Code.OK]
         with pytest.raises(DejaqError) as refused:
             await producer.edit(results.ids[0], body=LARGE)
@@ -127,8 +127,8 @@ async def test_a_body_above_the_topics_limit_is_refused_before_it_is_sent(
     assert broker.central.metrics.value(UPLOADED, "small") == len(OTHER)
 
 
-async def test_two_owners_edit_with_large_bodies(client: dejaq.Client, broker: dejaq.Broker) -> None:
-    """One wins, the other has a definite conflict; what it uploaded is reclaimed."""
+async def test_two_concurrent_edits_with_large_bodies(client: dejaq.Client, broker: dejaq.Broker) -> None:
+    """One edit wins and the other is a definite conflict; the body that the loser uploaded is reclaimed."""
     async with client.producer("mail") as producer:
         await producer.send(b"first", id="a", delay=60)
         (before,) = await client.get("mail", ["a"])
@@ -152,7 +152,7 @@ async def test_two_owners_edit_with_large_bodies(client: dejaq.Client, broker: d
     assert stats(broker) == 1
 
 
-async def test_transactions_replies_and_fan_out_carry_them(client: dejaq.Client, broker: dejaq.Broker) -> None:
+async def test_transactions_replies_and_fan_out_carry_large_bodies(client: dejaq.Client, broker: dejaq.Broker) -> None:
     await client.create_topic("out", buckets=4, max_body_bytes=MAX)
     async with client.producer("mail", group="g") as producer:
         waiting = asyncio.ensure_future(producer.request(LARGE, id="ask", timeout=20))
@@ -177,7 +177,7 @@ async def test_transactions_replies_and_fan_out_carry_them(client: dejaq.Client,
         assert message.body == OTHER
 
 
-async def test_dead_letters_keep_them(client: dejaq.Client, broker: dejaq.Broker) -> None:
+async def test_dead_letters_keep_large_bodies(client: dejaq.Client, broker: dejaq.Broker) -> None:
     async with client.producer("mail") as producer:
         await producer.send(LARGE, id="a")
     async with client.consumer("mail", name="c") as consumer:
@@ -188,11 +188,11 @@ async def test_dead_letters_keep_them(client: dejaq.Client, broker: dejaq.Broker
     assert message is not None
     assert message.body == LARGE
     await client.delete_topic("mail")
-    await eventually(lambda: stats(broker) == 0, within=10, what="the body goes with its topic")
+    await eventually(lambda: stats(broker) == 0, within=10, what="the body is removed with its topic")
 
 
 async def test_compressed_parts(client: dejaq.Client, broker: dejaq.Broker) -> None:
-    """Parts are packed each for itself where the whole does not fit a message even packed."""
+    """Where even the compressed body does not fit a message, each part is compressed by itself."""
     await client.create_topic("packed", buckets=2, max_body_bytes=MAX, compression="zstd")
     mixed = OTHER + TEXT
     async with client.producer("packed") as producer:
@@ -206,7 +206,7 @@ async def test_compressed_parts(client: dejaq.Client, broker: dejaq.Broker) -> N
 
 
 async def test_the_sdk_asks_before_it_uploads(client: dejaq.Client, broker: dejaq.Broker) -> None:
-    """G12: in a topic that shares bodies, what the broker has is not sent again, and is stored once."""
+    """G12: in a topic that shares bodies, a body that the broker has is not sent again and is stored once."""
     await client.create_topic("shared", buckets=4, max_body_bytes=MAX, share_bodies=True)
     async with client.producer("shared") as producer:
         for number in range(4):
@@ -220,11 +220,14 @@ async def test_the_sdk_asks_before_it_uploads(client: dejaq.Client, broker: deja
         await producer.cancel(["m0", "m1", "m2"])
         assert stats(broker) == 1
         await producer.cancel("m3")
+    # The SDK found the body, so the store keeps it for some time for a message that may refer to it.
+    assert stats(broker) == 1
+    await broker.central.storage.bodies.reclaim(broker.central.clock.now_ms() + 2 * limits.UPLOAD_KEEP_MS)
     assert stats(broker) == 0
 
 
 async def test_a_reference_that_expired_is_uploaded_again(client: dejaq.Client, broker: dejaq.Broker) -> None:
-    """What was uploaded and reclaimed before the message came is not an error to user code."""
+    """A body that was uploaded and then reclaimed before its message was created causes no error in user code."""
     async with client.producer("mail") as producer:
         upload, taken = producer._large.upload, 0
 
@@ -245,28 +248,28 @@ async def test_a_reference_that_expired_is_uploaded_again(client: dejaq.Client, 
 
 
 async def test_user_code_that_gives_up_waiting_loses_nothing(client: dejaq.Client) -> None:
-    """A wait that is cancelled while a body is fetched leaves the message for the next."""
+    """A wait that is cancelled while a body is fetched leaves the message to the next caller."""
     async with client.producer("mail") as producer:
         await producer.send(LARGE, id="a")
     async with client.consumer("mail", name="c") as consumer:
-        fetch, begun, go_on = consumer._settler.bodies.fetch, asyncio.Event(), asyncio.Event()
+        fetch, begun, gate = consumer._settler.bodies.fetch, asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments: object) -> bytes:
             begun.set()
-            await go_on.wait()
+            await gate.wait()
             return await fetch(*arguments)  # type: ignore[arg-type]
 
         consumer._settler.bodies.fetch = slow  # type: ignore[assignment,method-assign]
-        waiting = asyncio.ensure_future(anext(consumer))  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(anext(consumer))
         await begun.wait()
         waiting.cancel()
         await asyncio.wait((waiting,))
-        go_on.set()
+        gate.set()
         lease = await anext(consumer)
         assert (lease.id, lease.body, lease.attempts) == ("a", LARGE, 1)
 
 
-async def test_a_body_that_is_gone_is_told_when_it_is_read(client: dejaq.Client, broker: dejaq.Broker) -> None:
+async def test_a_missing_body_is_an_error_when_it_is_read(client: dejaq.Client, broker: dejaq.Broker) -> None:
     async with client.producer("mail") as producer:
         await producer.send(LARGE, id="a", delay=60)
         (message,) = await client.get("mail", ["a"], fetch_large=False)
@@ -289,14 +292,14 @@ async def frames(head: carrier.UploadHead | None, parts: list[bytes]) -> AsyncIt
         yield carrier.UploadFrame(part=part)
 
 
-async def test_bad_uploads_are_refused_and_leave_nothing(broker: dejaq.Broker) -> None:
-    """S7: cut, wrong digest, no head, a head of another topic, too many parts: a clear code, and the broker goes on."""
+async def test_invalid_uploads_are_refused_and_leave_nothing(broker: dejaq.Broker) -> None:
+    """S7: a clear code for uploads that are cut, wrong, headless, too long or for another topic; others continue."""
     async with dejaq.connect(f"dejaq://{broker.address}") as client:
         await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
         transport = GrpcTransport(str(broker.address))
         parts = list(sealed_parts(LARGE))
-        told = declare(parts, len(LARGE))
-        good = {"topic": "mail", "size": told.size, "stored": told.stored, "digest": told.digest}
+        declared = declare(parts, len(LARGE))
+        good = {"topic": "mail", "size": declared.size, "stored": declared.stored, "digest": declared.digest}
         cases: list[tuple[dict[str, object] | None, list[bytes], Code]] = [
             (good, parts[:2], Code.INVALID_ARGUMENT),
             (good | {"digest": bytes(32)}, parts, Code.INVALID_ARGUMENT),
@@ -315,7 +318,7 @@ async def test_bad_uploads_are_refused_and_leave_nothing(broker: dejaq.Broker) -
                 await transport.upload("Carrier.Upload", frames(message, sent), carrier.BodyReference, 10.0)
             assert refused.value.code is code, (head, refused.value)
 
-        unknown = Reference(told.size, told.stored, told.digest, 77).pack()
+        unknown = Reference(declared.size, declared.stored, declared.digest, 77).pack()
         asked = [
             (carrier.DownloadRequest(topic="mail", id="a", reference=unknown), Code.BODY_MISSING),
             (carrier.DownloadRequest(topic="mail", id="a", reference=b"x"), Code.INVALID_ARGUMENT),
@@ -342,7 +345,7 @@ async def test_bad_uploads_are_refused_and_leave_nothing(broker: dejaq.Broker) -
 
 
 async def test_bodies_are_fetched_before_they_are_due() -> None:
-    """G2: those that are due first are here in time, as many as have room, and each is read once."""
+    """G2: the bodies that are due first are fetched in time, as many as fit the buffer, and each is read once."""
     clock = VirtualClock()
     async with dejaq.Broker(clock=clock, drain_ms=0) as broker, dejaq.connect(broker, clock=clock) as client:
         await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
@@ -356,7 +359,7 @@ async def test_bodies_are_fetched_before_they_are_due() -> None:
 
         async with client.consumer("mail", name="c", prefetch=5.0, max_messages=3) as consumer:
             consumer._ahead._bytes_max = 5 * len(OTHER) // 2
-            await eventually(lambda: read() == 2 and consumer._ahead.idle, within=10, what="two are here")
+            await eventually(lambda: read() == 2 and consumer._ahead.idle, within=10, what="two bodies are fetched")
             seen = []
             for number in range(3):
                 taking = asyncio.ensure_future(anext(consumer))
@@ -370,8 +373,8 @@ async def test_bodies_are_fetched_before_they_are_due() -> None:
             assert read() == 3
 
 
-async def test_the_broker_reclaims_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G8: an upload that no message came to refer to goes without anybody's doing."""
+async def test_the_broker_removes_unused_uploads_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G8: an upload to which no message refers is removed by the broker itself."""
     monkeypatch.setattr(limits, "UPLOAD_KEEP_MS", 30_000)
     clock = VirtualClock()
     store = RocksStorage(tmp_path / "data")

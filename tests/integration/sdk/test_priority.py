@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 import dejaq
-from dejaq.broker.carrier.ahead import AHEAD_ROWS
+from dejaq.broker.delivery.priority_window import WINDOW_ROWS_MIN
 from dejaq.timekeeper.clock import VirtualClock
 
 TOPIC = "urgent"
+PAST_MS = 1_600_000_000_000
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ async def urgent(client: dejaq.Client) -> dejaq.TopicInfo:
     return await client.create_topic(TOPIC, buckets=4, kind="priority")
 
 
-async def test_the_kind_is_told(client: dejaq.Client, urgent: dejaq.TopicInfo) -> None:
+async def test_the_description_of_a_topic_shows_its_kind(client: dejaq.Client, urgent: dejaq.TopicInfo) -> None:
     assert urgent.settings.kind is dejaq.TopicKind.PRIORITY
     assert (await client.describe_topic(TOPIC)).settings.kind is dejaq.TopicKind.PRIORITY
 
@@ -29,7 +30,7 @@ async def test_messages_come_by_priority_then_by_age(client: dejaq.Client, urgen
             [b""] * 6,
             ids=["c", "a", "e", "b", "d", "f"],
             priorities=[0, -2147483648, 7, -3, 0, 2147483647],
-            at=[10, 50, 5, 40, 20, 1],
+            at=[PAST_MS + n for n in (10, 50, 5, 40, 20, 1)],
         )
     async with client.consumer(TOPIC, max_messages=6) as consumer:
         seen = []
@@ -39,8 +40,8 @@ async def test_messages_come_by_priority_then_by_age(client: dejaq.Client, urgen
     assert seen == ["a", "b", "c", "d", "e", "f"]
 
 
-async def test_what_is_urgent_overtakes_all_but_a_few(client: dejaq.Client, urgent: dejaq.TopicInfo) -> None:
-    """A consumer that has settled nothing yet holds no more than AHEAD_ROWS, so that much may be before it."""
+async def test_an_urgent_message_overtakes_all_but_a_few(client: dejaq.Client, urgent: dejaq.TopicInfo) -> None:
+    """A consumer that has settled nothing holds at most WINDOW_ROWS_MIN messages, so no more precede an urgent one."""
     async with client.producer(TOPIC) as producer:
         await producer.send_batch([b""] * 200, priorities=5)
         async with client.consumer(TOPIC) as consumer:
@@ -53,10 +54,12 @@ async def test_what_is_urgent_overtakes_all_but_a_few(client: dejaq.Client, urge
                 before += 1
                 await lease.delete()
             await lease.delete()
-    assert before <= 2 * AHEAD_ROWS
+    assert before <= 2 * WINDOW_ROWS_MIN
 
 
-async def test_every_consumer_takes_the_most_urgent_of_all(client: dejaq.Client, urgent: dejaq.TopicInfo) -> None:
+async def test_every_consumer_takes_the_most_urgent_messages_of_the_topic(
+    client: dejaq.Client, urgent: dejaq.TopicInfo
+) -> None:
     async with client.producer(TOPIC) as producer:
         await producer.send_batch([b""] * 40, priorities=list(range(40)))
     async with (
@@ -70,7 +73,7 @@ async def test_every_consumer_takes_the_most_urgent_of_all(client: dejaq.Client,
             await asyncio.gather(*(lease.delete() for lease in leases))
 
 
-async def test_a_release_with_a_delay_waits_and_then_takes_its_place(
+async def test_a_message_released_with_a_delay_waits_and_then_follows_its_priority(
     client: dejaq.Client, urgent: dejaq.TopicInfo, clock: VirtualClock
 ) -> None:
     async with client.producer(TOPIC) as producer:
@@ -105,9 +108,7 @@ async def test_a_priority_has_32_bits(client: dejaq.Client, urgent: dejaq.TopicI
     assert refused.value.code is dejaq.Code.INVALID_PRIORITY
 
 
-async def test_a_timeline_honours_priority_among_what_is_due_together(
-    client: dejaq.Client, clock: VirtualClock
-) -> None:
+async def test_a_timeline_orders_messages_of_one_time_by_priority(client: dejaq.Client, clock: VirtualClock) -> None:
     await client.create_topic("line", buckets=4)
     at = clock.now_ms()
     async with client.producer("line") as producer:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 
 import dejaq
 from dejaq import limits
-from dejaq.sdk import outgoing
+from dejaq.sdk.producing import outgoing
 from dejaq.sdk.times import to_datetime
-from dejaq.testing.waiting import eventually
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
@@ -22,7 +23,7 @@ async def one(client: dejaq.Client, message_id: str) -> dejaq.Message:
     return message
 
 
-async def test_a_message_stands_as_it_was_sent(
+async def test_a_message_is_stored_as_it_was_sent(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     sent = await producer.send(b"hello", delay=2.5, priority=-3, headers={"k": "v"})
@@ -67,7 +68,7 @@ async def test_two_sends_of_one_id_at_once_are_two_requests(
     assert await client.count(TOPIC) == 1
 
 
-async def test_sends_of_one_moment_travel_together(
+async def test_sends_of_one_moment_share_a_frame(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
 ) -> None:
     now = clock.now_ms()
@@ -78,7 +79,7 @@ async def test_sends_of_one_moment_travel_together(
     assert [message.ts - now for message in messages if message] == [(n * 7) % 100 for n in range(500)]
 
 
-async def test_a_full_gathering_leaves_and_the_rest_follows(
+async def test_a_full_batch_is_sent_and_the_rest_follows(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport
 ) -> None:
     await asyncio.gather(*(producer.send(b"x") for _ in range(2_500)))
@@ -86,15 +87,17 @@ async def test_a_full_gathering_leaves_and_the_rest_follows(
     assert await client.count(TOPIC) == 2_500
 
 
-async def test_a_lone_send_waits_for_nobody(client: dejaq.Client, wire: CuttingTransport) -> None:
+async def test_a_single_send_does_not_wait_for_others(client: dejaq.Client, wire: CuttingTransport) -> None:
     async with client.producer(TOPIC, linger=3_600.0) as producer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patient(5)):
             for _ in range(5):
                 await producer.send(b"x")
     assert wire.sent.count("create") == 5
 
 
-async def test_what_comes_while_something_is_on_its_way_lingers(client: dejaq.Client, wire: CuttingTransport) -> None:
+async def test_sends_during_a_running_request_wait_for_one_another(
+    client: dejaq.Client, wire: CuttingTransport
+) -> None:
     async with client.producer(TOPIC, linger=3_600.0) as producer:
         first = asyncio.ensure_future(producer.send(b"1"))
         await eventually(lambda: "create" in wire.sent, within=5, poll=0)
@@ -102,7 +105,7 @@ async def test_what_comes_while_something_is_on_its_way_lingers(client: dejaq.Cl
     assert wire.sent.count("create") == 2
 
 
-async def test_a_batch_is_columns_in_and_outcomes_out(
+async def test_a_batch_takes_columns_and_returns_outcomes(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     now = clock.now_ms()
@@ -118,16 +121,17 @@ async def test_a_batch_is_columns_in_and_outcomes_out(
     assert [dict(message.headers) for message in messages] == [{}, {"k": "v"}, {}]
 
 
-async def test_one_bad_item_does_not_spoil_the_batch(
+async def test_one_invalid_item_does_not_fail_the_batch(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
-    """G8: beyond a limit there is a clear error for that item alone."""
+    """G8: an item beyond a limit gets a clear error, and the other items are created."""
     now = clock.now_ms()
     far = now + limits.FUTURE_MS_DEFAULT + 1
     results = await producer.send_batch(
         [b"a", b"b", b"c", b"d", b"e"],
         at=[now, -1, far, now, now],
         ids=["one", "two", "three", "one", "not an id"],
+        results=True,
     )
     assert results.codes == [
         dejaq.Code.OK,
@@ -143,7 +147,7 @@ async def test_generated_ids_of_a_batch_with_refused_rows_belong_to_the_right_ro
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     now = clock.now_ms()
-    results = await producer.send_batch([b"a", b"bad", b"b"], at=[now + 9, -1, now + 3])
+    results = await producer.send_batch([b"a", b"bad", b"b"], at=[now + 9, -1, now + 3], results=True)
     assert results.ids[1] == ""
     first, second = await client.get(TOPIC, [results.ids[0], results.ids[2]])
     assert first is not None
@@ -151,7 +155,7 @@ async def test_generated_ids_of_a_batch_with_refused_rows_belong_to_the_right_ro
     assert (first.body, second.body) == (b"a", b"b")
 
 
-async def test_more_than_one_batch_can_hold_is_split(
+async def test_more_messages_than_fit_one_batch_are_split(
     client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outgoing, "CHUNK_COUNT_MAX", 10)
@@ -163,7 +167,7 @@ async def test_more_than_one_batch_can_hold_is_split(
     assert [message.body for message in messages if message] == [b"%04d" % n for n in range(60)]
 
 
-async def test_an_empty_batch_is_no_request(producer: dejaq.Producer, wire: CuttingTransport) -> None:
+async def test_an_empty_batch_sends_no_request(producer: dejaq.Producer, wire: CuttingTransport) -> None:
     results = await producer.send_batch([])
     assert len(results) == 0
     assert results.ok
@@ -189,7 +193,7 @@ async def test_an_empty_batch_is_no_request(producer: dejaq.Producer, wire: Cutt
         ({"body": b"x" * (limits.BODY_BYTES_MAX + 1)}, dejaq.Code.BODY_TOO_LARGE),
     ],
 )
-async def test_bad_input_is_a_clear_error_and_nothing_is_sent(
+async def test_invalid_input_is_a_clear_error_and_nothing_is_sent(
     client: dejaq.Client, producer: dejaq.Producer, arguments: dict[str, Any], code: dejaq.Code
 ) -> None:
     with pytest.raises(dejaq.Refused) as refused:
@@ -199,7 +203,7 @@ async def test_bad_input_is_a_clear_error_and_nothing_is_sent(
     await producer.send(b"still works")
 
 
-async def test_limits_are_met_at_their_edge(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_values_at_the_limits_are_accepted(client: dejaq.Client, producer: dejaq.Producer) -> None:
     sent = await producer.send(
         b"x" * limits.BODY_BYTES_MAX, id="i" * limits.ID_CHARS_MAX, priority=limits.PRIORITY_MIN, at=0
     )
@@ -211,12 +215,14 @@ async def test_limits_are_met_at_their_edge(client: dejaq.Client, producer: deja
     )
 
 
-async def test_owners_change_their_mind(client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock) -> None:
+async def test_owners_cancel_edit_and_move_their_messages(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
     ids = (await producer.send_batch([b"a", b"b", b"c"], delay=60)).ids
     moved = await producer.move(ids[:2], at=[clock.now_ms() + 5, clock.now_ms() + 6])
     assert moved.ok
     assert await producer.edit(ids[0], body=b"new", priority=4, headers={"k": "v"}) is dejaq.Code.OK
-    cancelled = await producer.cancel([ids[2], "unknown"])
+    cancelled = await producer.cancel([ids[2], "unknown"], results=True)
     assert cancelled.failed == {1: dejaq.Code.NOT_FOUND}
     first, second, third = await client.get(TOPIC, ids)
     assert first is not None
@@ -231,6 +237,45 @@ async def test_owners_change_their_mind(client: dejaq.Client, producer: dejaq.Pr
     assert (second.body, second.ts) == (b"b", clock.now_ms() + 6)
 
 
+async def test_a_refused_message_of_a_batch_raises(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    """U18: a batch that was sent in part looked like one that was sent."""
+    now = clock.now_ms()
+    with pytest.raises(dejaq.InvalidArgument) as refused:
+        await producer.send_batch([b"a", b"b", b"c"], ids=["a", "b", "c"], at=[now, -1, now])
+    assert refused.value.failed == {"b": dejaq.Code.INVALID_TIME}
+    assert "1 of 3 items failed, 2 were done" in str(refused.value)
+    with pytest.raises(dejaq.Conflict) as taken:
+        await producer.send_batch([b"other", b"d"], ids=["a", "d"], at=now)
+    assert taken.value.failed == {"a": dejaq.Code.ID_TAKEN}
+    with pytest.raises(dejaq.InvalidArgument) as unnamed:
+        await producer.send_batch([b"e", b"f"], at=[now, -1])
+    assert unnamed.value.failed == {"item 1": dejaq.Code.INVALID_TIME}
+    assert await client.count(TOPIC) == 4
+    assert (await producer.send_batch([b"a"], ids=["a"], at=now)).codes == [dejaq.Code.ALREADY_EXISTS]
+
+
+async def test_a_refused_item_of_a_list_raises(client: dejaq.Client, producer: dejaq.Producer) -> None:
+    """U18: a refusal in a list cannot be missed: the error lists the refused items, and the other items are done."""
+    await producer.send_batch([b""] * 4, ids=["a", "b", "c", "d"], delay=60)
+    with pytest.raises(dejaq.Missing) as moved:
+        await producer.move(["a", "none", "b", "nobody"], delay=90)
+    assert moved.value.failed == {"none": dejaq.Code.NOT_FOUND, "nobody": dejaq.Code.NOT_FOUND}
+    assert "2 of 4 items failed, 2 were done" in str(moved.value)
+    assert "none: NOT_FOUND, nobody: NOT_FOUND" in str(moved.value)
+    assert pickle.loads(pickle.dumps(moved.value)).failed == moved.value.failed
+    with pytest.raises(dejaq.Conflict) as edited:
+        await producer.edit_batch(["a", "b"], bodies=[b"new", b"new"], versions=[1, (await one(client, "b")).version])
+    assert edited.value.failed == {"a": dejaq.Code.VERSION_CONFLICT}
+    assert (await one(client, "b")).body == b"new"
+    with pytest.raises(dejaq.Missing):
+        await producer.cancel(["a", "none"])
+    assert (await producer.cancel(["b", "c"])).ok
+    assert (await producer.cancel(["d", "none"], results=True)).failed == {1: dejaq.Code.NOT_FOUND}
+    assert await client.count(TOPIC) == 0
+
+
 async def test_a_change_of_a_single_message_raises_when_it_is_refused(
     client: dejaq.Client, producer: dejaq.Producer
 ) -> None:
@@ -240,6 +285,8 @@ async def test_a_change_of_a_single_message_raises_when_it_is_refused(
             with pytest.raises(dejaq.Conflict) as error:
                 await refused
             assert error.value.code is dejaq.Code.NOT_OWNER
+            # U17: the error names the owner.
+            assert f"belongs to group {producer.group!r}, and this producer to 'others'" in str(error.value)
     with pytest.raises(dejaq.Missing):
         await producer.cancel("unknown")
     for nothing in (producer.edit(sent), producer.edit(sent, version=1)):
@@ -249,7 +296,7 @@ async def test_a_change_of_a_single_message_raises_when_it_is_refused(
         await producer.move([sent])
 
 
-async def test_an_edit_may_insist_on_the_version_it_read(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_an_edit_may_be_conditional_on_a_version(client: dejaq.Client, producer: dejaq.Producer) -> None:
     sent = await producer.send(b"x", delay=60)
     version = (await one(client, sent)).version
     await producer.edit(sent, body=b"y", version=version)
@@ -266,7 +313,7 @@ async def test_a_producer_of_an_unknown_topic_does_not_open(client: dejaq.Client
     assert refused.value.code is dejaq.Code.TOPIC_NOT_FOUND
 
 
-async def test_a_closed_producer_has_sent_what_it_was_given(client: dejaq.Client) -> None:
+async def test_a_closed_producer_has_sent_all_its_messages(client: dejaq.Client) -> None:
     async with client.producer(TOPIC) as producer:
         sending = [asyncio.ensure_future(producer.send(b"x")) for _ in range(20)]
         await asyncio.sleep(0)
@@ -279,7 +326,7 @@ async def test_a_closed_producer_has_sent_what_it_was_given(client: dejaq.Client
 async def test_fan_out_puts_one_message_under_one_id_into_several_topics(
     client: dejaq.Client, clock: VirtualClock
 ) -> None:
-    """G10: one message in all topics of a store, or in none."""
+    """G10: one message is created in all topics of a store, or in none."""
     await client.create_topic("other")
     sent = await client.fan_out([TOPIC, "other"], b"x", delay=5, headers={"k": "v"})
     assert sent.ok
@@ -296,10 +343,14 @@ async def test_fan_out_puts_one_message_under_one_id_into_several_topics(
 
 async def test_fan_out_may_let_each_topic_decide_for_itself(client: dejaq.Client) -> None:
     await client.create_topic("other")
-    sent = await client.fan_out([TOPIC, "other", "nowhere"], b"x", atomic=False)
+    with pytest.raises(dejaq.Missing, match="nowhere") as refused:
+        await client.fan_out([TOPIC, "other", "nowhere"], b"x", id="x", delay=5, atomic=False)
+    assert refused.value.failed == {"nowhere": dejaq.Code.TOPIC_NOT_FOUND}
+    assert await client.count(TOPIC) == await client.count("other") == 1
+    sent = await client.fan_out([TOPIC, "other", "nowhere"], b"x", id="y", atomic=False, results=True)
     assert sent.codes == {
         TOPIC: dejaq.Code.OK,
         "other": dejaq.Code.OK,
         "nowhere": dejaq.Code.TOPIC_NOT_FOUND,
     }
-    assert await client.count(TOPIC) == await client.count("other") == 1
+    assert await client.count(TOPIC) == await client.count("other") == 2

@@ -1,4 +1,4 @@
-"""Bodies that the broker has are named, not sent."""
+"""Bodies that the broker has are referred to by digest and not sent again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.domain.bodies import NAMED_BYTES_MIN, digest_of
+from dejaq.domain.bodies.packing import NAMED_BYTES_MIN, digest_of
 from dejaq.storage.base import Capabilities
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from tests.integration.sdk.cutting import CuttingTransport
 from tests.unit.broker.client import Batches, RawClient
 
@@ -38,7 +38,7 @@ async def client(wire: CuttingTransport) -> AsyncIterator[dejaq.Client]:
 
 
 def sent(wire: CuttingTransport) -> list[int]:
-    """About how many bytes of bodies each create frame carried."""
+    """The approximate number of body bytes in each create frame."""
     return [sum(map(len, frame.create.bodies)) for frame in wire.frames if frame.HasField("create")]
 
 
@@ -57,7 +57,7 @@ async def test_a_large_body_is_sent_once(client: dejaq.Client, wire: CuttingTran
     assert sorted(await bodies(client), key=len) == [b"small", *[LARGE] * 5]
 
 
-async def test_a_body_that_is_gone_is_sent_again(client: dejaq.Client, wire: CuttingTransport) -> None:
+async def test_a_body_that_was_removed_is_sent_again(client: dejaq.Client, wire: CuttingTransport) -> None:
     async with client.producer("shared") as producer:
         await producer.send(LARGE, id="a")
         await producer.cancel("a")
@@ -66,8 +66,10 @@ async def test_a_body_that_is_gone_is_sent_again(client: dejaq.Client, wire: Cut
     assert await bodies(client) == [LARGE]
 
 
-async def test_a_named_body_is_repeated_over_a_broken_session(client: dejaq.Client, wire: CuttingTransport) -> None:
-    """G5: the same batch under the same name, done once."""
+async def test_a_create_with_a_digest_is_repeated_after_a_broken_session(
+    client: dejaq.Client, wire: CuttingTransport
+) -> None:
+    """G5: the same batch under the same name is created once."""
     async with client.producer("shared") as producer:
         wire.cut("create", done=True, after=1)
         await producer.send(LARGE)
@@ -85,10 +87,8 @@ async def test_small_bodies_and_other_topics_are_sent_at_once(client: dejaq.Clie
     assert sent(wire) == [len(small), len(LARGE)]
 
 
-async def test_a_digest_of_nothing_here_is_refused_and_changes_nothing(
-    client: dejaq.Client, broker: dejaq.Broker
-) -> None:
-    """G6, G12: by all of its digest, in its own topic, or not at all."""
+async def test_an_unknown_digest_is_refused_and_changes_nothing(client: dejaq.Client, broker: dejaq.Broker) -> None:
+    """G6, G12: a digest must match completely and belong to the same topic, otherwise it is refused."""
     await client.create_topic("other", buckets=4, share_bodies=True)
     await client.create_topic("plain", buckets=4)
     async with client.producer("shared") as producer:
@@ -109,7 +109,7 @@ async def test_a_digest_of_nothing_here_is_refused_and_changes_nothing(
         assert await client.get(topic, ["x"]) == [None]
 
 
-async def test_a_store_that_cannot_share_says_so() -> None:
+async def test_a_store_that_cannot_share_bodies_reports_it() -> None:
     class Plain(MemoryStorage):
         @property
         def capabilities(self) -> Capabilities:

@@ -1,9 +1,10 @@
-"""What a topic says about bodies and rates holds in transactions too."""
+"""The settings of a topic about bodies and rates also apply to transactions."""
 
 from __future__ import annotations
 
 import dejaq
 from dejaq.errors import Code
+from dejaq.testing.waiting import patient
 
 
 async def test_bodies_are_compressed_as_the_topic_says() -> None:
@@ -23,7 +24,7 @@ async def test_bodies_are_compressed_as_the_topic_says() -> None:
 
 
 async def test_a_client_above_its_rate_is_slowed_down() -> None:
-    """G8: what a transaction creates counts like what a producer sends, and nothing of it is lost."""
+    """G8: messages created by a transaction count like messages of a producer, and none of them is lost."""
     async with dejaq.Broker() as broker, dejaq.connect(broker, deadline=20) as client:
         await client.create_topic("bounded", buckets=4, client_rate=50)
         began = client.now_ms()
@@ -36,8 +37,8 @@ async def test_a_client_above_its_rate_is_slowed_down() -> None:
 
 
 async def test_a_client_that_cannot_wait_is_refused() -> None:
-    """G8: definitely, and with nothing changed; another client is not."""
-    async with dejaq.Broker() as broker, dejaq.connect(broker, deadline=0.3, name="hasty") as hasty:
+    """G8: the refusal is definite and nothing was changed; another client is not refused."""
+    async with dejaq.Broker() as broker, dejaq.connect(broker, deadline=patient(0.3), name="hasty") as hasty:
         await hasty.create_topic("bounded", buckets=4, client_rate=10)
         async with hasty.transaction() as t:
             for row in range(50):

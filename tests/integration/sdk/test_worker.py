@@ -1,4 +1,4 @@
-"""The worker: what its function returns from is done, what it raises on comes again when the policy says."""
+"""The worker deletes a message when its function returns, and retries it by its policy when the function raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import dejaq
-from dejaq.testing.waiting import eventually
+import dejaq.sync
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
@@ -29,7 +30,7 @@ async def drained(client: dejaq.Client) -> None:
     await eventually(empty, within=WITHIN, what="every message is deleted")
 
 
-async def test_every_message_is_worked_on_once_and_deleted(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_every_message_is_processed_once_and_deleted(client: dejaq.Client, producer: dejaq.Producer) -> None:
     seen: list[bytes] = []
 
     @client.worker(TOPIC, concurrency=4)
@@ -63,13 +64,13 @@ async def test_no_more_functions_run_at_once_than_allowed(client: dejaq.Client, 
     assert most == 3
 
 
-async def test_a_blocking_function_runs_in_threads_beside_the_loop(
+async def test_a_blocking_function_runs_in_threads_outside_the_event_loop(
     client: dejaq.Client, producer: dejaq.Producer
 ) -> None:
     threads: set[str] = set()
     together = threading.Barrier(3, timeout=WITHIN)
 
-    def work(lease: dejaq.Lease) -> None:
+    def work(lease: dejaq.sync.Lease) -> None:
         threads.add(threading.current_thread().name)
         together.wait()
 
@@ -82,7 +83,7 @@ async def test_a_blocking_function_runs_in_threads_beside_the_loop(
     assert worker.stats.done == 9
 
 
-async def test_what_fails_comes_again_when_the_policy_says(
+async def test_a_failed_message_comes_again_at_the_time_of_the_policy(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     """G4: at least once, with the attempts counted."""
@@ -105,14 +106,14 @@ async def test_what_fails_comes_again_when_the_policy_says(
                 found = (await client.get(TOPIC, ["stubborn"]))[0]
                 return found is not None and found.ts == due and not found.lock_consumer
 
-            await eventually(released, within=WITHIN, what=f"it is released by {wait} ms")
+            await eventually(released, within=WITHIN, what=f"the message is released by {wait} ms")
             await clock.advance(wait)
         await drained(client)
     assert attempts == [(1, 0), (2, 1_000), (3, 3_000), (4, 6_000)]
     assert (worker.stats.done, worker.stats.failed) == (1, 3)
 
 
-async def test_a_function_may_ask_for_another_time_or_settle_by_itself(
+async def test_a_function_may_choose_the_next_time_or_settle_by_itself(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
     async def work(lease: dejaq.Lease) -> None:
@@ -130,14 +131,90 @@ async def test_a_function_may_ask_for_another_time_or_settle_by_itself(
             times = [m.ts - clock.now_ms() for m in found if m is not None and not m.lock_consumer]
             return times == [60_000, 30_000]
 
-        await eventually(both, within=WITHIN, what="both stand at their new times")
+        await eventually(both, within=WITHIN, what="both messages have their new times")
     assert worker.stats.failed == 0
+
+
+async def test_a_blocking_function_settles_with_blocking_calls(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    """U1: the calls were coroutines that were never awaited, and the worker deleted the message."""
+
+    def work(lease: dejaq.sync.Lease) -> None:
+        assert lease.body == lease.read() == b"".join(lease.parts())
+        lease.extend(60)
+        lease.release(delay=30)
+
+    await producer.send(b"later", id="later")
+    worker = client.worker(TOPIC, prefetch=0)(work)
+    async with worker.running():
+
+        async def released() -> bool:
+            (found,) = await client.get(TOPIC, ["later"])
+            return found is not None and found.ts == clock.now_ms() + 30_000 and not found.lock_consumer
+
+        await eventually(released, within=WITHIN, what="the message has its new time")
+    assert worker.stats.failed == 0
+
+
+async def test_a_blocking_lease_is_refused_in_the_event_loop(
+    client: dejaq.Client, producer: dejaq.Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U1: a function that is not async and returns a coroutine would block the event loop that the coroutine needs."""
+
+    async def settle(lease: Any) -> None:
+        await lease.release(delay=30)
+
+    await producer.send(b"x", id="kept")
+    worker = client.worker(TOPIC, prefetch=0)(lambda lease: settle(lease))
+    with caplog.at_level(logging.WARNING, logger="dejaq.worker"):
+        async with worker.running():
+            await eventually(lambda: worker.stats.failed == 1, within=WITHIN)
+    assert "make it `async def`" in caplog.text
+    assert await client.get(TOPIC, ["kept"]) != [None]
+
+
+@pytest.mark.parametrize("call", ["delete()", "release(delay=30)", "reject('no')", "extend(5)"])
+async def test_a_call_that_is_not_awaited_fails_the_function_and_deletes_nothing(
+    client: dejaq.Client, producer: dejaq.Producer, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    """U1: the coroutine was never awaited, and the worker deleted the message."""
+
+    async def work(lease: dejaq.Lease) -> None:
+        eval(f"lease.{call}")
+
+    await producer.send(b"x", id="kept")
+    worker = client.worker(TOPIC, prefetch=0)(work)
+    with caplog.at_level(logging.WARNING, logger="dejaq.worker"):
+        async with worker.running():
+            await eventually(lambda: worker.stats.failed + worker.stats.done == 1, within=WITHIN)
+    name = call.partition("(")[0]
+    assert f"write `await lease.{name}(...)`" in caplog.text
+    assert await client.get(TOPIC, ["kept"]) != [None]
+
+
+async def test_the_worker_waits_for_a_call_in_a_task_of_its_own(
+    client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    """U1: the worker deleted a message that a task was about to release."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def work(lease: dejaq.Lease) -> None:
+        tasks.append(asyncio.create_task(lease.release(delay=30)))
+
+    await producer.send(b"x", id="later")
+    worker = client.worker(TOPIC, prefetch=0)(work)
+    async with worker.running():
+        await eventually(lambda: worker.stats.done == 1, within=WITHIN)
+    (found,) = await client.get(TOPIC, ["later"])
+    assert found is not None
+    assert found.ts == clock.now_ms() + 30_000
 
 
 async def test_the_lease_of_a_long_function_is_extended(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:
-    """G3: nobody else gets it meanwhile."""
+    """G3: no other consumer gets the message meanwhile."""
     gate = asyncio.Event()
     seen: list[int] = []
 
@@ -158,7 +235,7 @@ async def test_the_lease_of_a_long_function_is_extended(
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_what_outlasts_its_time_counts_as_failed(
+async def test_a_function_that_exceeds_its_time_limit_counts_as_failed(
     client: dejaq.Client, producer: dejaq.Producer, kind: str
 ) -> None:
     blocked = threading.Event()
@@ -182,16 +259,19 @@ async def test_what_outlasts_its_time_counts_as_failed(
             found = (await client.get(TOPIC, ["stuck"]))[0]
             return found is not None and not found.lock_consumer
 
-        await eventually(released, within=WITHIN, what="it is released")
+        await eventually(released, within=WITHIN, what="the message is released")
         if kind == "async":
-            # The place is free again, while a thread's stays taken until its function returns.
+            # An async function that timed out frees its slot at once; a thread keeps its slot until its function
+            # returns.
             await producer.send(b"next")
             await eventually(lambda: len(attempts) == 2, within=WITHIN)
         blocked.set()
     assert worker.stats.done == 0
 
 
-async def test_a_stop_takes_no_more_and_lets_functions_finish(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_a_stop_takes_no_more_messages_and_lets_functions_finish(
+    client: dejaq.Client, producer: dejaq.Producer
+) -> None:
     started: list[str] = []
     gate = asyncio.Event()
 
@@ -205,17 +285,19 @@ async def test_a_stop_takes_no_more_and_lets_functions_finish(client: dejaq.Clie
     await eventually(lambda: len(started) == 2, within=WITHIN)
     worker.stop()
 
-    async def given_back() -> bool:
+    async def recalled() -> bool:
         return await client.count(TOPIC, status="processing") == 2
 
-    await eventually(given_back, within=WITHIN, what="what no function saw is given back")
+    await eventually(recalled, within=WITHIN, what="messages that no function saw are released")
     gate.set()
     await running
     assert (len(started), worker.stats.done, await pending(client)) == (2, 2, 8)
     assert {m.attempts async for page in client.browse(TOPIC) for m in page} == {0}
 
 
-async def test_a_stop_releases_what_does_not_finish_in_time(client: dejaq.Client, producer: dejaq.Producer) -> None:
+async def test_a_stop_releases_messages_whose_functions_do_not_finish_in_time(
+    client: dejaq.Client, producer: dejaq.Producer
+) -> None:
     started: list[str] = []
 
     async def work(lease: dejaq.Lease) -> None:
@@ -232,9 +314,7 @@ async def test_a_stop_releases_what_does_not_finish_in_time(client: dejaq.Client
     assert await client.count(TOPIC, status="available") == 1
 
 
-async def test_a_function_that_cancels_something_of_its_own_only_fails(
-    client: dejaq.Client, producer: dejaq.Producer
-) -> None:
+async def test_a_function_that_raises_a_cancellation_only_fails(client: dejaq.Client, producer: dejaq.Producer) -> None:
     async def work(lease: dejaq.Lease) -> None:
         if lease.body == b"odd":
             raise asyncio.CancelledError
@@ -247,7 +327,7 @@ async def test_a_function_that_cancels_something_of_its_own_only_fails(
         await eventually(lambda: worker.stats.failed == 2 and worker.stats.done == 1, within=WITHIN)
 
 
-async def test_an_outage_longer_than_the_deadline_is_sat_out(
+async def test_a_worker_waits_through_an_outage_longer_than_the_deadline(
     broker: dejaq.Broker, wire: CuttingTransport, clock: VirtualClock
 ) -> None:
     seen: list[bytes] = []
@@ -255,7 +335,7 @@ async def test_an_outage_longer_than_the_deadline_is_sat_out(
     async def work(lease: dejaq.Lease) -> None:
         seen.append(lease.body)
 
-    async with dejaq.connect(wire, clock=clock, deadline=0.2) as client:
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as client:
         await client.create_topic("outage", buckets=2)
         worker = client.worker("outage", concurrency=2)(work)
         async with worker.running(), dejaq.connect(broker, clock=clock) as other, other.producer("outage") as producer:
@@ -263,12 +343,40 @@ async def test_an_outage_longer_than_the_deadline_is_sat_out(
             wire.down = True
             await wire.cut_now()
             await producer.send(b"meanwhile")
-            await eventually(lambda: worker.stats.outages, within=WITHIN, what="the worker notices")
+            await eventually(lambda: worker.stats.outages, within=WITHIN, what="the worker detects the outage")
             wire.down = False
             await eventually(lambda: seen == [b"meanwhile"], within=WITHIN)
 
 
-async def test_what_is_told_has_fields_and_no_bodies(
+async def test_a_worker_starts_while_no_broker_runs(
+    wire: CuttingTransport, client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
+) -> None:
+    """U8: the worker ended with NO_BROKER."""
+    await producer.send(b"x")
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as hasty:
+        wire.down = True
+        await wire.cut_now()
+        worker = hasty.worker(TOPIC)(lambda _: None)
+        async with worker.running():
+            await eventually(lambda: worker.stats.outages == 1, within=WITHIN)
+            wire.down = False
+            await eventually(lambda: worker.stats.done == 1, within=WITHIN)
+        assert worker.stats.outages == 1
+
+
+async def test_a_worker_that_is_stopped_before_a_broker_runs_ends(
+    wire: CuttingTransport, client: dejaq.Client, clock: VirtualClock
+) -> None:
+    """U8: a stop ends the wait for a broker."""
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as hasty:
+        wire.down = True
+        worker = hasty.worker(TOPIC)(lambda _: None)
+        async with worker.running():
+            await eventually(lambda: worker.stats.outages == 1, within=WITHIN)
+        wire.down = False
+
+
+async def test_log_records_have_fields_and_no_bodies(
     client: dejaq.Client, producer: dejaq.Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(lease: dejaq.Lease) -> None:
@@ -276,15 +384,15 @@ async def test_what_is_told_has_fields_and_no_bodies(
             raise ValueError("first time")
 
     caplog.set_level(logging.INFO, logger="dejaq.worker")
-    await producer.send(b"secret-body", id="told", headers={"key": "secret-header"})
+    await producer.send(b"secret-body", id="logged", headers={"key": "secret-header"})
     worker = client.worker(TOPIC, retry="fixed:0s")(work)
     async with worker.running():
         await drained(client)
-    told = [record.dejaq for record in caplog.records if hasattr(record, "dejaq")]
-    assert [fields["event"] for fields in told] == ["started", "failed", "done", "stopping", "stopped"]
-    assert told[1]["id"] == "told"
-    assert told[1]["error"] == "ValueError: first time"
-    assert (told[2]["attempts"], told[2]["topic"]) == (2, TOPIC)
+    records = [record.dejaq for record in caplog.records if hasattr(record, "dejaq")]
+    assert [fields["event"] for fields in records] == ["started", "failed", "done", "stopping", "stopped"]
+    assert records[1]["id"] == "logged"
+    assert records[1]["error"] == "ValueError: first time"
+    assert (records[2]["attempts"], records[2]["topic"]) == (2, TOPIC)
     assert "secret" not in caplog.text
 
 
@@ -297,19 +405,19 @@ async def test_what_is_told_has_fields_and_no_bodies(
         ({"retry": "sometimes"}, "not a back-off policy"),
     ],
 )
-async def test_terms_that_make_no_sense_are_refused(client: dejaq.Client, terms: dict[str, Any], says: str) -> None:
+async def test_invalid_terms_are_refused(client: dejaq.Client, terms: dict[str, Any], says: str) -> None:
     with pytest.raises(dejaq.InvalidArgument, match=says):
         client.worker(TOPIC, **terms)
 
 
-async def test_a_topic_that_is_not_there_ends_the_worker_with_the_refusal(client: dejaq.Client) -> None:
+async def test_a_topic_that_does_not_exist_ends_the_worker_with_an_error(client: dejaq.Client) -> None:
     with pytest.raises(dejaq.Missing, match="no-such-topic"):
         await client.worker("no-such-topic")(lambda lease: None).run()
 
 
-async def test_the_function_can_be_called_by_itself(client: dejaq.Client) -> None:
+async def test_the_function_can_be_called_directly(client: dejaq.Client) -> None:
     @client.worker(TOPIC)
     def work(lease: Any) -> int:
-        return 2 * lease
+        return int(2 * lease)
 
     assert work(21) == 42

@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that cuts a connection around the commit of a change."""
+"""A proxy in front of PostgreSQL that cuts a connection around the commit of a change."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from dejaq.testing.process import HOST
+from dejaq.testing.servers.process import HOST
 
 COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 _CHUNK_BYTES = 1 << 16
 
 
 class Cutter:
-    """Passes bytes both ways; armed, it cuts the connection that next says `at`.
+    """Forwards bytes in both directions; when armed, it cuts the next connection that sends `at`.
 
-    `before`: the server never hears of it. Otherwise the server does it, and its answer never arrives.
+    `before`: the server never receives the command. Otherwise the server executes it, and the answer is not forwarded.
     """
 
     def __init__(self, port: int) -> None:
@@ -64,7 +64,7 @@ class Cutter:
                     if not self._before:
                         up_writer.write(data)
                         await up_writer.drain()
-                        # The answer shows that it was done; it goes no further.
+                        # The answer shows that the command was executed; it is not forwarded.
                         await back
                     return
                 up_writer.write(data)

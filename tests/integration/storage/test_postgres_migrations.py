@@ -1,4 +1,4 @@
-"""A schema of the first release, with everything in it, goes on under this one."""
+"""A schema of the first release, with all its content, works with this release."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import asyncpg
 import pytest
 
 from dejaq.domain.batch import LeaseRequest
+from dejaq.domain.changes import Delete
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
-from dejaq.storage.base import Filter
-from dejaq.storage.postgres import schema
-from dejaq.storage.postgres.address import Address
+from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.postgres.connection import schema
+from dejaq.storage.postgres.connection.address import Address
 from dejaq.storage.postgres.queries import load_migrations
 from dejaq.storage.postgres.store import PostgresStorage
-from dejaq.testing.postgres import shared_server
+from dejaq.testing.servers.postgres import shared_server
 
 NOW = 1_700_000_000_000
 ENDS = NOW + 30_000
 SETTINGS = TopicSettings(buckets=4)
 TOPIC = Topic("mail", 1, SETTINGS)
-# A lease of four rows: a natural id, one whose end was told, and two generated ones that follow each other.
+# A lease of four rows: a natural id, one whose end was recorded, and two generated ids with consecutive numbers.
 GENERATED = [f"018bcfe5680000010000000{9}{counter:08x}" for counter in (4, 5)]
 FIRST = f"""
 INSERT INTO topic (number, name, state, created_ms, settings)
@@ -46,7 +48,7 @@ INSERT INTO counter (topic, minute, held, shard, count) VALUES
 
 @pytest.fixture
 async def older(monkeypatch: pytest.MonkeyPatch) -> Address:
-    """Where a store of the first release is."""
+    """The address of a store of the first release."""
     address = Address(shared_server().dsn, f"older_{secrets.token_hex(4)}")
     connection = await asyncpg.connect(address.dsn)
     with monkeypatch.context() as patched:
@@ -58,8 +60,8 @@ async def older(monkeypatch: pytest.MonkeyPatch) -> Address:
     return address
 
 
-async def test_what_an_older_release_left_is_served(older: Address) -> None:
-    """G1, G3: messages, leases and counts are as they were."""
+async def test_the_content_of_an_older_release_is_served(older: Address) -> None:
+    """G1, G3: messages, leases and counts are unchanged."""
     assert await schema.migrate_at(older) == (1, len(load_migrations()))
     storage = PostgresStorage(older.dsn, cluster=older.schema)
     await storage.open(NOW)
@@ -72,13 +74,13 @@ async def test_what_an_older_release_left_is_served(older: Address) -> None:
     (holder,) = await storage.holders(TOPIC, [GENERATED[1]], NOW)
     assert holder is not None
     assert (holder.consumer, holder.lease_id, holder.row) == ("w", 40, 3)
-    outcomes = await storage.delete(TOPIC, 40, "w", [(0, 2)], NOW)
+    outcomes = await apply_one(storage, Delete(TOPIC, 40, "w", [(0, 2)]), NOW, DIRECT_CALL)
     assert outcomes.codes == {1: Code.LEASE_LOST}
-    free = await storage.lease(TOPIC, LeaseRequest(range(4), "w2", until=NOW, expires=ENDS), NOW)
+    free = await storage.lease(TOPIC, LeaseRequest(range(4), "w2", until=NOW, expires=ENDS), NOW, DIRECT_CALL)
     assert free is not None
     assert free.ids() == ["free"]
-    # The rest of the old lease ends like any other.
-    lost = await storage.lease(TOPIC, LeaseRequest(range(4), "w3", until=ENDS, expires=ENDS + 1), ENDS)
+    # The other rows of the old lease expire like those of any lease.
+    lost = await storage.lease(TOPIC, LeaseRequest(range(4), "w3", until=ENDS, expires=ENDS + 1), ENDS, DIRECT_CALL)
     assert lost is not None
     assert sorted(lost.ids()) == sorted(["free", *GENERATED])
     assert await storage.count(TOPIC, Filter(), NOW) == 4

@@ -1,22 +1,22 @@
-"""However little the planner knows of the tables, every statement looks its rows up."""
+"""Whatever statistics the planner has, every statement finds its rows by an index."""
 
 import re
 import secrets
 
 import asyncpg
 
-from dejaq.storage.postgres.leasing import over
+from dejaq.storage.postgres.operations.leasing import over
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.store import PostgresStorage
-from dejaq.testing.postgres import shared_server
+from dejaq.testing.servers.postgres import shared_server
 
 SCAN = re.compile(r"(Seq|Index|Index Only) Scan( using \w+)? on (message|lease|journal|session|counter)\b")
-# Beside the work: once an hour, for somebody who looks, when buckets move; large bodies have an index of their own.
-WHOLE = {"forget_sessions", "outboxes", "moved_leases", "reclaim_large"}
+# Rare statements: once per hour, on a user's request, or when buckets move. Large bodies have an index of their own.
+WHOLE = {"forget_sessions", "list_counters", "outboxes", "moved_leases", "reclaim_large"}
 
 
 def _without_a_key(plan: list[str]) -> list[str]:
-    """The scans that read more of a table than what they are asked for."""
+    """The scans that read more of a table than the requested rows."""
     found = []
     for line, following in zip(plan, [*plan[1:], ""], strict=True):
         scan = SCAN.search(line)
@@ -36,15 +36,15 @@ async def _plan(connection: asyncpg.Connection, name: str, query: str) -> list[s
     return [row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name}_{given}")]
 
 
-async def test_plans_made_for_an_empty_table_look_rows_up():
+async def test_plans_made_for_an_empty_table_use_an_index() -> None:
     storage = PostgresStorage(shared_server().dsn, cluster=f"plans_{secrets.token_hex(4)}", journal="x")
     await storage.open(0)
     connection = await storage._database.connect()
     await connection.execute("INSERT INTO lease VALUES (1, 1, 1, 1, 'w', 'x')")
-    await connection.execute("VACUUM ANALYZE message, lease, session, journal, counter")
+    await connection.execute("VACUUM ANALYZE message, lease, session, journal, counter, count_list")
     bad = {}
     for name, text in SQL.items():
-        # What changes the schema has no plan.
+        # Statements that change the schema have no plan.
         if name == "due" or not text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
             continue
         query = over(name, 3, False) if "{due}" in text else text
@@ -56,8 +56,8 @@ async def test_plans_made_for_an_empty_table_look_rows_up():
     assert bad == {}
 
 
-async def test_a_lease_reads_each_bucket_in_the_order_of_its_kind_of_topic():
-    """What is due is merged from ordered scans, of priorities by their own index; nothing is sorted."""
+async def test_a_lease_reads_each_bucket_in_the_order_of_its_kind_of_topic() -> None:
+    """Due messages are merged from ordered scans, by an index of their own for priorities; nothing is sorted."""
     storage = PostgresStorage(shared_server().dsn, cluster=f"plans_{secrets.token_hex(4)}")
     await storage.open(0)
     connection = await storage._database.connect()

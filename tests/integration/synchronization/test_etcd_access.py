@@ -20,8 +20,8 @@ from dejaq.synchronization.etcd.child import EtcdChild, EtcdPlace
 from dejaq.synchronization.etcd.endpoints import parse_endpoints
 from dejaq.synchronization.etcd.service import EtcdSynchronization
 from dejaq.synchronization.etcd.wire import Wire
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.process import HOST, free_port
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.process import HOST, free_port
 from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import SystemClock
 
@@ -35,7 +35,7 @@ def etcdctl(address: str, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
 
 
-async def test_a_user_logs_in_and_its_token_is_renewed(tmp_path: Path):
+async def test_a_user_logs_in_and_its_token_is_renewed(tmp_path: Path) -> None:
     async with EtcdCluster(tmp_path, options=["--auth-token-ttl=1"]) as etcd:
         address = etcd.addresses[0]
         for arguments in (
@@ -94,7 +94,7 @@ def certificate(path: Path) -> tuple[Path, Path]:
     return cert_file, key_file
 
 
-async def test_the_way_to_etcd_is_encrypted(tmp_path: Path):
+async def test_the_connection_to_etcd_is_encrypted(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     (tmp_path / "other").mkdir()
     other_cert, _ = certificate(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""R13, the part of etcd: what the members of a cluster notice when its servers fail."""
+"""R13 for etcd: the members of a cluster when etcd servers fail."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dejaq.synchronization.base import Record
 from dejaq.synchronization.etcd.endpoints import Endpoints
 from dejaq.synchronization.etcd.service import EtcdSynchronization
 from dejaq.synchronization.etcd.wire import Wire
-from dejaq.testing.etcd import EtcdCluster
-from dejaq.testing.gate import Gate
-from dejaq.testing.process import HOST, free_port
-from dejaq.testing.waiting import eventually
+from dejaq.testing.servers.etcd import EtcdCluster
+from dejaq.testing.servers.gate import Gate
+from dejaq.testing.servers.process import HOST, free_port
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import SystemClock
 
 
@@ -25,7 +25,7 @@ def member(endpoints: Endpoints, ttl: float = 5.0) -> EtcdSynchronization:
 
 
 async def _put_at_last(service: EtcdSynchronization, key: str, value: bytes) -> Record:
-    """Put a new record as soon as a leader is found, which takes a busy machine longer than one call waits."""
+    """Put a new record as soon as a leader is found; on a busy machine this takes longer than one call waits."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -39,7 +39,7 @@ async def _put_at_last(service: EtcdSynchronization, key: str, value: bytes) -> 
         return written
 
 
-async def test_members_outlive_the_leader_and_notice_the_loss_of_the_quorum(tmp_path: Path):
+async def test_members_survive_the_loss_of_the_leader_and_detect_the_loss_of_the_quorum(tmp_path: Path) -> None:
     async with EtcdCluster(tmp_path, size=3) as etcd:
         one, other = member(etcd.endpoints()), member(etcd.endpoints(*reversed(etcd.addresses)))
         await one.open()
@@ -51,18 +51,22 @@ async def test_members_outlive_the_leader_and_notice_the_loss_of_the_quorum(tmp_
             written = await _put_at_last(other, "topics/mail", b"live")
             renewed = time.monotonic() + 4
             await eventually(lambda: one.serving_until() > renewed, within=8, what="the membership is renewed")
-            assert await other.get("members/one") == record, "the membership is the one from before"
+            assert await other.get("members/one") == record, "the membership is the same as before"
 
             second = await etcd.kill_leader()
             with pytest.raises(SynchronizationError, match="more than half"):
                 await other.put("topics/mail", b"lost")
-            await eventually(lambda: one.serving_until() < time.monotonic(), within=8, what="it may no longer serve")
+            await eventually(
+                lambda: one.serving_until() < time.monotonic(), within=8, what="the member may no longer serve"
+            )
             assert one.failure is not None
 
             dead.start()
             second.start()
             await eventually(
-                lambda: one.serving_until() > time.monotonic() and one.failure is None, within=20, what="it is back"
+                lambda: one.serving_until() > time.monotonic() and one.failure is None,
+                within=20,
+                what="the member may serve again",
             )
             assert await other.get("topics/mail") == written
             again = await other.get("members/one")
@@ -73,17 +77,17 @@ async def test_members_outlive_the_leader_and_notice_the_loss_of_the_quorum(tmp_
             await other.close()
 
 
-async def test_a_watch_behind_a_compaction_reads_anew(tmp_path: Path):
+async def test_a_watch_behind_a_compaction_reads_all_records_again(tmp_path: Path) -> None:
     async with EtcdCluster(tmp_path) as etcd, Gate(etcd.addresses[0]) as gate:
         one, other = member(Endpoints((gate.address,))), member(etcd.endpoints())
         await one.open()
         await other.open()
-        told: list[tuple[str, bytes | None]] = []
+        changes: list[tuple[str, bytes | None]] = []
         watch = one.watch("n/")
         try:
             await other.put("n/gone", b"1")
             await other.put("n/stays", b"1")
-            told += [(change.key, change.record and change.record.value) for change in await anext(watch)]
+            changes += [(change.key, change.record.value if change.record else None) for change in await anext(watch)]
             gate.close()
             await other.remove("n/gone")
             last = await other.put("n/stays", b"2")
@@ -92,16 +96,18 @@ async def test_a_watch_behind_a_compaction_reads_anew(tmp_path: Path):
             await wire.call("KV.Compact", rpc.CompactionRequest(revision=last.revision), rpc.CompactionResponse)
             await wire.close()
             gate.open()
-            while ("n/stays", b"2") not in told:
-                told += [(change.key, change.record and change.record.value) for change in await anext(watch)]
-            assert told == [("n/gone", b"1"), ("n/stays", b"1"), ("n/gone", None), ("n/stays", b"2")]
+            while ("n/stays", b"2") not in changes:
+                changes += [
+                    (change.key, change.record.value if change.record else None) for change in await anext(watch)
+                ]
+            assert changes == [("n/gone", b"1"), ("n/stays", b"1"), ("n/gone", None), ("n/stays", b"2")]
         finally:
             await watch.aclose()  # type: ignore[attr-defined]
             await one.close()
             await other.close()
 
 
-async def test_an_address_where_nobody_answers_is_passed_over(tmp_path: Path):
+async def test_an_address_that_does_not_answer_is_skipped(tmp_path: Path) -> None:
     async with EtcdCluster(tmp_path) as etcd:
         place = member(Endpoints((f"{HOST}:{free_port()}", *etcd.addresses)))
         await place.open()
@@ -109,10 +115,10 @@ async def test_an_address_where_nobody_answers_is_passed_over(tmp_path: Path):
         await place.close()
 
 
-async def test_without_any_server_the_error_says_what_to_do():
+async def test_without_any_server_the_error_names_the_next_step() -> None:
     place = member(Endpoints((f"{HOST}:{free_port()}",)))
     started = time.monotonic()
     with pytest.raises(SynchronizationError, match="check that they run"):
         await place.open()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < patient(15)
     await place.close()

@@ -1,7 +1,8 @@
-"""A broker in a process of its own can be started, paused, killed and asked to stop, and never outlives its block."""
+"""A broker in a process of its own can be started, paused, killed and stopped, and never survives its block."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import dejaq
-from dejaq.testing.process import HOST, BrokerExited, BrokerProcess, free_port
+from dejaq.testing.servers.process import HOST, BrokerExited, BrokerProcess, free_port
+from dejaq.testing.waiting import eventually, patient
+from dejaq.trial import ports
 
 
-async def test_it_comes_back_with_its_address_and_its_data(tmp_path: Path) -> None:
+async def test_a_broker_restarts_with_its_address_and_its_data(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data") as broker:
         url, first = broker.url, broker.pid
         async with dejaq.connect(url) as client:
@@ -28,7 +31,7 @@ async def test_it_comes_back_with_its_address_and_its_data(tmp_path: Path) -> No
         assert broker.log().count("serving") == 2
 
 
-async def test_it_stops_by_itself_when_asked_to() -> None:
+async def test_a_broker_stops_on_a_signal() -> None:
     async with BrokerProcess() as broker:
         broker.terminate()
         assert await broker.exited() == 0
@@ -36,7 +39,7 @@ async def test_it_stops_by_itself_when_asked_to() -> None:
             broker.terminate()
 
 
-async def test_while_paused_it_answers_nobody() -> None:
+async def test_a_paused_broker_does_not_answer() -> None:
     async with BrokerProcess() as broker:
         broker.pause()
         assert broker.running
@@ -46,7 +49,7 @@ async def test_while_paused_it_answers_nobody() -> None:
         await broker.ready()
 
 
-async def test_it_does_not_outlive_its_block() -> None:
+async def test_a_broker_process_ends_with_its_block() -> None:
     with pytest.raises(ZeroDivisionError) as error:
         async with BrokerProcess() as broker:
             raise ZeroDivisionError
@@ -55,7 +58,7 @@ async def test_it_does_not_outlive_its_block() -> None:
     assert "serving" in error.value.__notes__[0]
 
 
-async def test_one_that_cannot_start_says_why() -> None:
+async def test_a_broker_that_cannot_start_reports_the_reason() -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -64,14 +67,51 @@ async def test_one_that_cannot_start_says_why() -> None:
             await broker.__aenter__()
 
 
-async def test_a_crash_point_kills_it(tmp_path: Path) -> None:
+async def test_a_crash_point_kills_the_broker(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data", env={"DEJAQ_CRASH_AT": "storage.before_write:1"}) as broker:
         with pytest.raises(dejaq.DejaqError):
-            async with dejaq.connect(broker.url, deadline=0.5) as client:
+            async with dejaq.connect(broker.url, deadline=patient(2)) as client:
                 await client.create_topic("mail")
         assert await broker.exited() == -signal.SIGKILL
 
 
-def test_a_free_port_is_none_that_an_outgoing_connection_can_have() -> None:
+def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert free_port() < lowest
+
+
+BLOCKS_ITS_LOOP = """
+import time
+from dejaq.broker.doctor import Doctor
+examine, left = Doctor._examine_memory, [2]
+def slow(self):
+    examine(self)
+    left[0] -= 1
+    until = time.thread_time() + (0.5 if left[0] >= 0 else 0)
+    while time.thread_time() < until:
+        pass
+Doctor._examine_memory = slow
+"""
+
+
+async def test_a_broker_that_blocks_its_event_loop_fails_its_test() -> None:
+    broker = BrokerProcess(prelude=BLOCKS_ITS_LOOP)
+    with pytest.raises(AssertionError, match=r"the event loop of the broker was blocked for \d{3}"):
+        async with broker:
+            await eventually(lambda: "was blocked" in broker.log(), within=20, what="the watchdog reports it")
+
+
+async def test_a_test_may_allow_longer_blocks() -> None:
+    async with BrokerProcess(prelude=BLOCKS_ITS_LOOP, block_cpu_ms_max=60_000) as broker:
+        await eventually(lambda: "was blocked" in broker.log(), within=20, what="the watchdog reports it")
+
+
+async def test_a_free_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process chose the same port before the first one listened on it, and one of them did not start."""
+    first = free_port()
+    monkeypatch.setattr(ports, "_PORTS", [first])
+    with pytest.raises(OSError, match="no free port"):
+        free_port()
+    server = await asyncio.start_server(lambda reader, writer: None, HOST, first)
+    server.close()
+    await server.wait_closed()

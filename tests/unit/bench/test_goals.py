@@ -31,7 +31,7 @@ LAZY = "dejaq: create_per_s ahead of every lazy default"
 
 
 @pytest.mark.parametrize(("ours", "verdict"), [(200.0, True), (199.0, False)])
-def test_the_fastest_durable_peer_is_the_bar(ours: float, verdict: bool) -> None:
+def test_the_fastest_durable_peer_sets_the_goal(ours: float, verdict: bool) -> None:
     records = [
         throughput("dejaq", ours),
         throughput("skip-locked", 10.0),
@@ -49,17 +49,17 @@ def test_a_lazy_peer_counts_only_against_the_lazy_goal() -> None:
 
 
 @pytest.mark.parametrize(("p99", "verdict"), [(13.0, True), (13.1, False)])
-def test_lateness_is_judged_over_the_floor(p99: float, verdict: bool) -> None:
+def test_lateness_is_measured_from_the_floor(p99: float, verdict: bool) -> None:
     records = [lateness("accuracy", p99, 10.0, due_per_s=10_000)]
     assert met(records, "accuracy at 10 k/s: p99 at most floor + 3 ms") is verdict
 
 
-def test_one_early_message_anywhere_breaks_the_promise() -> None:
+def test_one_early_message_in_any_bench_fails_the_goal() -> None:
     on_time = lateness("accuracy", 1.0, 1.0, due_per_s=1_000)
     early = lateness("burst", 1.0, 1.0, early=1, burst_messages=100_000)
     goal = "never early, in every lateness bench"
     assert (met([on_time], goal), met([on_time, early], goal)) == (True, False)
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
+def test_a_goal_without_measurement_is_neither_met_nor_missed() -> None:
     assert {verdict.met for verdict in verdicts([])} == {None}

@@ -21,16 +21,16 @@ def record(system: str = "dejaq", per_s: float = 5.0, **shape: Any) -> dict[str,
     )
 
 
-def test_a_record_holds_its_figures_under_their_own_names() -> None:
+def test_a_record_has_its_figures_under_their_own_names() -> None:
     made = record(per_s=7.0)
     assert (made["bench"], made["system"], made["durable"], made["create_per_s"]) == ("throughput", "dejaq", True, 7.0)
 
 
-def test_figures_are_what_was_measured_and_nothing_else() -> None:
+def test_figures_contain_only_measurements() -> None:
     assert figures_of(record(per_s=7.0)) == {"create_per_s": 7.0}
 
 
-def test_what_is_measured_again_replaces_the_old_and_the_rest_stays() -> None:
+def test_a_new_measurement_replaces_the_old_one_and_the_others_stay() -> None:
     kept = merged([record(per_s=1.0), record("nats", 2.0), record(body_bytes=1_024)], [record(per_s=9.0)])
     assert [(one["system"], one["create_per_s"], one["shape"]["body_bytes"]) for one in kept] == [
         ("nats", 2.0, 100),

@@ -16,11 +16,26 @@ NAME = "throughput dejaq body_bytes=100 create_per_s"
 RUN = [record("redis-always", create_per_s=100.0), record("dejaq", create_per_s=150.0)]
 
 
-def test_a_rate_is_ours_over_the_peers() -> None:
+def test_the_ratio_of_a_rate_is_ours_divided_by_the_peers() -> None:
     assert [(ratio.name, ratio.value) for ratio in ratios(RUN, {})] == [(NAME, 1.5)]
 
 
-def test_what_should_be_small_is_turned_round() -> None:
+def test_a_peer_without_buckets_is_compared_with_every_number_of_buckets() -> None:
+    ours = [
+        {**record("dejaq-natural", create_per_s=10.0 * buckets), "shape": {"buckets": buckets, "pending": 0}}
+        for buckets in (16, 64)
+    ]
+    peer = {**record("redis-always", create_per_s=100.0), "shape": {"pending": 0}}
+    assert [ratio.value for ratio in ratios([*ours, peer], {})] == [1.6, 6.4]
+
+
+def test_a_store_on_postgresql_is_compared_with_the_bare_table_and_not_with_redis() -> None:
+    run = [record("redis-always", create_per_s=9.0), record("skip-locked", create_per_s=100.0)]
+    ours = record("dejaq-postgres", create_per_s=80.0)
+    assert [ratio.value for ratio in ratios([*run, ours], {})] == [0.8]
+
+
+def test_the_ratio_of_a_figure_that_should_be_small_is_inverted() -> None:
     run = [record("redis-always", lateness_p99_ms=30.0), record("dejaq", lateness_p99_ms=10.0)]
     assert [ratio.value for ratio in ratios(run, {})] == [3.0]
 

@@ -15,7 +15,7 @@ RECORD = {
 }
 
 
-def test_the_page_shows_machine_goals_figures_and_set_up() -> None:
+def test_the_page_shows_machine_goals_figures_and_configuration() -> None:
     text = page(MACHINE, [RECORD], {"burst.png": "a curve"}, notes="## Notes\n\nWhere the time goes.")
     assert "| cores | 2 |" in text
     assert "| packages | redis 8 |" in text
@@ -33,6 +33,28 @@ def test_a_system_that_failed_is_named_with_its_reason() -> None:
 
 def test_a_bench_that_was_not_run_has_no_section() -> None:
     assert "## Latency" not in page(MACHINE, [RECORD], {}, notes="")
+
+
+def test_the_realistic_workloads_come_first_with_their_goals_and_figures() -> None:
+    sent = {
+        **RECORD,
+        "bench": "single_sends",
+        "system": "dejaq-natural",
+        "shape": {"messages": 1_000_000},
+        "settings": {"messages": 1_000_000},
+        "send_per_s": 30_000.0,
+        "ack_p99_ms": 12.5,
+    }
+    text = page(MACHINE, [RECORD, sent], {}, notes="")
+    realistic, friendly = text.split("## Machine")
+    assert (
+        "| L6 | 1,000,000 single sends: at least 60,000 per second | 30,000/s | **missed by 50% of the goal** |"
+        in realistic
+    )
+    assert "| L6 | 1,000,000 single sends: p99 of an ack at most 20 ms | 12.50 ms | met |" in realistic
+    assert "### L6: Single sends" in realistic
+    assert "## Bursts" in friendly
+    assert "## Goals with friendly workloads" in friendly
 
 
 def test_numbers_are_short_and_unknown_ones_are_a_dash() -> None:

@@ -1,4 +1,4 @@
-"""A client that speaks in raw frames, and the waiting that its tests need."""
+"""A client that sends raw frames, and helpers to wait for conditions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.version import PROTOCOL
+from dejaq.testing.waiting import patient
 
 DEADLINE_SECONDS = 10.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until the condition holds."""
+    """Let the event loop run until the condition is true."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         await asyncio.sleep(0)
 
 
@@ -33,7 +34,7 @@ async def create_topic(transport: Transport, name: str = "mail", **settings: Any
 
 
 class RawClient:
-    """One session; answers are kept by request, and what the broker sends by itself in lists."""
+    """One session; it stores answers by request number, and other frames of the broker in lists."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -44,7 +45,7 @@ class RawClient:
         self.errors: list[carrier.BrokerFrame] = []
         self.draining = False
         self.ended = False
-        # Called with every recall; gives the rows to let go of, or None for no answer.
+        # Called with every recall; returns the rows to release, or None to send no answer.
         self.on_recall: Callable[[carrier.Recall], list[int] | None] = lambda recall: None
 
     async def open(self) -> RawClient:
@@ -61,7 +62,7 @@ class RawClient:
             while (frame := await self._channel.receive()) is not None:
                 await self._take(frame)
         except Unavailable:
-            # The broker is gone without a word.
+            # The connection of the broker ended without a final frame.
             pass
         self.ended = True
 
@@ -86,7 +87,7 @@ class RawClient:
         await self._channel.send(frame)
 
     async def start(self, **command: Any) -> asyncio.Future[carrier.BrokerFrame]:
-        """Send a command and give the future of its answer."""
+        """Send a command and return the future of its answer."""
         self._request += 1
         future = self._waiting[self._request] = asyncio.get_running_loop().create_future()
         await self.send_raw(carrier.ClientFrame(request=self._request, **command))
@@ -94,7 +95,7 @@ class RawClient:
 
     async def ask(self, **command: Any) -> carrier.BrokerFrame:
         """Send a command and wait for its answer."""
-        return await asyncio.wait_for(await self.start(**command), DEADLINE_SECONDS)
+        return await asyncio.wait_for(await self.start(**command), patient(DEADLINE_SECONDS))
 
     async def hello(self) -> carrier.BrokerFrame:
         return await self.ask(hello=carrier.Hello(protocol=PROTOCOL, sdk="raw", client="test", clock="none"))
@@ -120,7 +121,7 @@ class RawClient:
         assert answer.HasField("outcomes"), answer
         return self
 
-    async def settle(self, kind: int, lease: int, **fields: Any) -> carrier.BrokerFrame:
+    async def settle(self, kind: carrier.SettleKind, lease: int, **fields: Any) -> carrier.BrokerFrame:
         return await self.ask(settle=carrier.Settle(kind=kind, lease=lease, **fields))
 
     def received(self) -> list[str]:
@@ -141,7 +142,7 @@ def ids_of(push: carrier.Push) -> list[str]:
 
 
 class Batches:
-    """Makes create batches of one producer session."""
+    """Builds the create batches of one producer session."""
 
     def __init__(self, number: int = 1) -> None:
         self.session = ProducerSession(1_700_000_000_000, number).pack()

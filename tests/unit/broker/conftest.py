@@ -1,4 +1,4 @@
-"""A broker on a virtual clock with the memory store, reached without a network."""
+"""A broker on a virtual clock with the memory store; tests connect to it without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import RawClient, create_topic
 

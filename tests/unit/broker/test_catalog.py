@@ -1,4 +1,4 @@
-"""A topic's life: made and unmade in steps that survive a crash, also under load."""
+"""The life of a topic: created and deleted in steps that survive a crash, also under load."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
-from dejaq.domain.topic import Topic, TopicSettings, TopicState
+from dejaq.domain.context import DIRECT_CALL, CallContext
+from dejaq.domain.topic import Topic, TopicSettings, TopicStage
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, create_topic, until
 from tests.unit.broker.conftest import Connect
@@ -27,7 +28,7 @@ async def describe_topic(transport: InProcessTransport, name: str) -> overseer.T
     return (await transport.call("Overseer.DescribeTopic", request, overseer.TopicResponse, 5.0)).topic
 
 
-async def test_a_topic_is_made_once_and_found_the_second_time(transport: InProcessTransport) -> None:
+async def test_a_topic_is_created_once_and_found_the_second_time(transport: InProcessTransport) -> None:
     first = await create_topic(transport, "new", buckets=8)
     again = await create_topic(transport, "new", buckets=8)
     assert (first.created, again.created) == (True, False)
@@ -44,7 +45,7 @@ async def test_other_settings_are_a_conflict_that_names_them(transport: InProces
 
 
 @pytest.mark.parametrize("name", ["", "x" * 129, "sp ace", "new\n", "a/b", "ümlaut"])
-async def test_a_name_has_a_form(transport: InProcessTransport, name: str) -> None:
+async def test_invalid_names_are_refused(transport: InProcessTransport, name: str) -> None:
     with pytest.raises(DejaqError) as caught:
         await create_topic(transport, name)
     assert caught.value.code is Code.INVALID_TOPIC
@@ -61,14 +62,16 @@ async def test_a_name_has_a_form(transport: InProcessTransport, name: str) -> No
         overseer.TopicSettings(kind="heap"),
     ],
 )
-async def test_settings_have_ranges(transport: InProcessTransport, settings: overseer.TopicSettings) -> None:
+async def test_settings_out_of_range_are_refused(
+    transport: InProcessTransport, settings: overseer.TopicSettings
+) -> None:
     request = overseer.CreateTopicRequest(name="new", settings=settings)
     with pytest.raises(DejaqError) as caught:
         await transport.call("Overseer.CreateTopic", request, overseer.TopicResponse, 5.0)
     assert caught.value.code is Code.INVALID_SETTING
 
 
-async def test_there_is_a_most_of_topics(clock: VirtualClock) -> None:
+async def test_the_number_of_topics_is_limited(clock: VirtualClock) -> None:
     async with Broker(clock=clock, topics_max=2) as broker:
         transport = broker.transport()
         await create_topic(transport, "a")
@@ -82,7 +85,7 @@ async def test_there_is_a_most_of_topics(clock: VirtualClock) -> None:
         assert (await create_topic(transport, "c")).created
 
 
-async def test_concurrent_creates_of_one_name_make_one_topic(transport: InProcessTransport, broker: Broker) -> None:
+async def test_concurrent_creates_of_one_name_create_one_topic(transport: InProcessTransport, broker: Broker) -> None:
     made = await asyncio.gather(*(create_topic(transport, "same") for _ in range(10)))
     assert sorted(one.created for one in made) == [False] * 9 + [True]
 
@@ -116,7 +119,7 @@ async def test_deleting_under_load_ends_the_sessions_and_leaves_nothing(
     assert (await describe_topic(transport, "mail")).available == 0
 
 
-async def test_a_topic_that_is_being_deleted_takes_nothing(
+async def test_a_topic_that_is_being_deleted_accepts_nothing(
     connect: Connect,
     transport: InProcessTransport,
     broker: Broker,
@@ -126,9 +129,9 @@ async def test_a_topic_that_is_being_deleted_takes_nothing(
     gate = asyncio.Event()
     drop = storage.drop_topic
 
-    async def slow_drop(topic: Topic, now: int) -> None:
+    async def slow_drop(topic: Topic, now: int, context: CallContext) -> None:
         await gate.wait()
-        await drop(topic, now)
+        await drop(topic, now, context)
 
     monkeypatch.setattr(storage, "drop_topic", slow_drop)
     await delete_topic(transport, "mail")
@@ -147,20 +150,19 @@ async def test_a_topic_that_is_being_deleted_takes_nothing(
     await until(lambda: not broker.central.catalog.all())
 
 
-async def test_a_session_that_is_not_yet_ended_can_change_nothing_in_a_topic_that_is_being_deleted(
+async def test_an_open_session_cannot_change_a_topic_that_is_being_deleted(
     connect: Connect, transport: InProcessTransport, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await (await connect()).produce()
     consumer = await (await connect()).consume()
     gate = asyncio.Event()
-    evacuate = broker.central.catalog.evacuate
-    assert evacuate is not None
+    evacuate = broker.central.reactions.topic_closing
 
     async def slow_evacuate(topic: Topic, error: DejaqError) -> None:
         await gate.wait()
         await evacuate(topic, error)
 
-    monkeypatch.setattr(broker.central.catalog, "evacuate", slow_evacuate)
+    monkeypatch.setattr(broker.central.reactions, "topic_closing", slow_evacuate)
     await delete_topic(transport, "mail")
     answers = [
         await producer.ask(create=Batches().natural(["a"], 0)),
@@ -173,18 +175,18 @@ async def test_a_session_that_is_not_yet_ended_can_change_nothing_in_a_topic_tha
     await until(lambda: not broker.central.catalog.all())
 
 
-async def test_what_a_crash_cut_short_is_finished_at_the_next_start(clock: VirtualClock) -> None:
+async def test_work_that_a_crash_interrupted_is_completed_at_the_next_start(clock: VirtualClock) -> None:
     storage = MemoryStorage()
     await storage.open(0)
     settings = TopicSettings(buckets=2)
-    await storage.put_topic(Topic("half-made", 1, settings, TopicState.CREATING))
-    await storage.put_topic(Topic("half-gone", 2, settings, TopicState.DELETING))
-    await storage.put_topic(Topic("whole", 3, settings))
+    await storage.put_topic(Topic("half-made", 1, settings, TopicStage.CREATING), DIRECT_CALL)
+    await storage.put_topic(Topic("half-gone", 2, settings, TopicStage.DELETING), DIRECT_CALL)
+    await storage.put_topic(Topic("whole", 3, settings), DIRECT_CALL)
     async with Broker(clock=clock, storage=storage) as broker:
         await until(lambda: len(broker.central.catalog.all()) == 2)
         assert {topic.name: topic.state for topic in await storage.topics()} == {
-            "half-made": TopicState.LIVE,
-            "whole": TopicState.LIVE,
+            "half-made": TopicStage.LIVE,
+            "whole": TopicStage.LIVE,
         }
 
 
@@ -199,3 +201,61 @@ async def test_the_numbers_of_a_topic_are_exact(
     info = await describe_topic(transport, "mail")
     assert (info.available, info.waiting, info.processing) == (1, 3, 1)
     assert (info.producers, info.consumers) == (1, 1)
+
+
+class GatheringStorage(MemoryStorage):
+    """A memory store that writes a topic only when several calls wait for it, as a store with group commit does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.puts = 0
+        self.enough = asyncio.Event()
+
+    async def put_topic(self, topic: Topic, context: CallContext) -> None:
+        self.puts += 1
+        self.waiting += 1
+        if self.waiting >= 50:
+            self.enough.set()
+        await self.enough.wait()
+        await super().put_topic(topic, context)
+
+
+async def test_topics_that_are_created_at_the_same_time_share_the_writes_of_the_storage(clock: VirtualClock) -> None:
+    """L8: each creation waited for the one before, and was written three times: 180 per second."""
+    storage = GatheringStorage()
+    async with Broker(clock=clock, storage=storage) as broker:
+        transport = broker.central.transport()
+        names = [f"topic-{number}" for number in range(50)]
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(create_topic(transport, name) for name in [*names, names[0]]))
+        assert storage.puts == 50, "each topic is written once"
+        assert [topic.name for topic in broker.central.catalog.all()] == sorted(names)
+        assert len({topic.number for topic in broker.central.catalog.all()}) == 50
+
+
+async def test_the_limit_of_topics_counts_those_that_are_being_created(clock: VirtualClock) -> None:
+    async with Broker(clock=clock, topics_max=5) as broker:
+        transport = broker.central.transport()
+        answers = await asyncio.gather(
+            *(create_topic(transport, f"topic-{number}") for number in range(9)), return_exceptions=True
+        )
+        refused = [answer for answer in answers if isinstance(answer, DejaqError)]
+        assert [error.code for error in refused] == [Code.LIMIT_EXCEEDED] * 4
+
+
+async def test_a_list_of_many_topics_is_read_in_pages(transport: InProcessTransport) -> None:
+    names = sorted([f"topic-{number}" for number in range(7)])
+    for name in names:
+        await create_topic(transport, name)
+    found: list[list[str]] = []
+    after, more = "", True
+    while more:
+        request = overseer.ListTopicsRequest(after=after, count=3)
+        answer = await transport.call("Overseer.ListTopics", request, overseer.ListTopicsResponse, 5.0)
+        found.append([topic.name for topic in answer.topics])
+        after, more = found[-1][-1], answer.more
+    assert [len(page) for page in found] == [3, 3, 2]
+    assert [name for page in found for name in page] == ["mail", *names]
+    whole = await transport.call("Overseer.ListTopics", overseer.ListTopicsRequest(), overseer.ListTopicsResponse, 5.0)
+    assert (len(whole.topics), whole.more) == (8, False)

@@ -1,4 +1,4 @@
-"""What a consumer is given: on time, once, within its credit, and again after its lease expired."""
+"""The messages that a consumer gets: on time, once, within its credit, and again after its lease expired."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import pytest
 
 from dejaq import limits
 from dejaq.broker import Broker
-from dejaq.broker.carrier.dealer import Seat, deal
+from dejaq.broker.assignment.assignment import Seat, assign_buckets
 from dejaq.domain.batch import LeaseRequest, LeaseSet
+from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 from tests.unit.broker.conftest import Connect
 
 
-async def settled(broker: Broker) -> None:
-    """Let everything run that can run without the clock moving."""
+async def run_ready_tasks(broker: Broker) -> None:
+    """Run every task that can run without advancing the clock."""
     for _ in range(200):
         await asyncio.sleep(0)
 
@@ -29,19 +30,19 @@ async def settled(broker: Broker) -> None:
 async def test_a_message_comes_at_its_time_and_not_before(
     connect: Connect, clock: VirtualClock, broker: Broker
 ) -> None:
-    """Guarantee 2: never early."""
+    """G2: a message is never early."""
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=0)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural(["a"], clock.now_ms() + 5_000))
     await clock.advance(4_999)
-    await settled(broker)
+    await run_ready_tasks(broker)
     assert consumer.received() == []
     await clock.advance(1)
     await until(lambda: consumer.received() == ["a"])
     assert consumer.pushes[0].ts[0] == clock.now_ms()
 
 
-async def test_with_a_window_it_is_sent_ahead_and_the_lease_runs_from_its_time(
+async def test_with_a_window_a_message_is_sent_early_and_its_lease_begins_at_its_time(
     connect: Connect, clock: VirtualClock
 ) -> None:
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=1_000, lease_ms=2_000)
@@ -53,7 +54,7 @@ async def test_with_a_window_it_is_sent_ahead_and_the_lease_runs_from_its_time(
     assert consumer.pushes[0].expires >= due + 2_000
 
 
-async def test_a_message_that_is_created_due_earlier_than_what_is_waited_for_is_not_overlooked(
+async def test_a_new_message_that_is_due_before_the_next_one_is_delivered_on_time(
     connect: Connect, clock: VirtualClock
 ) -> None:
     consumer = await (await (await connect()).consume()).subscribe()
@@ -72,7 +73,7 @@ async def test_a_message_that_is_created_due_earlier_than_what_is_waited_for_is_
 async def test_an_expired_lease_is_delivered_again_with_one_more_attempt_and_its_holder_is_refused(
     connect: Connect, clock: VirtualClock
 ) -> None:
-    """Guarantees 3 and 4: at most one live lease, at least once."""
+    """G3, G4: at most one live lease, and delivery at least once."""
     first = await (await (await connect()).consume("first")).subscribe(lease_ms=1_000)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural(["a"], clock.now_ms()))
@@ -93,21 +94,21 @@ async def test_an_expired_lease_is_delivered_again_with_one_more_attempt_and_its
 async def test_a_slow_consumer_never_has_more_rows_than_its_credit(
     connect: Connect, clock: VirtualClock, broker: Broker
 ) -> None:
-    """Guarantee 8: back-pressure."""
+    """G8: back-pressure."""
     consumer = await (await (await connect()).consume()).subscribe(rows=10)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural([f"m{n:02}" for n in range(35)], clock.now_ms()))
     for settled_so_far in (0, 10, 20, 30):
         expected = min(settled_so_far + 10, 35)
         await until(lambda expected=expected: len(consumer.received()) == expected)  # type: ignore[misc]
-        await settled(broker)
+        await run_ready_tasks(broker)
         assert len(consumer.received()) == expected
         for push in consumer.pushes:
             await consumer.settle(carrier.DELETE, push.lease)
     assert sorted(consumer.received()) == [f"m{n:02}" for n in range(35)]
 
 
-async def test_credit_comes_back_row_by_row(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_credit_is_freed_row_by_row(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     consumer = await (await (await connect()).consume()).subscribe(rows=4)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural([f"m{n}" for n in range(10)], clock.now_ms()))
@@ -116,35 +117,35 @@ async def test_credit_comes_back_row_by_row(connect: Connect, clock: VirtualCloc
     for _ in range(2):
         await consumer.settle(carrier.DELETE, lease, ranges=[1, 2])
     await until(lambda: len(consumer.received()) == 5)
-    await settled(broker)
-    assert len(consumer.received()) == 5, "a row that is settled twice gives credit once"
+    await run_ready_tasks(broker)
+    assert len(consumer.received()) == 5, "a row that is settled twice frees credit once"
 
 
-async def test_credit_in_bytes_bounds_what_is_under_way(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_credit_in_bytes_limits_unsettled_messages(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     consumer = await (await (await connect()).consume()).subscribe(size=3_000)
     producer = await (await connect()).produce()
     ids = [f"m{n}" for n in range(8)]
     await producer.ask(create=Batches().natural(ids, clock.now_ms(), bodies=[bytes(1_000)] * 8))
     await until(lambda: len(consumer.received()) >= 3)
-    await settled(broker)
+    await run_ready_tasks(broker)
     assert len(consumer.received()) == 3
     for push in consumer.pushes:
         await consumer.settle(carrier.DELETE, push.lease)
     await until(lambda: len(consumer.received()) == 6)
 
 
-async def test_more_credit_lets_more_through(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_more_credit_delivers_more_messages(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     consumer = await (await (await connect()).consume()).subscribe(rows=1)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural(["a", "b", "c"], clock.now_ms()))
     await until(lambda: len(consumer.received()) == 1)
     await consumer.subscribe(rows=2)
     await until(lambda: len(consumer.received()) == 2)
-    await settled(broker)
+    await run_ready_tasks(broker)
     assert len(consumer.received()) == 2
 
 
-async def test_credit_that_expired_unsettled_is_free_again(connect: Connect, clock: VirtualClock) -> None:
+async def test_credit_of_expired_leases_is_freed(connect: Connect, clock: VirtualClock) -> None:
     consumer = await (await (await connect()).consume()).subscribe(rows=1, lease_ms=500)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural(["a"], clock.now_ms()))
@@ -171,18 +172,18 @@ async def test_credit_that_expired_unsettled_is_free_again(connect: Connect, clo
         ),
     ],
 )
-async def test_the_terms_of_a_subscription_have_limits(connect: Connect, terms: dict[str, int], code: Code) -> None:
+async def test_the_terms_of_a_subscription_have_limits(connect: Connect, terms: dict[str, Any], code: Code) -> None:
     consumer = await (await connect()).consume()
     answer = await consumer.ask(subscribe=carrier.Subscribe(**terms))
     assert answer.error.code == code
 
 
-async def test_buckets_are_dealt_to_everybody_and_dealt_anew_when_one_leaves(
+async def test_buckets_are_assigned_to_all_and_again_when_one_leaves(
     connect: Connect, clock: VirtualClock, broker: Broker
 ) -> None:
     consumers = [await (await (await connect()).consume(name)).subscribe() for name in ("a", "b")]
     roster = broker.central.rosters.of(broker.central.catalog.live("mail"))
-    assert {one.name: list(one.buckets) for one in roster} == deal(map(Seat, "ab"), 4)
+    assert {one.name: list(one.buckets) for one in roster} == assign_buckets(map(Seat, "ab"), 4)
     producer = await (await connect()).produce()
     names = [f"m{n}" for n in range(100)]
     batches = Batches()
@@ -196,7 +197,9 @@ async def test_buckets_are_dealt_to_everybody_and_dealt_anew_when_one_leaves(
     await until(lambda: len(consumers[0].received()) == before + 100)
 
 
-async def test_who_comes_back_under_its_name_gets_its_live_leases_back(connect: Connect, clock: VirtualClock) -> None:
+async def test_a_consumer_that_reconnects_under_its_name_gets_its_live_leases_again(
+    connect: Connect, clock: VirtualClock
+) -> None:
     consumer = await (await (await connect()).consume("worker")).subscribe()
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural([f"m{n}" for n in range(5)], clock.now_ms()))
@@ -211,7 +214,7 @@ async def test_who_comes_back_under_its_name_gets_its_live_leases_back(connect: 
     assert not done.outcomes.codes
 
 
-async def test_a_second_session_under_a_name_takes_over_and_the_first_is_told(
+async def test_a_second_session_under_a_name_takes_over_and_the_first_is_notified(
     connect: Connect, clock: VirtualClock
 ) -> None:
     first = await (await (await connect()).consume("worker")).subscribe()
@@ -228,15 +231,15 @@ async def test_a_second_session_under_a_name_takes_over_and_the_first_is_told(
 
 
 class GatedLeases(MemoryStorage):
-    """A memory store whose leases, once taken, wait for the gate: as a commit does."""
+    """A memory store whose leases wait at a gate once they are taken, as a commit does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
         self.taken: list[LeaseSet] = []
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
-        lease = await super().lease(topic, request, now)
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        lease = await super().lease(topic, request, now, context)
         if lease is not None:
             self.taken.append(lease)
             await self.gate.wait()
@@ -264,7 +267,7 @@ async def test_leases_are_taken_while_earlier_ones_are_being_committed_and_pushe
         await until(lambda: len(storage.taken) == 3)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert len(storage.taken) == 3, "at most three are under way"
+        assert len(storage.taken) == 3, "at most three leases are in progress"
         assert consumer.received() == []
         storage.gate.set()
         await until(lambda: len(consumer.received()) == 5)
@@ -287,7 +290,7 @@ async def test_credit_counts_leases_that_are_still_being_committed() -> None:
         await broker.stop()
 
 
-async def test_what_was_leased_but_not_sent_when_a_consumer_left_goes_to_others_at_once() -> None:
+async def test_messages_leased_but_not_sent_when_a_consumer_left_go_to_others_at_once() -> None:
     broker, storage, consumer, producer = await gated()
     try:
         await consumer.subscribe()
@@ -297,20 +300,20 @@ async def test_what_was_leased_but_not_sent_when_a_consumer_left_goes_to_others_
         storage.gate.set()
         other = await (await (await RawClient(broker.transport()).open()).consume("other")).subscribe()
         await until(lambda: other.received() == ["a"])
-        assert list(other.pushes[0].attempts) == [], "the first attempt was undone, since nobody saw it"
+        assert list(other.pushes[0].attempts) == [], "the first attempt was recalled, since user code did not see it"
     finally:
         await broker.stop()
 
 
-async def test_who_takes_over_waits_for_what_the_one_before_was_about_to_lease() -> None:
+async def test_a_session_that_takes_over_waits_for_running_leases_of_the_previous_one() -> None:
     broker, storage, consumer, producer = await gated()
     try:
         await consumer.subscribe()
         await producer.ask(create=Batches().natural(["a"], 0))
         await until(lambda: storage.taken)
         again = await (await (await RawClient(broker.transport()).open()).consume("worker")).subscribe()
-        await settled(broker)
-        assert again.received() == [], "what is about to be undone is not handed on"
+        await run_ready_tasks(broker)
+        assert again.received() == [], "a lease that is about to be recalled is not passed on"
         storage.gate.set()
         await until(lambda: again.received() == ["a"])
         assert not (await again.settle(carrier.DELETE, again.pushes[0].lease)).outcomes.codes

@@ -1,35 +1,43 @@
-"""Degradations: said, refused by, and left behind when their cause is gone."""
+"""Degradations are reported, refuse calls, and end when their cause has ended."""
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Sequence
 
 import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.doctor import Doctor, resident_bytes
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
+from dejaq.broker.events import NoListener, SingleBroker
+from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.changes import Change
+from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, DejaqError, Indefinite, StoreError
+from dejaq.errors import Code, DejaqError, Indefinite, Refused, StoreError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 
 
 class FailingStorage(MemoryStorage):
-    """A memory store that can be made to fail as a disk does: the write under way is indefinite, the rest refused."""
+    """A memory store that can fail like a disk: the running write has an unknown outcome, later calls are refused."""
 
     def __init__(self) -> None:
         super().__init__()
         self.broken = False
+        self.damaged = False
         self.fault: str | None = None
         self.recoveries = 0
 
     @property
     def failure(self) -> str | None:
         return self.fault or super().failure
+
+    @property
+    def corrupt(self) -> bool:
+        return self.damaged
 
     def _meet(self) -> None:
         if self.fault is not None:
@@ -38,13 +46,13 @@ class FailingStorage(MemoryStorage):
             self.fault = "planted fault"
             raise Indefinite("the write was cut")
 
-    async def create(self, topic: Topic, batch: CreateBatch, now: int) -> Outcomes:
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
         self._meet()
-        return await super().create(topic, batch, now)
+        return await super().apply(changes, now, context)
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         self._meet()
-        return await super().lease(topic, request, now)
+        return await super().lease(topic, request, now, context)
 
     async def recover(self, now: int) -> None:
         self.recoveries += 1
@@ -58,10 +66,10 @@ def storage() -> FailingStorage:
     return FailingStorage()
 
 
-async def test_a_failed_storage_is_said_refused_and_recovered_from_without_help(
+async def test_a_failed_storage_is_reported_refuses_calls_and_recovers_by_itself(
     broker: Broker, storage: FailingStorage, clock: VirtualClock
 ) -> None:
-    """Guarantee 7: consistency over availability."""
+    """G7: consistency over availability."""
     transport = broker.transport()
     await create_topic(transport, buckets=4)
     producer = await (await RawClient(transport).open()).produce()
@@ -73,13 +81,13 @@ async def test_a_failed_storage_is_said_refused_and_recovered_from_without_help(
     cut = await producer.ask(create=batches.natural(["cut"], clock.now_ms()))
     assert (cut.error.code, cut.error.indefinite, cut.error.retryable) == (Code.INDEFINITE, True, True)
     await until(lambda: producer.ended and consumer.ended)
-    assert consumer.errors[-1].error.code == Code.UNAVAILABLE
+    assert consumer.errors[-1].error.code == Code.STORE_FAILED
     assert consumer.errors[-1].error.retryable
 
     again = await RawClient(transport).open()
     await again.hello()
     refused = await again.ask(producer=carrier.ProducerHandshake(topic="mail", group="billing"))
-    assert (refused.error.code, refused.error.retryable) == (Code.UNAVAILABLE, True)
+    assert (refused.error.code, refused.error.retryable) == (Code.STORE_FAILED, True)
     assert refused.error.throttled_ms > 0
     info = await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 5.0)
     assert list(info.brokers[0].degradations) == ["STORE_FAILED: still broken"]
@@ -87,7 +95,7 @@ async def test_a_failed_storage_is_said_refused_and_recovered_from_without_help(
 
     tried = storage.recoveries
     await clock.advance(20_000)
-    assert tried < storage.recoveries < tried + 25, "tried again, about once a second"
+    assert tried < storage.recoveries < tried + 25, "tried again, about once per second"
     storage.broken = False
     await clock.advance(5_000)
     await until(lambda: broker.central.doctor.ready)
@@ -97,7 +105,43 @@ async def test_a_failed_storage_is_said_refused_and_recovered_from_without_help(
     await until(lambda: set(back.received()) == {"before", "after"})
 
 
-async def test_a_pump_that_meets_the_fault_ends_its_session(
+async def test_a_storage_that_fails_repeatedly_is_reopened_less_and_less_often(
+    broker: Broker, storage: FailingStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U4: health does not change hundreds of times when a storage fails at every use."""
+    changes: list[bool] = []
+    doctor = broker.central.doctor
+
+    async def note() -> None:
+        changes.append(doctor.ready)
+
+    monkeypatch.setattr(broker.central.reactions, "readiness_changed", note)
+    for _ in range(2_000):
+        if storage.fault is None:
+            storage.fault = "it fails whenever it is used"
+        await clock.advance(250)
+    assert 2 < changes.count(True) < 40, "reopened, but not four times per second for eight minutes"
+
+
+async def test_damage_has_its_own_code_and_clients_do_not_retry(
+    broker: Broker, storage: FailingStorage, clock: VirtualClock
+) -> None:
+    """U4: clients of a damaged storage get STORE_CORRUPT, and not an error that may end soon."""
+    transport = broker.transport()
+    await create_topic(transport, buckets=4)
+    producer = await (await RawClient(transport).open()).produce()
+    storage.broken = storage.damaged = True
+    storage.fault = "planted damage"
+    answer = await producer.ask(create=Batches().natural(["m"], clock.now_ms()))
+    assert (answer.error.code, answer.error.retryable) == (Code.STORE_CORRUPT, False)
+    info = await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 5.0)
+    assert list(info.brokers[0].degradations) == ["STORE_FAILED: still broken"]
+    with pytest.raises(StoreError) as refused:
+        await create_topic(transport, name="other", buckets=4)
+    assert refused.value.code is Code.STORE_CORRUPT
+
+
+async def test_a_lease_loop_that_meets_a_fault_ends_its_session(
     broker: Broker, storage: FailingStorage, clock: VirtualClock
 ) -> None:
     transport = broker.transport()
@@ -110,7 +154,7 @@ async def test_a_pump_that_meets_the_fault_ends_its_session(
 
 
 class JumpyClock(VirtualClock):
-    """A clock whose wall time can be set, as an operator or a time service does."""
+    """A clock whose wall time can be set, as by an operator or a time service."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,8 +199,8 @@ async def test_a_small_step_of_the_clock_is_no_jump() -> None:
     assert doctor.degradations == {}
 
 
-async def test_above_its_memory_a_broker_takes_no_creates_and_everything_else() -> None:
-    """Guarantee 8: memory."""
+async def test_a_broker_above_its_memory_limit_refuses_only_creates() -> None:
+    """G8: memory."""
     storage = MemoryStorage()
     await storage.open(0)
     used = [1_000]
@@ -187,7 +231,7 @@ def test_the_memory_of_this_process_is_known() -> None:
     assert resident_bytes() > 1_000_000
 
 
-async def test_a_draining_broker_lets_consumers_settle_and_refuses_the_rest() -> None:
+async def test_a_draining_broker_accepts_settlements_and_refuses_other_calls() -> None:
     storage = MemoryStorage()
     await storage.open(0)
     doctor = Doctor(storage=storage, clock=VirtualClock(), memory_bytes_max=0, drift_ms_max=500)
@@ -200,11 +244,17 @@ async def test_a_draining_broker_lets_consumers_settle_and_refuses_the_rest() ->
     assert not doctor.ready
 
 
-async def test_a_clock_that_jumped_is_gone_by_only_when_it_was_compared(storage: FailingStorage) -> None:
-    """G2: nothing may be leased, answered or told of the time between the jump and the comparison."""
+class OtherBrokers(SingleBroker):
+    def clock_change_ms_max(self) -> float:
+        return 100.0
+
+
+async def test_a_clock_that_jumped_is_trusted_only_after_a_comparison(storage: FailingStorage) -> None:
+    """G2: between the jump and the comparison, the broker must not lease, answer or report by that time."""
     clock = JumpingClock()
+    await storage.open(clock.now_ms())
     doctor = Doctor(storage=storage, clock=clock, memory_bytes_max=0, drift_ms_max=1_000)
-    doctor.stray_ms_max = lambda: 100.0
+    doctor.connect(OtherBrokers(), NoListener())
     clock.jump_us = 90_000
     doctor.admit("create")
     doctor.check_clock()
@@ -218,14 +268,14 @@ async def test_a_clock_that_jumped_is_gone_by_only_when_it_was_compared(storage:
     doctor.trust_clock(doctor.clock_gap_ms)
     doctor.admit("create")
     doctor.confirm()
-    # Alone, there is nothing to compare it with.
-    doctor.stray_ms_max = lambda: inf
+    # A single broker has no other clock to compare with.
+    doctor.connect(SingleBroker(), NoListener())
     clock.jump_us = 3_600_000_000
     doctor.admit("create")
 
 
 class JumpingClock(VirtualClock):
-    """A clock that is set by hand."""
+    """A clock that the test sets."""
 
     jump_us = 0
 

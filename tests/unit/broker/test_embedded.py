@@ -1,4 +1,4 @@
-"""A broker in the user's own program."""
+"""A broker inside the user's own program."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dejaq.broker import Broker
 from dejaq.errors import Code, DejaqError, Unavailable
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from tests.unit.broker.client import Batches, RawClient, create_topic
 
 
-def test_it_is_there_for_users() -> None:
+def test_the_embedded_broker_is_public() -> None:
     assert dejaq.Broker is Broker
 
 
-async def test_without_an_address_it_serves_this_process_only() -> None:
+async def test_a_broker_without_an_address_serves_only_this_process() -> None:
     async with Broker() as broker:
         assert broker.address == broker.transport().address == "in-process"
 
 
-async def test_with_port_0_it_says_which_port_it_took() -> None:
+async def test_a_broker_on_port_0_reports_its_port() -> None:
     async with Broker(listen="127.0.0.1:0", metrics="127.0.0.1:0") as broker:
         host, _, port = broker.address.partition(":")
         assert host == "127.0.0.1"
@@ -32,8 +32,8 @@ async def test_with_port_0_it_says_which_port_it_took() -> None:
         assert broker.central.metrics_address != "127.0.0.1:0"
 
 
-async def test_what_the_store_holds_outlives_the_broker(tmp_path: Path) -> None:
-    """Guarantee 1."""
+async def test_stored_messages_survive_the_broker(tmp_path: Path) -> None:
+    """G1: acknowledged messages survive the broker."""
     for n in range(3):
         async with Broker(data=tmp_path / "data", drain_ms=0) as broker:
             transport = broker.transport()
@@ -44,19 +44,19 @@ async def test_what_the_store_holds_outlives_the_broker(tmp_path: Path) -> None:
             assert (await transport.call("Carrier.Count", request, carrier.CountResponse, 5.0)).count == n + 1
 
 
-async def test_a_bad_key_is_named() -> None:
+async def test_an_invalid_setting_is_named() -> None:
     with pytest.raises(DejaqError, match="no_such_key"):
         Broker(no_such_key=1)
     with pytest.raises(DejaqError, match="drain_ms"):
         Broker(drain_ms=-1)
 
 
-async def test_the_environment_does_not_reach_into_a_users_program(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_does_not_affect_a_broker_in_a_users_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEJAQ_LISTEN", "127.0.0.1:1")
     assert Broker().config.listen is None
 
 
-async def test_stopping_twice_is_stopping_once() -> None:
+async def test_a_broker_may_be_stopped_twice() -> None:
     storage = MemoryStorage()
     broker = Broker(storage=storage)
     await broker.start()
@@ -65,7 +65,7 @@ async def test_stopping_twice_is_stopping_once() -> None:
     assert storage.failure is not None
 
 
-async def test_a_session_that_is_over_is_unavailable() -> None:
+async def test_the_use_of_an_ended_session_is_unavailable() -> None:
     async with Broker(drain_ms=0) as broker:
         transport = broker.transport()
         channel = await transport.session()

@@ -1,17 +1,24 @@
-"""Sessions: how many there may be, what is known of them, and how a broker parts from them."""
+"""Sessions: their limit, what the broker knows about them, and how the broker ends them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
-from dejaq.errors import Code
+from dejaq.broker.sessions import greeter
+from dejaq.domain.batch import Outcomes
+from dejaq.domain.changes import Change
+from dejaq.domain.context import CallContext
+from dejaq.errors import Code, Refused, error_of
 from dejaq.protocol.spliced import BrokerSent, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
+from dejaq.testing.waiting import patient
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 from tests.unit.broker.conftest import Connect
@@ -21,8 +28,8 @@ async def info(transport: InProcessTransport) -> overseer.InfoResponse:
     return await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 5.0)
 
 
-async def test_sessions_beyond_the_limit_are_told_and_the_others_go_on(clock: VirtualClock) -> None:
-    """Guarantee 8: connections."""
+async def test_sessions_beyond_the_limit_are_refused_and_the_others_stay_open(clock: VirtualClock) -> None:
+    """G8: the number of sessions is limited."""
     async with Broker(clock=clock, sessions_max=2, drain_ms=0) as broker:
         transport = broker.transport()
         first, second = [await RawClient(transport).open() for _ in range(2)]
@@ -37,7 +44,7 @@ async def test_sessions_beyond_the_limit_are_told_and_the_others_go_on(clock: Vi
         assert (await second.ask(ping=carrier.Ping(client_us=3))).pong.client_us == 3
 
 
-async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_their_sessions(
+async def test_connections_beyond_the_limit_are_refused_whatever_the_number_of_their_sessions(
     clock: VirtualClock,
 ) -> None:
     async with Broker(clock=clock, connections_max=1, drain_ms=0) as broker:
@@ -49,16 +56,17 @@ async def test_connections_beyond_the_limit_are_told_whatever_the_number_of_thei
         async def send(frame: BrokerSent) -> None:
             sent.append(whole(frame))
 
-        await broker.central.greeter.serve(aiter_of_nothing(), send, "another peer")
+        await broker.central.greeter.serve(CallContext("a-request", "another peer"), aiter_of_nothing(), send)
         assert sent[0].error.code == Code.LIMIT_EXCEEDED
 
 
 async def aiter_of_nothing() -> AsyncIterator[carrier.ClientFrame]:
-    for frame in ():
+    nothing: list[carrier.ClientFrame] = []
+    for frame in nothing:
         yield frame
 
 
-async def test_info_knows_who_is_there_and_what_they_measured(
+async def test_info_shows_clients_and_their_measurements(
     connect: Connect, transport: InProcessTransport, clock: VirtualClock
 ) -> None:
     producer = await (await connect()).produce(group="billing")
@@ -78,13 +86,13 @@ async def test_info_knows_who_is_there_and_what_they_measured(
     assert (worker.latency_ms, worker.clock_offset_ms, worker.sdk) == (0.5, -12.0, "raw")
 
 
-async def test_a_report_that_is_no_number_is_not_believed(connect: Connect, broker: Broker) -> None:
+async def test_a_measurement_that_is_no_number_is_ignored(connect: Connect, broker: Broker) -> None:
     client = await connect()
     await client.ask(ping=carrier.Ping(client_us=1, latency_ms=float("nan"), clock_offset_ms=float("inf")))
     assert broker.central.pinger.worst().latency_ms == 0.0
 
 
-async def test_a_stopping_broker_tells_its_clients_and_waits_for_them_to_finish(clock: VirtualClock) -> None:
+async def test_a_stopping_broker_notifies_its_clients_and_waits_for_them(clock: VirtualClock) -> None:
     storage = MemoryStorage()
     broker = Broker(clock=clock, storage=storage, drain_ms=60_000)
     await broker.start()
@@ -109,7 +117,7 @@ async def test_a_stopping_broker_tells_its_clients_and_waits_for_them_to_finish(
     assert storage.failure is not None, "the store is closed"
 
 
-async def test_clients_that_do_not_leave_are_ended_when_the_time_is_over(clock: VirtualClock) -> None:
+async def test_sessions_of_clients_that_do_not_leave_are_ended_at_the_time_limit(clock: VirtualClock) -> None:
     broker = Broker(clock=clock, drain_ms=1)
     await broker.start()
     client = await RawClient(broker.transport()).open()
@@ -117,3 +125,34 @@ async def test_clients_that_do_not_leave_are_ended_when_the_time_is_over(clock: 
     await broker.stop()
     await until(lambda: client.ended)
     assert client.errors[-1].error.code == Code.DRAINING
+
+
+async def test_a_client_that_never_ends_does_not_delay_the_deletion_of_its_topic(
+    connect: Connect,
+    transport: InProcessTransport,
+    broker: Broker,
+    storage: MemoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker waits for a request on the topic for a limited time, and once for each session."""
+    monkeypatch.setattr(greeter, "EVACUATE_SECONDS", 0.05)
+    client = await (await connect()).produce()
+    apply, arrived, never = storage.apply, asyncio.Event(), asyncio.Event()
+
+    async def stuck(changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        arrived.set()
+        await never.wait()
+        return await apply(changes, now, context)
+
+    monkeypatch.setattr(storage, "apply", stuck)
+    create = await client.start(create=Batches().natural(["a"], 5))
+    await arrived.wait()
+    topic = broker.central.catalog.find("mail")
+    await transport.call("Overseer.DeleteTopic", overseer.TopicRequest(name="mail"), overseer.TopicResponse, 5.0)
+    await until(lambda: not broker.central.catalog.all())
+    assert not create.done()
+    monkeypatch.setattr(greeter, "EVACUATE_SECONDS", 3_600.0)
+    await asyncio.wait_for(broker.central.greeter.evacuate(topic, error_of(Code.TOPIC_DELETING)), patient(5))
+    never.set()
+    await until(lambda: client.ended)
+    assert await storage.topics() == []

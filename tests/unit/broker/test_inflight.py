@@ -1,11 +1,11 @@
-"""The broker's count of what a consumer holds."""
+"""The broker's count of the messages that a consumer holds."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.broker.carrier.inflight import Inflight, mask_of
+from dejaq.broker.delivery.inflight import Inflight, mask_of
 from dejaq.domain.batch import IdSpan, LeaseSet
 
 
@@ -38,7 +38,7 @@ def test_rows_and_bytes_are_counted_and_uncounted() -> None:
     assert inflight.rows == 0
 
 
-def test_an_extended_part_outlives_the_rest() -> None:
+def test_extended_rows_outlast_the_other_rows() -> None:
     inflight = Inflight()
     inflight.add(lease(1, 3, expires=100))
     inflight.extend(1, mask_of([(1, 2)]), 200)
@@ -51,7 +51,7 @@ def test_an_extended_part_outlives_the_rest() -> None:
     assert (inflight.rows, inflight.bytes) == (0, 0)
 
 
-def test_what_is_left_of_a_lease_may_come_in_parts() -> None:
+def test_the_rest_of_a_lease_may_be_counted_in_parts() -> None:
     inflight = Inflight()
     inflight.add(lease(1, 2, expires=100, numbers=[0, 5]))
     inflight.add(lease(1, 1, expires=200, numbers=[7]))
@@ -61,7 +61,7 @@ def test_what_is_left_of_a_lease_may_come_in_parts() -> None:
     assert inflight.rows == 0
 
 
-def test_settled_leases_do_not_pile_up() -> None:
+def test_settled_leases_do_not_accumulate() -> None:
     inflight = Inflight()
     for n in range(5_000):
         inflight.add(lease(n, 1, expires=10**12))
@@ -80,7 +80,7 @@ def test_settled_leases_do_not_pile_up() -> None:
         max_size=30,
     )
 )
-def test_the_totals_are_always_those_of_a_count_by_hand(steps: list[tuple[int, str, int, int]]) -> None:
+def test_the_totals_always_equal_a_recount(steps: list[tuple[int, str, int, int]]) -> None:
     inflight = Inflight()
     model = {(lease_id, row): 100 for lease_id in (1, 2, 3) for row in range(10)}
     for lease_id in (1, 2, 3):

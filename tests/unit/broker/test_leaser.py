@@ -1,4 +1,4 @@
-"""How often the pump and the loader ask the store: as seldom as they can, as early as they must."""
+"""How often the leaser and the loader ask the store: as seldom as possible, as early as necessary."""
 
 from __future__ import annotations
 
@@ -8,31 +8,40 @@ from collections.abc import Sequence
 import pytest
 
 from dejaq.broker import Broker
-from dejaq.broker.carrier.dealer import Seat, deal
-from dejaq.broker.carrier.inflight import Inflight
-from dejaq.broker.carrier.leaser import Flow, Leaser
+from dejaq.broker.assignment.assignment import Seat, assign_buckets
+from dejaq.broker.delivery.inflight import Inflight
+from dejaq.broker.delivery.leaser import LEASERS_PER_SECOND, Flow, Leaser
+from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Metrics
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.changes import Change, Create, Recall
+from dejaq.domain.context import DIRECT_CALL, CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Indefinite
-from dejaq.storage.memory import MemoryStorage
+from dejaq.errors import Indefinite, Refused
+from dejaq.storage.base import apply_one
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
-from tests.unit.broker.client import Batches, until
+from tests.unit.broker.client import Batches, create_topic, until
 from tests.unit.broker.conftest import Connect
 
 
 class CountingStorage(MemoryStorage):
-    """A memory store that remembers how it was asked."""
+    """A memory store that records the calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leases: list[LeaseRequest] = []
         self.loads: list[tuple[str, int]] = []
+        self.checks = 0
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        self.checks += 1
+        return await super().next_ts(topic, buckets, now)
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         self.leases.append(request)
-        return await super().lease(topic, request, now)
+        return await super().lease(topic, request, now, context)
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         self.loads.append((topic.name, until))
@@ -43,7 +52,7 @@ def storage() -> CountingStorage:
     return CountingStorage()
 
 
-async def test_while_nothing_is_due_the_store_is_asked_once_a_second(
+async def test_while_nothing_is_due_the_store_is_asked_once_per_second(
     connect: Connect, clock: VirtualClock, storage: CountingStorage
 ) -> None:
     consumer = await (await (await connect()).consume()).subscribe()
@@ -51,14 +60,16 @@ async def test_while_nothing_is_due_the_store_is_asked_once_a_second(
     await producer.ask(create=Batches().natural(["far"], clock.now_ms() + 30_500))
     await clock.advance(100)
     storage.leases.clear()
+    storage.checks = 0
     await clock.advance(30_000)
-    assert 25 <= len(storage.leases) <= 31
+    assert 25 <= storage.checks <= 32
+    assert len(storage.leases) <= 1, "the check only asks for the time of the next message"
     assert consumer.received() == []
     await clock.advance(400)
     await until(lambda: consumer.received() == ["far"])
 
 
-async def test_a_window_gathers_what_is_spread_over_time_into_few_leases(
+async def test_a_window_combines_messages_of_different_times_into_few_leases(
     connect: Connect, clock: VirtualClock, storage: CountingStorage
 ) -> None:
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=1_000)
@@ -72,11 +83,11 @@ async def test_a_window_gathers_what_is_spread_over_time_into_few_leases(
         pushed = len(consumer.received())
         early.append(pushed - max(0, min(1_000, clock.now_ms() - start + 1)))
     await until(lambda: len(consumer.received()) == 1_000)
-    assert min(early) >= 0, "everything is there when its time comes"
+    assert min(early) >= 0, "all messages are there at their time"
     assert len(consumer.pushes) <= 8
 
 
-async def test_the_window_grows_before_a_spike_and_shrinks_behind_it(
+async def test_the_window_grows_before_a_spike_and_shrinks_after_it(
     connect: Connect, clock: VirtualClock, storage: CountingStorage
 ) -> None:
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=500, rows=30_000)
@@ -87,14 +98,16 @@ async def test_the_window_grows_before_a_spike_and_shrinks_behind_it(
         ids = [f"m{part}-{n}" for n in range(1_000)]
         await producer.ask(create=batches.natural(ids, [start + n for n in range(1_000)]))
     await clock.advance(3_650)
-    # Leases come back full, so what is due up to 1,350 ms ahead is fetched, though the window is 500 ms.
+    # Leases come back full, so messages due up to 1,350 ms ahead are fetched, although the window is 500 ms.
     await until(lambda: len(consumer.received()) == 20_000)
     storage.leases.clear()
     await clock.advance(3_000)
-    assert storage.leases[-1].until <= clock.now_ms() + 500
+    await producer.ask(create=batches.natural(["one-more"], clock.now_ms()))
+    await until(lambda: len(consumer.received()) == 20_001)
+    assert storage.leases[0].until <= clock.now_ms() + 500
 
 
-async def test_a_create_that_does_not_concern_a_consumer_does_not_wake_it(
+async def test_a_create_outside_the_buckets_of_a_consumer_does_not_wake_it(
     connect: Connect, clock: VirtualClock, storage: CountingStorage
 ) -> None:
     for name in ("a", "b"):
@@ -105,15 +118,15 @@ async def test_a_create_that_does_not_concern_a_consumer_does_not_wake_it(
     batches = Batches()
     await producer.ask(create=batches.generated([clock.now_ms() + 60_000], bucket=0))
     await clock.advance(10)
-    assert storage.leases == [], "it is due later than anybody waits for"
+    assert storage.leases == [], "it is due later than any consumer waits for"
     await producer.ask(create=batches.generated([clock.now_ms()], bucket=0))
     await until(lambda: storage.leases)
     await clock.advance(10)
-    holder = next(name for name, share in deal(map(Seat, "ab"), 4).items() if 0 in share)
+    holder = next(name for name, share in assign_buckets(map(Seat, "ab"), 4).items() if 0 in share)
     assert {request.consumer for request in storage.leases} == {holder}
 
 
-async def test_the_loader_keeps_ahead_of_topics_that_have_consumers_and_of_no_other(
+async def test_the_loader_loads_only_topics_that_have_consumers(
     connect: Connect, clock: VirtualClock, storage: CountingStorage, broker: Broker
 ) -> None:
     await clock.advance(1_000)
@@ -132,7 +145,7 @@ async def test_the_loader_keeps_ahead_of_topics_that_have_consumers_and_of_no_ot
 
 
 class SlowStorage(MemoryStorage):
-    """A memory store whose leases are answered when the test says so."""
+    """A memory store whose lease calls return when the test permits it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,30 +153,28 @@ class SlowStorage(MemoryStorage):
         self.taken = False
         self.recalls: list[int] = []
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
-        lease = await super().lease(topic, request, now)
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        lease = await super().lease(topic, request, now, context)
         self.taken = True
         await self.answer.wait()
         return lease
 
-    async def recall(
-        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
-    ) -> Outcomes:
-        self.recalls.append(lease_id)
-        return await super().recall(topic, lease_id, consumer, rows, now)
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        self.recalls += [change.lease_id for change in changes if isinstance(change, Recall)]
+        return await super().apply(changes, now, context)
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-async def test_what_was_leased_and_not_pushed_is_given_back_unless_the_broker_is_cut_off(
+async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_off(
     clock: VirtualClock, cut_off: bool
 ) -> None:
-    """G3: another broker may have sent it to the consumer meanwhile, and its lease must not end under it."""
+    """G3: another broker may have sent the message to the consumer meanwhile; that lease must stay valid."""
     storage = SlowStorage()
     await storage.open(clock.now_ms())
     topic = Topic("mail", 1, TopicSettings(buckets=1))
-    await storage.put_topic(topic)
+    await storage.put_topic(topic, DIRECT_CALL)
     batch = CreateBatch("billing", ProducerSession(clock.now_ms(), 1), 0, ts=[clock.now_ms()], bodies=[b"x"])
-    await storage.create(topic, batch, clock.now_ms())
+    await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
     cut: list[bool] = []
 
     def confirm() -> None:
@@ -171,9 +182,10 @@ async def test_what_was_leased_and_not_pushed_is_given_back_unless_the_broker_is
             raise Indefinite("cut off")
 
     async def push(lease: LeaseSet) -> None:
-        raise AssertionError("it was stopped before")
+        raise AssertionError("it was stopped earlier")
 
     leaser = Leaser(
+        context=DIRECT_CALL,
         storage=storage,
         clock=clock,
         metrics=Metrics(),
@@ -194,7 +206,102 @@ async def test_what_was_leased_and_not_pushed_is_given_back_unless_the_broker_is
     storage.answer.set()
     if cut_off:
         with pytest.raises(Indefinite):
-            await leaser.give_back()
+            await leaser.recall_unpushed()
     else:
-        await leaser.give_back()
+        await leaser.recall_unpushed()
     assert len(storage.recalls) == (0 if cut_off else 1)
+
+
+async def test_a_message_costs_one_lease_call(connect: Connect, clock: VirtualClock, storage: CountingStorage) -> None:
+    """L7: every message cost a second call that found nothing."""
+    await (await (await connect()).consume()).subscribe()
+    producer, batches = await (await connect()).produce(), Batches()
+    await clock.advance(100)
+    storage.leases.clear()
+    for number in range(20):
+        await producer.ask(create=batches.natural([f"m{number}"], clock.now_ms() + 50))
+        await clock.advance(100)
+    assert len(storage.leases) <= 22
+
+
+async def settled(broker: Broker, clock: VirtualClock, storage: CountingStorage) -> None:
+    """Wait until every consumer of the fleet has its buckets and has found that nothing is due."""
+    roster = broker.central.rosters.of(broker.central.catalog.live("fleet"))
+    await until(lambda: roster.up_to_date)
+    await clock.advance(1_500)
+    await until(lambda: all(consumer.idle for consumer in roster if consumer.buckets))
+    storage.leases.clear()
+
+
+async def test_a_batch_wakes_the_consumers_of_its_buckets_and_no_other(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock, storage: CountingStorage, broker: Broker
+) -> None:
+    """L7: a batch of 17 messages or more woke every consumer of the topic."""
+    await create_topic(transport, "fleet", buckets=256)
+    for number in range(100):
+        await (await (await connect()).consume(f"c{number}", topic="fleet")).subscribe()
+    producer = await (await connect()).produce(topic="fleet")
+    await settled(broker, clock, storage)
+    now = clock.now_ms()
+    await producer.ask(create=Batches().natural([f"m{n}" for n in range(20)], [now] * 20))
+    await clock.advance(50)
+    assert sum(len(request.buckets) for request in storage.leases) < 256
+    assert 1 <= len({request.consumer for request in storage.leases}) <= 20
+    await settled(broker, clock, storage)
+    far = [now + 3_600_000] * 20
+    await producer.ask(create=Batches(2).natural([f"f{n}" for n in range(20)], far))
+    await clock.advance(50)
+    assert storage.leases == []
+
+
+async def test_a_consumer_that_leaves_without_unsent_leases_wakes_no_other(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock, storage: CountingStorage, broker: Broker
+) -> None:
+    """L7: every consumer that left woke all others."""
+    await create_topic(transport, "fleet", buckets=256)
+    clients = [await (await connect()).consume(f"c{number}", topic="fleet") for number in range(100)]
+    for client in clients:
+        await client.subscribe()
+    await settled(broker, clock, storage)
+    await clients[0].close()
+    roster = broker.central.rosters.of(broker.central.catalog.live("fleet"))
+    await until(lambda: len(roster) == 99 and roster.up_to_date)
+    await clock.advance(50)
+    assert len({request.consumer for request in storage.leases}) < 50, "only the consumers that get its buckets"
+
+
+async def test_many_waiting_consumers_share_a_timer_and_check_less_often(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock, storage: CountingStorage, broker: Broker
+) -> None:
+    """L7: 1,000 idle consumers used 10 % of a core."""
+    await create_topic(transport, "fleet", buckets=1024)
+    for number in range(300):
+        await (await (await connect()).consume(f"c{number}", topic="fleet")).subscribe()
+    await settled(broker, clock, storage)
+    alarms = broker.central.alarms
+    assert alarms.count == 300
+    storage.checks, starts = 0, alarms.starts
+    await clock.advance(6_000)
+    assert storage.checks <= 6 * LEASERS_PER_SECOND + 300
+    assert len(storage.leases) == 0
+    assert alarms.starts - starts <= 20
+
+
+async def test_deliveries_go_on_while_the_consumers_of_a_fleet_are_replaced(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock
+) -> None:
+    """L7: no message waits for the check that a consumer makes by itself, whichever consumer leaves or joins."""
+    await create_topic(transport, "fleet", buckets=256)
+    clients = [await (await connect()).consume(f"c{number}", topic="fleet") for number in range(80)]
+    for client in clients:
+        await client.subscribe()
+    producer, batches = await (await connect()).produce(topic="fleet"), Batches()
+    sent: set[str] = set()
+    for number in range(40):
+        ids = [f"m{number}-{place}" for place in range(5)]
+        sent.update(ids)
+        await producer.ask(create=batches.natural(ids, clock.now_ms() + 5))
+        await clients[number].close()
+        clients.append(await (await (await connect()).consume(f"new{number}", topic="fleet")).subscribe())
+        await clock.advance(10)
+        await until(lambda: {one for client in clients for one in client.received()} == sent)

@@ -1,4 +1,4 @@
-"""What a producer may do: create, edit and cancel, each item with its own answer, within the limits."""
+"""The calls of a producer: create, edit and cancel, with an answer for each item, within the limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient
 from tests.unit.broker.conftest import Connect
@@ -49,8 +49,8 @@ async def test_a_create_is_stored_with_all_its_fields(
     assert (message.producer_group, message.headers) == ("billing", {"trace": "1"})
 
 
-async def test_a_repeat_is_already_there_and_another_content_is_taken(producer: RawClient, batches: Batches) -> None:
-    """Guarantee 5: create is idempotent by id."""
+async def test_a_repeat_is_reported_and_other_content_is_refused(producer: RawClient, batches: Batches) -> None:
+    """G5: create is idempotent by id."""
     batch = batches.natural(["a", "b"], 1_000)
     assert codes(await producer.ask(create=batch)) == {}
     assert codes(await producer.ask(create=batch)) == dict.fromkeys((0, 1), Code.ALREADY_EXISTS)
@@ -58,10 +58,22 @@ async def test_a_repeat_is_already_there_and_another_content_is_taken(producer: 
     assert codes(await producer.ask(create=other)) == {0: Code.ID_TAKEN}
 
 
-async def test_each_bad_item_has_its_own_refusal_and_the_rest_goes_on(
+async def test_a_repeat_whose_time_is_relative_is_already_there(producer: RawClient, batches: Batches) -> None:
+    """U7: by the rows that are named, and where the batch holds delays, for all."""
+    assert codes(await producer.ask(create=batches.natural(["a", "b"], 1_000))) == {}
+    some = batches.natural(["a", "b"], 2_000, relative_rows=[1, 2])
+    assert codes(await producer.ask(create=some)) == {0: Code.ID_TAKEN, 1: Code.ALREADY_EXISTS}
+    delays = batches.natural(["a", "b"], 2_000, relative=True)
+    assert codes(await producer.ask(create=delays)) == dict.fromkeys((0, 1), Code.ALREADY_EXISTS)
+    for ranges in ([0], [1, 1], [0, 3], [1, 2, 0, 1]):
+        refused = await producer.ask(create=batches.natural(["a", "b"], 2_000, relative_rows=ranges))
+        assert refused.error.code == Code.INVALID_ARGUMENT
+
+
+async def test_each_invalid_item_has_its_own_refusal_and_the_others_are_created(
     producer: RawClient, batches: Batches, broker: Broker, clock: VirtualClock
 ) -> None:
-    """Guarantee 6: every item has a definite outcome."""
+    """G6: every item has a definite outcome."""
     now = clock.now_ms()
     ids = ["ok", "", "x" * 65, "ümlaut", "line\nbreak", "ok", "neg", "over", "far", "head", "big", "last"]
     ts = [now] * len(ids)
@@ -87,10 +99,10 @@ async def test_each_bad_item_has_its_own_refusal_and_the_rest_goes_on(
     assert await stored(broker, clock, "neg", "over", "far", "head", "big") == [None] * 5
 
 
-async def test_what_lies_just_inside_a_limit_is_taken(
+async def test_values_just_inside_the_limits_are_accepted(
     producer: RawClient, batches: Batches, clock: VirtualClock
 ) -> None:
-    """Guarantee 8: the edges."""
+    """G8: values exactly at the limits."""
     headers = encode_headers({f"{n:03}": "v" * (limits.HEADERS_BYTES_MAX // 32 - 3) for n in range(32)})
     batch = batches.natural(
         ["x" * limits.ID_CHARS_MAX, "past", "far", "head", "big"],
@@ -169,7 +181,7 @@ async def test_an_owner_moves_edits_and_cancels(
     assert await stored(broker, clock, "a", "c") == [None, None]
 
 
-async def test_another_group_may_not(producer: RawClient, batches: Batches, connect: Connect) -> None:
+async def test_another_group_may_not_change_a_message(producer: RawClient, batches: Batches, connect: Connect) -> None:
     await producer.ask(create=batches.natural(["a"], 0))
     other = await (await connect()).produce(group="other")
     assert codes(await other.ask(cancel=carrier.CancelBatch(ids=["a"]))) == {0: Code.NOT_OWNER}
@@ -191,7 +203,7 @@ async def test_a_malformed_edit_is_refused_as_a_whole(producer: RawClient, edit:
     assert (await producer.ask(edit=carrier.EditBatch(**edit))).error.code == Code.INVALID_ARGUMENT
 
 
-async def test_bad_items_of_an_edit_are_refused_alone(
+async def test_only_the_invalid_items_of_an_edit_are_refused(
     producer: RawClient, batches: Batches, broker: Broker, clock: VirtualClock, storage: MemoryStorage
 ) -> None:
     await producer.ask(create=batches.natural(["a", "b", "c", "d"], 0))

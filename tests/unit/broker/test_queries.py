@@ -1,4 +1,4 @@
-"""Looking at messages: get, count, histogram and browse, and their limits."""
+"""The queries about messages (get, count, histogram and browse) and their limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def fill(connect: Connect, ids: list[str], ts: list[int], **columns: Any) 
     assert not answer.outcomes.codes
 
 
-async def test_get_answers_which_ids_are_there(
+async def test_get_answers_which_ids_exist(
     connect: Connect, transport: InProcessTransport, clock: VirtualClock
 ) -> None:
     later = clock.now_ms() + 1_000
@@ -51,7 +51,7 @@ async def test_get_answers_which_ids_are_there(
     assert (second.id, second.ts, second.priority, second.headers) == ("a", later, 5, {"k": "v"})
 
 
-async def test_get_takes_so_many_ids_and_no_more(transport: InProcessTransport) -> None:
+async def test_get_accepts_as_many_ids_as_the_limit(transport: InProcessTransport) -> None:
     ids = [f"m{n}" for n in range(limits.BATCH_COUNT_MAX)]
     assert not (await get(transport, ids)).ids
     with pytest.raises(DejaqError) as caught:
@@ -123,7 +123,7 @@ async def test_browse_pages_through_everything_in_order(connect: Connect, transp
     assert [message_id for page in rest for message_id in page.ids] == ids[100:]
 
 
-async def test_browse_cuts_pages_so_that_large_bodies_fit(connect: Connect, transport: InProcessTransport) -> None:
+async def test_browse_shortens_pages_so_that_large_bodies_fit(connect: Connect, transport: InProcessTransport) -> None:
     producer = await (await connect()).produce()
     batches = Batches()
     ids = [f"m{n:02}" for n in range(20)]
@@ -134,20 +134,20 @@ async def test_browse_cuts_pages_so_that_large_bodies_fit(connect: Connect, tran
     assert all(page.ByteSize() <= limits.FRAME_BYTES_MAX for page in pages)
 
 
-async def test_browse_has_a_largest_page(transport: InProcessTransport) -> None:
+async def test_the_page_size_of_browse_is_limited(transport: InProcessTransport) -> None:
     assert await browse(transport, page_size=limits.BROWSE_PAGE_MAX)
     with pytest.raises(DejaqError) as caught:
         await browse(transport, page_size=limits.BROWSE_PAGE_MAX + 1)
     assert caught.value.code is Code.LIMIT_EXCEEDED
 
 
-async def test_a_cursor_that_is_none_is_refused(transport: InProcessTransport) -> None:
+async def test_an_invalid_cursor_is_refused(transport: InProcessTransport) -> None:
     with pytest.raises(DejaqError) as caught:
         await browse(transport, cursor=b"x")
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-async def test_a_query_of_an_unknown_topic_says_so(transport: InProcessTransport) -> None:
+async def test_a_query_of_an_unknown_topic_is_refused(transport: InProcessTransport) -> None:
     with pytest.raises(DejaqError) as caught:
         await get(transport, ["a"], topic="unknown")
     assert caught.value.code is Code.TOPIC_NOT_FOUND

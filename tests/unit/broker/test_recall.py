@@ -1,12 +1,17 @@
-"""An owner's change that meets a prefetched message takes it back from the consumer, or is told LEASED."""
+"""An owner's change of a prefetched message recalls it from the consumer, or is answered with LEASED."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
 from dejaq.broker import Broker
+from dejaq.broker.inprocess import InProcessTransport
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.testing.waiting import patient
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, until
 from tests.unit.broker.conftest import Connect
@@ -17,7 +22,7 @@ WINDOW_MS = 2_000
 
 
 async def prefetched(connect: Connect, clock: VirtualClock, *ids: str) -> tuple[RawClient, RawClient]:
-    """A producer and a consumer that holds its messages, due in a second."""
+    """A producer, and a consumer that holds its messages, which are due in a second."""
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=WINDOW_MS)
     producer = await (await connect()).produce()
     await producer.ask(create=Batches().natural(list(ids), clock.now_ms() + 1_000))
@@ -25,11 +30,13 @@ async def prefetched(connect: Connect, clock: VirtualClock, *ids: str) -> tuple[
     return producer, consumer
 
 
-async def test_a_cancel_takes_back_what_is_not_yet_due(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_a_cancel_recalls_messages_that_are_not_yet_due(
+    connect: Connect, clock: VirtualClock, broker: Broker
+) -> None:
     producer, consumer = await prefetched(connect, clock, "a", "b", "c")
     consumer.on_recall = lambda recall: list(recall.rows)
     assert codes(await producer.ask(cancel=carrier.CancelBatch(ids=["c", "a"]))) == {}
-    assert len(consumer.recalls) == 1, "one recall a lease, whatever the number of rows"
+    assert len(consumer.recalls) == 1, "one recall per lease, whatever the number of rows"
     assert await stored(broker, clock, "a", "c") == [None, None]
     rows = {consumer.received().index(name) for name in ("a", "c")}
     assert set(consumer.recalls[0].recall.rows) == rows
@@ -37,7 +44,7 @@ async def test_a_cancel_takes_back_what_is_not_yet_due(connect: Connect, clock: 
     assert set(left.outcomes.rows) == rows
 
 
-async def test_an_edit_takes_back_and_the_message_comes_again_as_edited(connect: Connect, clock: VirtualClock) -> None:
+async def test_an_edit_recalls_a_message_which_comes_again_as_edited(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     edit = carrier.EditBatch(ids=["a"], ts=[clock.now_ms() + 1_500], bodies=[b"new"])
@@ -61,7 +68,7 @@ async def test_rows_that_user_code_has_seen_stay_leased_and_the_others_are_chang
     assert not (await consumer.settle(carrier.DELETE, consumer.pushes[0].lease, ranges=[kept, kept + 1])).outcomes.codes
 
 
-async def test_what_is_already_due_is_leased_and_nobody_is_asked(connect: Connect, clock: VirtualClock) -> None:
+async def test_a_due_message_is_leased_and_its_consumer_is_not_asked(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     await clock.advance(1_000)
@@ -69,7 +76,7 @@ async def test_what_is_already_due_is_leased_and_nobody_is_asked(connect: Connec
     assert consumer.recalls == []
 
 
-async def test_a_consumer_that_does_not_answer_in_time_keeps_it(connect: Connect, clock: VirtualClock) -> None:
+async def test_a_consumer_that_does_not_answer_in_time_keeps_its_message(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     waiting = await producer.start(cancel=carrier.CancelBatch(ids=["a"]))
     await until(lambda: consumer.recalls)
@@ -90,14 +97,14 @@ async def test_an_answer_that_comes_too_late_still_frees_the_message(connect: Co
     await until(lambda: consumer.received() == ["a", "a"])
 
 
-async def test_a_consumer_that_is_gone_cannot_be_asked(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
+async def test_a_disconnected_consumer_cannot_be_asked(connect: Connect, clock: VirtualClock, broker: Broker) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     await consumer.close()
     await until(lambda: len(broker.central.greeter) == 1)
     assert codes(await producer.ask(cancel=carrier.CancelBatch(ids=["a"]))) == {0: Code.LEASED}
 
 
-async def test_a_consumer_that_leaves_while_it_is_asked_keeps_nobody_waiting(
+async def test_a_consumer_that_leaves_during_a_recall_does_not_delay_the_owner(
     connect: Connect, clock: VirtualClock
 ) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
@@ -107,7 +114,7 @@ async def test_a_consumer_that_leaves_while_it_is_asked_keeps_nobody_waiting(
     assert codes(await waiting) == {0: Code.LEASED}
 
 
-async def test_rows_that_were_not_asked_for_are_not_taken_back(connect: Connect, clock: VirtualClock) -> None:
+async def test_rows_that_the_broker_did_not_ask_for_are_not_recalled(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a", "b")
     consumer.on_recall = lambda recall: [0, 1, 77, 2**31]
     assert codes(await producer.ask(cancel=carrier.CancelBatch(ids=["a"]))) == {}
@@ -116,7 +123,7 @@ async def test_rows_that_were_not_asked_for_are_not_taken_back(connect: Connect,
     assert not answer.outcomes.codes
 
 
-async def test_a_recall_never_overtakes_the_push_of_what_it_asks_for() -> None:
+async def test_a_recall_never_overtakes_the_push_of_its_rows() -> None:
     broker, storage, consumer, producer = await gated()
     try:
         seen: list[int] = []
@@ -149,3 +156,47 @@ async def test_a_message_can_be_moved_again_and_again(connect: Connect, clock: V
         assert codes(await producer.ask(edit=edit)) == {}
         await until(lambda n=n: len(consumer.pushes) == n + 2)  # type: ignore[misc]
     assert list(consumer.pushes[-1].ts) == [clock.now_ms() + 1_100 + times - 1]
+
+
+async def unread(connect: Connect, clock: VirtualClock) -> tuple[RawClient, RawClient, list[str]]:
+    """A producer, a consumer that holds leases and no longer reads its session, and the ids of all messages."""
+    consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=WINDOW_MS)
+    producer = await (await connect()).produce()
+    consumer._reader.cancel()
+    batches = Batches()
+    ids = [f"m{number}" for number in range(60)]
+    for message_id in ids:
+        await producer.ask(create=batches.natural([message_id], clock.now_ms() + 1_000))
+    # The lease loop checks its free credit again, and leases rows that it cannot push.
+    await clock.advance(50)
+    return producer, consumer, ids
+
+
+async def test_a_consumer_that_stops_reading_does_not_block_an_owner(connect: Connect, clock: VirtualClock) -> None:
+    """D4: only the wait for the client's answer had a limit, not the waits before it."""
+    producer, _, ids = await unread(connect, clock)
+    waiting = await producer.start(cancel=carrier.CancelBatch(ids=ids))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    await clock.advance(200)
+    answer = await asyncio.wait_for(waiting, patient(2))
+    assert Code.LEASED in codes(answer).values()
+
+
+async def test_a_consumer_that_stops_reading_and_disconnects_does_not_block_an_owner(
+    connect: Connect, clock: VirtualClock, broker: Broker, transport: InProcessTransport
+) -> None:
+    """D4: the owner's cancel was never answered, and the topic could not be deleted."""
+    producer, consumer, ids = await unread(connect, clock)
+    waiting = await producer.start(cancel=carrier.CancelBatch(ids=ids))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    await consumer._channel.close()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    await clock.advance(200)
+    await asyncio.wait_for(waiting, patient(2))
+    request = overseer.TopicRequest(name="mail")
+    await transport.call("Overseer.DeleteTopic", request, overseer.TopicResponse, 5.0)
+    await until(lambda: not broker.central.catalog.all())

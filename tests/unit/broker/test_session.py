@@ -1,18 +1,22 @@
-"""The session's state machine: what fits where, versions, and input that makes no sense."""
+"""The state machine of a session: the commands allowed in each state, protocol versions, and invalid input."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dejaq import limits
 from dejaq.broker import Broker
-from dejaq.errors import Code
+from dejaq.domain.batch import Outcomes
+from dejaq.domain.changes import Change, Create
+from dejaq.domain.context import CallContext
+from dejaq.errors import Code, Refused
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.version import PROTOCOL
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 from tests.unit.broker.conftest import Connect
@@ -30,7 +34,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "settle": {"settle": carrier.Settle(kind=carrier.DELETE, lease=1)},
     "recalled": {"recalled": carrier.RecallAnswer(lease=1)},
 }
-# How to reach each state, and what fits there.
+# How to reach each state, and the commands that it allows.
 WAYS: dict[str, tuple[str, ...]] = {
     "connected": (),
     "idle": ("hello",),
@@ -69,20 +73,20 @@ async def test_a_command_is_done_in_its_state_and_refused_in_every_other(
         assert command in answer.error.message
 
 
-async def test_unsubscribe_leads_back_to_consumer(connect: Connect, broker: Broker) -> None:
+async def test_unsubscribe_returns_to_the_state_consumer(connect: Connect, broker: Broker) -> None:
     client = await (await connect()).consume()
     await client.subscribe()
     await client.ask(**COMMANDS["unsubscribe"])
     assert [session.state for session in broker.central.greeter] == ["consumer"]
 
 
-async def test_the_handshake_tells_versions_and_the_clock(connect: Connect, clock: VirtualClock) -> None:
+async def test_the_handshake_carries_versions_and_the_clock(connect: Connect, clock: VirtualClock) -> None:
     welcome = (await (await connect()).hello()).welcome
     assert (welcome.protocol, welcome.cluster, welcome.clock) == (PROTOCOL, "dejaq", clock.identity)
     assert welcome.broker_us == clock.now_us()
 
 
-async def test_a_protocol_that_is_too_old_is_refused_and_a_newer_one_is_told_what_is_spoken(
+async def test_an_old_protocol_is_refused_and_a_newer_one_gets_the_version_of_the_broker(
     connect: Connect,
 ) -> None:
     client = await connect()
@@ -100,7 +104,7 @@ MALFORMED: dict[str, carrier.ClientFrame] = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-async def test_a_frame_that_makes_no_sense_is_answered_and_the_session_goes_on(connect: Connect, kind: str) -> None:
+async def test_an_invalid_frame_is_answered_and_the_session_stays_open(connect: Connect, kind: str) -> None:
     client = await connect()
     frame = MALFORMED[kind]
     if frame.request:
@@ -150,7 +154,7 @@ async def test_a_malformed_batch_is_refused_as_a_whole(connect: Connect, batch: 
 
 
 @pytest.mark.parametrize("topic", ["", "no such topic", "unknown", "x" * 129])
-async def test_a_handshake_needs_a_topic_that_is_there(connect: Connect, topic: str) -> None:
+async def test_a_handshake_needs_an_existing_topic(connect: Connect, topic: str) -> None:
     client = await connect()
     await client.hello()
     for command in (
@@ -162,7 +166,7 @@ async def test_a_handshake_needs_a_topic_that_is_there(connect: Connect, topic: 
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "line\nbreak", "\x00"])
-async def test_a_handshake_needs_a_name_that_people_can_read(connect: Connect, name: str) -> None:
+async def test_a_handshake_needs_a_readable_name(connect: Connect, name: str) -> None:
     client = await connect()
     await client.hello()
     for command in (
@@ -174,21 +178,21 @@ async def test_a_handshake_needs_a_name_that_people_can_read(connect: Connect, n
 
 
 class SlowStorage(MemoryStorage):
-    """A memory store whose creates wait for the gate before they are answered."""
+    """A memory store whose creates wait at a gate before they are answered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
         self.begun: list[str] = []
 
-    async def create(self, topic: Any, batch: Any, now: int) -> Any:
-        outcomes = await super().create(topic, batch, now)
-        self.begun.append(batch.id_of(0))
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        outcomes = await super().apply(changes, now, context)
+        self.begun += [change.batch.id_of(0) for change in changes if isinstance(change, Create)]
         await self.gate.wait()
         return outcomes
 
 
-async def test_frames_are_pipelined_in_order_and_a_client_ahead_of_its_answers_is_not_read_from() -> None:
+async def test_frames_are_pipelined_in_order_and_reading_pauses_when_answers_are_missing() -> None:
     storage = SlowStorage()
     async with Broker(storage=storage, drain_ms=0) as broker:
         transport = broker.transport()
@@ -212,8 +216,8 @@ async def test_frames_are_pipelined_in_order_and_a_client_ahead_of_its_answers_i
         assert storage.begun == names
 
 
-async def test_large_frames_are_read_only_while_they_fit_into_the_limit() -> None:
-    """Guarantee 8: memory."""
+async def test_large_frames_are_read_only_within_the_memory_limit() -> None:
+    """G8: memory."""
     storage = SlowStorage()
     async with Broker(storage=storage, drain_ms=0) as broker:
         transport = broker.transport()
@@ -235,7 +239,7 @@ async def test_large_frames_are_read_only_while_they_fit_into_the_limit() -> Non
             assert not (await answer).outcomes.codes
 
 
-async def test_a_fault_of_the_broker_is_an_internal_error_and_nothing_else_suffers(
+async def test_a_fault_of_the_broker_is_an_internal_error_of_one_request(
     connect: Connect,
     storage: MemoryStorage,
     monkeypatch: pytest.MonkeyPatch,
@@ -246,14 +250,14 @@ async def test_a_fault_of_the_broker_is_an_internal_error_and_nothing_else_suffe
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(storage, "create", broken)
+    monkeypatch.setattr(storage, "apply", broken)
     assert (await client.ask(create=Batches().natural(["a"], 0))).error.code == Code.INTERNAL
     assert "planted" in caplog.text
     monkeypatch.undo()
     assert not (await client.ask(create=Batches().natural(["a"], 0))).outcomes.codes
 
 
-async def test_what_a_vanished_client_asked_for_is_still_done(clock: VirtualClock) -> None:
+async def test_the_requests_of_a_vanished_client_are_still_done(clock: VirtualClock) -> None:
     storage = SlowStorage()
     async with Broker(storage=storage, clock=clock, drain_ms=0) as broker:
         transport = broker.transport()

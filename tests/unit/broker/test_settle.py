@@ -1,4 +1,4 @@
-"""How a consumer settles: delete, extend, release and give back, with an answer for each row."""
+"""The settlements of a consumer: delete, extend, release and recall, with an answer for each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Filter
-from dejaq.storage.memory import MemoryStorage
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, until
 from tests.unit.broker.conftest import Connect
@@ -28,7 +28,7 @@ async def holding(connect: Connect, clock: VirtualClock, *, rows: int = 3, lease
     return consumer
 
 
-async def test_deleted_rows_are_gone(
+async def test_deleted_rows_are_removed(
     connect: Connect, clock: VirtualClock, storage: MemoryStorage, broker: Broker
 ) -> None:
     consumer = await holding(connect, clock)
@@ -42,7 +42,7 @@ async def test_deleted_rows_are_gone(
     assert await storage.count(topic, Filter(), clock.now_ms()) == 0
 
 
-async def test_an_extended_lease_outlives_its_first_end(connect: Connect, clock: VirtualClock) -> None:
+async def test_an_extended_lease_outlasts_its_first_end(connect: Connect, clock: VirtualClock) -> None:
     consumer = await holding(connect, clock, lease_ms=1_000)
     lease = consumer.pushes[0].lease
     await clock.advance(900)
@@ -53,9 +53,7 @@ async def test_an_extended_lease_outlives_its_first_end(connect: Connect, clock:
     assert list(answer.outcomes.rows) == [2]
 
 
-async def test_released_rows_come_back_at_their_new_time_wherever_that_is(
-    connect: Connect, clock: VirtualClock
-) -> None:
+async def test_released_rows_come_again_at_their_new_time(connect: Connect, clock: VirtualClock) -> None:
     consumer = await holding(connect, clock)
     lease = consumer.pushes[0].lease
     first = list(consumer.received())
@@ -68,9 +66,9 @@ async def test_released_rows_come_back_at_their_new_time_wherever_that_is(
     assert list(consumer.pushes[-1].attempts) == [2]
 
 
-async def test_rows_that_are_given_back_are_as_before_the_lease(connect: Connect, clock: VirtualClock) -> None:
+async def test_recalled_rows_are_as_before_the_lease(connect: Connect, clock: VirtualClock) -> None:
     consumer = await holding(connect, clock, rows=1)
-    await consumer.settle(carrier.GIVE_BACK, consumer.pushes[0].lease)
+    await consumer.settle(carrier.RECALL, consumer.pushes[0].lease)
     await until(lambda: len(consumer.pushes) == 2)
     assert list(consumer.pushes[1].attempts) == []
     assert consumer.pushes[1].ts == consumer.pushes[0].ts
@@ -99,7 +97,7 @@ async def test_rows_that_are_given_back_are_as_before_the_lease(connect: Connect
         ({"kind": carrier.RELEASE, "ts": [1, 2], "ranges": [0, 3]}, Code.INVALID_ARGUMENT),
     ],
 )
-async def test_a_settle_that_makes_no_sense_changes_nothing(
+async def test_an_invalid_settlement_changes_nothing(
     connect: Connect, clock: VirtualClock, fields: dict[str, Any], code: Code
 ) -> None:
     consumer = await holding(connect, clock)
@@ -116,15 +114,15 @@ async def test_an_unknown_lease_is_lost(connect: Connect, clock: VirtualClock) -
         assert list(answer.outcomes.codes) == [Code.LEASE_LOST]
 
 
-async def test_another_consumer_cannot_settle_what_it_does_not_hold(connect: Connect, clock: VirtualClock) -> None:
-    """Guarantee 3."""
+async def test_a_consumer_cannot_settle_messages_of_another_consumer(connect: Connect, clock: VirtualClock) -> None:
+    """G3: at most one consumer holds a message."""
     consumer = await holding(connect, clock)
     thief = await (await connect()).consume("thief")
     answer = await thief.settle(carrier.DELETE, consumer.pushes[0].lease)
     assert list(answer.outcomes.codes) == [Code.LEASE_LOST] * 3
 
 
-def test_the_default_lease_is_one_that_every_topic_takes() -> None:
+def test_every_topic_accepts_the_default_lease_time() -> None:
     assert limits.LEASE_MS_MIN <= limits.LEASE_MS_DEFAULT <= TopicSettings().max_lease_ms
 
 
@@ -136,7 +134,7 @@ async def test_several_leases_are_deleted_from_in_one_frame_and_answered_row_by_
     batches = Batches()
     for count in (3, 6):
         await producer.ask(create=batches.natural([f"{count}-{n}" for n in range(3)], clock.now_ms()))
-        await until(lambda: len(consumer.received()) == count)  # noqa: B023
+        await until(lambda: len(consumer.received()) == count)
     first, second = (push.lease for push in consumer.pushes)
     await consumer.settle(carrier.DELETE, first, ranges=[1, 2])
     deletes = carrier.Deletes()
@@ -153,7 +151,7 @@ async def test_several_leases_are_deleted_from_in_one_frame_and_answered_row_by_
 
 
 @pytest.mark.parametrize(("kind", "ranges"), [(carrier.EXTEND, [0, 1]), (carrier.DELETE, []), (carrier.DELETE, [2, 1])])
-async def test_a_frame_of_deletes_with_a_bad_one_changes_nothing(
+async def test_a_frame_of_deletes_with_an_invalid_one_changes_nothing(
     connect: Connect,
     clock: VirtualClock,
     storage: MemoryStorage,

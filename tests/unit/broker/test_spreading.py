@@ -1,4 +1,4 @@
-"""Which clients are asked to move to another broker, and how few of them."""
+"""The clients that the broker asks to move to another broker, and how few of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import cast
 
-from dejaq.broker.carrier.session import Session
 from dejaq.broker.cluster.member import Member
 from dejaq.broker.cluster.spreading import AGAIN_SECONDS, LEAVE_SECONDS, SETTLE_SECONDS, STEADY_SECONDS, Spreading
+from dejaq.broker.sessions.session import Session
+from dejaq.domain.context import Endpoint
 from dejaq.timekeeper.clock import VirtualClock
 
 
@@ -24,17 +25,18 @@ class Consumer:
 
 @dataclass
 class Client:
-    """A session as far as this part looks at it; of a producer unless it has a topic."""
+    """The part of a session that the balancing uses; a session without a topic belongs to a producer."""
 
     number: int
     name: str
     consumer: Consumer | None = None
     asked_at: float | None = None
     movable: bool = True
+    endpoint: Endpoint = Endpoint.GRPC
 
 
 class Brokers:
-    """The broker `a` with its sessions, and others that only count."""
+    """The broker `a` with its sessions, and other brokers that only have a number of sessions."""
 
     def __init__(self, *others: str) -> None:
         self.clock = VirtualClock()
@@ -59,17 +61,17 @@ class Brokers:
             consumer = None if topic is None else Consumer(Topic(topic))
             self.here.append(Client(number, f"{topic}/{number}", consumer))
 
-    async def go_on(self, seconds: float) -> None:
-        """Look every second, and let go who is asked."""
+    async def advance(self, seconds: float) -> None:
+        """Check every second, and move the sessions that are asked to move."""
         for _ in range(round(seconds)):
             names = ["a", *self.there]
-            told = {
+            members = {
                 name: Member(
                     id=name, address=name, sessions=len(self.there.get(name, ())), ready=name not in self.unwell
                 )
                 for name in names
             }
-            for session, target in list(self.spreading.moves(told, Counter())):
+            for session, target in list(self.spreading.moves(members, Counter())):
                 client = cast("Client", session)
                 self.moved.append(client.name)
                 self.here.remove(client)
@@ -77,54 +79,54 @@ class Brokers:
             await self.clock.advance(1_000)
 
 
-async def test_as_many_move_as_even_the_brokers_out_and_no_more():
+async def test_only_as_many_clients_move_as_balance_the_brokers() -> None:
     brokers = Brokers("b", "c")
     brokers.come(6, topic=1)
     brokers.come(6)
-    await brokers.go_on(120)
+    await brokers.advance(120)
     assert [len(brokers.consumers_at(name, 1)) for name in ("a", "b", "c")] == [2, 2, 2]
     assert [len(brokers.here), *map(len, brokers.there.values())] == [4, 4, 4]
     assert len(brokers.moved) == len(set(brokers.moved)) == 8
 
 
-async def test_many_clients_take_few_rounds():
+async def test_many_clients_move_in_few_rounds() -> None:
     brokers = Brokers("b")
     brokers.come(200)
-    await brokers.go_on(60)
+    await brokers.advance(60)
     assert 99 <= len(brokers.there["b"]) <= 100
 
 
-async def test_a_broker_that_only_comes_and_goes_gets_nobody():
+async def test_no_client_moves_to_a_broker_that_is_often_unavailable() -> None:
     brokers = Brokers("b")
     brokers.come(8)
     for _ in range(4):
-        await brokers.go_on(STEADY_SECONDS - 1)
+        await brokers.advance(STEADY_SECONDS - 1)
         brokers.unwell = {"b"}
-        await brokers.go_on(1)
+        await brokers.advance(1)
         brokers.unwell = set()
     assert brokers.moved == []
 
 
-async def test_one_that_came_back_is_left_in_peace_for_a_while():
+async def test_a_client_that_came_back_is_not_moved_again_for_a_while() -> None:
     brokers = Brokers("b")
     brokers.come(2)
-    await brokers.go_on(STEADY_SECONDS + 3)
+    await brokers.advance(STEADY_SECONDS + 3)
     assert len(brokers.moved) == 1
     brokers.here += brokers.there["b"]
     brokers.there["b"].clear()
-    await brokers.go_on(2 * SETTLE_SECONDS)
-    assert len(set(brokers.moved)) == len(brokers.moved) == 2, "the other one goes"
+    await brokers.advance(2 * SETTLE_SECONDS)
+    assert len(set(brokers.moved)) == len(brokers.moved) == 2, "the other client moves"
     brokers.here += brokers.there["b"]
     brokers.there["b"].clear()
-    await brokers.go_on(AGAIN_SECONDS / 2)
+    await brokers.advance(AGAIN_SECONDS / 2)
     assert len(brokers.moved) == 2
 
 
-async def test_one_that_was_asked_and_stays_counts_again():
+async def test_a_client_that_was_asked_to_move_and_stays_counts_again() -> None:
     brokers = Brokers("b")
     brokers.come(2)
     brokers.here[1].asked_at, brokers.here[1].movable = brokers.clock.monotonic(), False
-    await brokers.go_on(LEAVE_SECONDS - 1)
+    await brokers.advance(LEAVE_SECONDS - 1)
     assert brokers.moved == []
-    await brokers.go_on(4)
+    await brokers.advance(4)
     assert brokers.moved == ["None/0"]

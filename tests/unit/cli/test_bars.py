@@ -1,11 +1,11 @@
-"""Bars in the terminal."""
+"""Bar charts in the terminal."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.cli.bars import bar, draw, label_for, step_for
+from dejaq.cli.terminal.bars import bar, draw, label_for, step_for
 
 
 def test_the_largest_value_fills_the_width_and_zero_shows_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What a person reads when something fails."""
+"""The error messages that a user reads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from dejaq.cli.failures import explain, report
-from dejaq.cli.invocation import Invocation
+from dejaq.cli.terminal.failures import NEXT_STEPS, explain, report
+from dejaq.cli.terminal.invocation import Invocation
 from dejaq.errors import Code, error_of
 
 
@@ -15,31 +15,39 @@ from dejaq.errors import Code, error_of
     ("code", "exit_code"),
     [
         (Code.NO_BROKER, 3),
-        (Code.UNAVAILABLE, 3),
-        (Code.DRAINING, 3),
+        (Code.UNAVAILABLE, 4),
+        (Code.DRAINING, 4),
+        (Code.CUT_OFF, 4),
+        (Code.STORE_FAILED, 5),
+        (Code.STORE_CORRUPT, 5),
         (Code.TOPIC_NOT_FOUND, 1),
         (Code.STORE_LOCKED, 1),
         (Code.INDEFINITE, 1),
     ],
 )
-def test_the_exit_code_tells_no_broker_from_refused(code: Code, exit_code: int) -> None:
+def test_the_exit_codes_of_no_broker_a_refusal_and_a_broker_fault_differ(code: Code, exit_code: int) -> None:
+    """U12: a full disk and a broker that is cut off had the exit code and the advice of NO_BROKER."""
     assert explain(error_of(code)).exit_code == exit_code
 
 
 @pytest.mark.parametrize("code", [code for code in Code if not code.succeeded])
-def test_every_error_says_what_happened_and_what_to_do_next(code: Code) -> None:
+def test_every_error_names_the_problem_and_the_next_step(code: Code) -> None:
     failure = explain(error_of(code, "it went wrong"))
     assert "it went wrong" in failure.message
     assert failure.next
 
 
-def test_a_failure_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_error_code_has_a_next_step_of_its_own() -> None:
+    assert [code for code in Code if code is not Code.OK and code not in NEXT_STEPS] == []
+
+
+def test_a_failure_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     code = report(error_of(Code.TOPIC_NOT_FOUND, "no topic 'mail'"), Invocation())
     written = capsys.readouterr()
     assert code == 1
     assert written.out == ""
     assert "no topic 'mail' [TOPIC_NOT_FOUND]" in written.err
-    assert "next: make it with `dejaq topic create NAME`" in written.err
+    assert "next: create it with `dejaq topic create NAME`" in written.err
     assert "Traceback" not in written.err
 
 
@@ -59,6 +67,6 @@ def test_a_program_reads_the_failure_as_json(capsys: pytest.CaptureFixture[str])
     assert "dejaq serve" in error["next"]
 
 
-def test_a_fault_of_the_command_itself_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_the_command_itself_is_reported_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(ZeroDivisionError("division by zero"), Invocation()) == 1
     assert "--debug" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Lines as they come."""
+"""Reading lines as soon as they arrive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dejaq.cli import lines as reading
-from dejaq.cli.lines import LINE_BYTES_MAX, lines_of
+from dejaq.cli.terminal import lines as reading
+from dejaq.cli.terminal.lines import LINE_BYTES_MAX, lines_of
 
 
 async def read_all(path: Path) -> list[bytes]:
@@ -17,7 +17,7 @@ async def read_all(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"one", b"one\n", b"one\ntwo", b"one\n\ntwo\n", b"\r\n"])
-async def test_lines_are_what_stands_between_the_ends(tmp_path: Path, text: bytes) -> None:
+async def test_lines_are_split_at_newlines(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "rows").write_bytes(text)
     expected = text.split(b"\n")
     assert await read_all(tmp_path / "rows") == (expected if expected[-1] else expected[:-1])
@@ -40,7 +40,7 @@ async def test_a_line_without_an_end_is_cut_beyond_the_limit(tmp_path: Path, mon
     assert LINE_BYTES_MAX > 100
 
 
-async def test_what_has_come_is_given_before_the_pipe_ends() -> None:
+async def test_complete_lines_are_returned_before_the_pipe_ends() -> None:
     read, write = os.pipe()
     try:
         os.write(write, b"first\nsec")

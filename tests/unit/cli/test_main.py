@@ -1,4 +1,4 @@
-"""The command line itself: names, usage, start-up, the shell's lines."""
+"""The command line itself: names, usage, start-up, and the lines of the shell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from dejaq.cli.invocation import Invocation
 from dejaq.cli.main import COMMANDS, root, run
 from dejaq.cli.shell import candidates, run_line
+from dejaq.cli.terminal.invocation import Invocation
 
 NAMES = ["serve", "topic", "produce", "consume", "get", "move", "edit", "cancel", "count", "histogram"]
 NAMES += ["browse", "info", "top", "shell"]
@@ -29,7 +29,7 @@ def every_command(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[
     return found
 
 
-def test_every_command_of_the_manual_is_there() -> None:
+def test_every_command_of_the_manual_exists() -> None:
     assert set(NAMES) <= {path[0] for path, _ in every_command(root)}
     assert set(NAMES) <= set(COMMANDS)
 
@@ -44,7 +44,7 @@ def test_every_command_takes_the_shared_options(option: str) -> None:
     assert without == []
 
 
-def test_every_command_and_option_says_what_it_is_for() -> None:
+def test_every_command_and_option_has_a_help_text() -> None:
     silent = []
     for path, command in every_command(root):
         if not command.help:

@@ -1,4 +1,4 @@
-"""Rows of a file to produce."""
+"""Rows of a file that `dejaq produce` sends."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.cli.message import message_values
-from dejaq.cli.rows import Row, RowError, parse_row
-from dejaq.cli.times import When
+from dejaq.cli.messages.message import message_values
+from dejaq.cli.messages.rows import InputRow, RowError, parse_row
+from dejaq.cli.terminal.times import When
 from dejaq.domain.message import Message
 
 
@@ -19,7 +19,7 @@ def test_a_row_has_every_field_of_a_message() -> None:
     text = json.dumps(
         {"id": "a-1", "body": "grüß", "at": "+5m", "priority": -2, "headers": {"kind": "mail"}},
     )
-    assert parse_row(text, 7) == Row(
+    assert parse_row(text, 7) == InputRow(
         line=7,
         id="a-1",
         body="grüß".encode(),
@@ -30,10 +30,10 @@ def test_a_row_has_every_field_of_a_message() -> None:
 
 
 def test_a_row_needs_only_a_body_and_is_then_due_at_once() -> None:
-    assert parse_row('{"body": ""}', 1) == Row(line=1, body=b"", when=When(0, relative=True))
+    assert parse_row('{"body": ""}', 1) == InputRow(line=1, body=b"", when=When(0, relative=True))
 
 
-def test_bytes_that_are_no_text_travel_as_base64() -> None:
+def test_bytes_that_are_no_text_are_written_as_base64() -> None:
     assert parse_row('{"body_base64": "/wA="}', 1).body == b"\xff\x00"
 
 
@@ -60,19 +60,19 @@ def test_bytes_that_are_no_text_travel_as_base64() -> None:
         ('{"body": "a", "dealy": 5}', "unknown field 'dealy'"),
     ],
 )
-def test_a_bad_row_says_what_is_wrong_with_it(text: str, complaint: str) -> None:
+def test_the_error_of_an_invalid_row_names_the_problem(text: str, complaint: str) -> None:
     with pytest.raises(RowError, match=complaint):
         parse_row(text, 1)
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_no_line_makes_anything_but_a_row_or_a_row_error(text: str) -> None:
+def test_every_line_is_a_row_or_a_row_error(text: str) -> None:
     with suppress(RowError):
         assert parse_row(text, 1).line == 1
 
 
 @given(body=st.binary(max_size=50), priority=st.integers(-5, 5), ts=st.integers(0, 2**40))
-def test_what_browse_prints_can_be_produced_again(body: bytes, priority: int, ts: int) -> None:
+def test_the_output_of_browse_can_be_produced_again(body: bytes, priority: int, ts: int) -> None:
     message = Message(
         id="m",
         topic="t",

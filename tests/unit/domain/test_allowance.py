@@ -1,4 +1,4 @@
-"""Tokens that come in at a rate."""
+"""Tokens that become available at a rate."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from dejaq.domain.allowance import Allowance
 
 
-def test_a_second_s_worth_is_there_at_first_and_no_more_gathers() -> None:
+def test_the_tokens_of_one_second_are_available_at_first_and_never_more() -> None:
     allowance = Allowance(10, 0)
     assert allowance.left(0) == allowance.left(60_000) == 10
 
 
-def test_what_was_taken_comes_back_at_the_rate() -> None:
+def test_used_tokens_return_at_the_rate() -> None:
     allowance = Allowance(10, 0)
     allowance.take(10, 0)
     assert (allowance.left(0), allowance.wait_ms(0)) == (0, 100)
     assert (allowance.left(99), allowance.left(100), allowance.left(500)) == (0, 1, 5)
 
 
-def test_an_overdraft_is_paid_before_anything_is_left() -> None:
+def test_a_negative_balance_is_compensated_first() -> None:
     allowance = Allowance(100, 0)
     allowance.take(300, 0)
     assert allowance.wait_ms(0) == 2_010
@@ -28,14 +28,14 @@ def test_an_overdraft_is_paid_before_anything_is_left() -> None:
     assert allowance.left(2_010) == 1
 
 
-def test_what_was_not_used_is_given_back() -> None:
+def test_unused_tokens_are_returned() -> None:
     allowance = Allowance(10, 0)
     allowance.take(8, 0)
     allowance.take(-6, 0)
     assert allowance.left(0) == 8
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
+def test_a_clock_that_is_set_back_removes_no_tokens() -> None:
     allowance = Allowance(10, 10_000)
     allowance.take(5, 10_000)
     assert allowance.left(0) == 5
@@ -43,7 +43,9 @@ def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
 
 
 @given(rate=st.integers(1, 10_000), steps=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 50)), max_size=40))
-def test_no_more_passes_than_a_second_s_worth_and_the_rate(rate: int, steps: list[tuple[int, int]]) -> None:
+def test_no_more_tokens_are_used_than_those_of_one_second_plus_the_rate(
+    rate: int, steps: list[tuple[int, int]]
+) -> None:
     allowance, now, passed = Allowance(rate, 0), 0, 0
     for wait, wanted in steps:
         now += wait

@@ -1,4 +1,4 @@
-"""Back-off policies: waits that grow within their bounds, and a text form that reads back."""
+"""Back-off policies: waits that grow within their limits, and a text form that is parsed to the same policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_fixed_wait_is_the_same_after_every_attempt() -> None:
     assert {policy.delay_ms(attempts, 0.7) for attempts in (1, 2, 1_000_000)} == {2_500}
 
 
-def test_an_exponential_wait_doubles_up_to_its_bound() -> None:
+def test_an_exponential_wait_doubles_up_to_its_maximum() -> None:
     policy = Backoff.exponential(1, 10, jitter=0)
     assert [policy.delay_ms(attempts, 0.9) for attempts in (1, 2, 3, 4, 5, 6)] == [1_000, 2_000, 4_000, 8_000] + [
         10_000
@@ -33,13 +33,13 @@ def test_an_exponential_wait_doubles_up_to_its_bound() -> None:
 
 
 @given(policy=policies(), attempts=st.integers(1, 2**31), chance=chances)
-def test_a_wait_stays_between_what_chance_may_take_and_the_bound(policy: Backoff, attempts: int, chance: float) -> None:
+def test_a_wait_stays_between_the_maximum_jitter_and_the_limit(policy: Backoff, attempts: int, chance: float) -> None:
     wait = policy.delay_ms(attempts, chance)
     assert round(policy.first_ms * (1 - policy.jitter)) <= wait <= policy.longest_ms
     assert policy.delay_ms(attempts, 0) >= wait
 
 
-def test_jitter_takes_up_to_its_share_off() -> None:
+def test_jitter_shortens_a_wait_by_at_most_its_share() -> None:
     policy = Backoff.fixed(10, jitter=0.5)
     assert (policy.delay_ms(1, 0.0), policy.delay_ms(1, 0.5), policy.delay_ms(1, 1.0)) == (10_000, 7_500, 5_000)
 
@@ -53,7 +53,7 @@ def test_jitter_takes_up_to_its_share_off() -> None:
         ("exponential:100ms:2h:0.5", Backoff.exponential(0.1, 7_200)),
     ],
 )
-def test_a_text_is_the_policy_it_spells(text: str, policy: Backoff) -> None:
+def test_a_text_is_parsed_to_its_policy(text: str, policy: Backoff) -> None:
     assert Backoff.parse(text) == policy
     assert Backoff.parse(str(policy)) == policy
 
@@ -65,12 +65,12 @@ exponential:1s:5m:1:0.5 exponential:1s:5m:1:2:3 exponential:1s:999999999999d
 
 
 @given(policy=policies())
-def test_every_policy_is_read_back_from_its_text(policy: Backoff) -> None:
+def test_every_policy_is_parsed_from_its_own_text(policy: Backoff) -> None:
     assert Backoff.parse(str(policy)) == policy
 
 
 @pytest.mark.parametrize("text", ["", *NO_POLICIES.split()])
-def test_a_text_that_spells_none_is_refused_with_what_to_write(text: str) -> None:
+def test_an_invalid_text_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(InvalidArgument, match="not a back-off policy") as refused:
         Backoff.parse(text)
     assert refused.value.code is Code.INVALID_SETTING

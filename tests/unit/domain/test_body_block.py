@@ -1,4 +1,4 @@
-"""A block of bodies is what protobuf itself would have written, in every message that has one."""
+"""A block of bodies has the same bytes that protobuf itself would write, in every message that contains one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dejaq.domain.batch import LeaseSet
-from dejaq.domain.body_block import BodyBlock, BodySlices, body_bytes
+from dejaq.domain.bodies.body_block import BodyBlock, BodySlices, body_bytes
 from dejaq.protocol.spliced import create_frame, push_frame, serialized, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
 
-# Sizes around those at which a length takes another byte; of one size or of several.
+# Sizes around those at which the length needs one more byte; of one size or of several.
 sizes = st.sampled_from([0, 1, 100, 127, 128, 1_000, 16_383, 16_384])
 body_lists = st.one_of(
     st.lists(sizes, max_size=6), st.builds(lambda size, count: [size] * count, sizes, st.integers(0, 6))
@@ -19,7 +19,7 @@ body_lists = st.one_of(
 
 
 @given(body_lists)
-def test_a_block_is_the_column_of_a_run(bodies: list[bytes]) -> None:
+def test_a_block_equals_the_body_column_of_a_run(bodies: list[bytes]) -> None:
     block = BodyBlock(bodies)
     assert block.data == records.Run(bodies=bodies).SerializeToString()
     assert list(block) == bodies
@@ -27,7 +27,7 @@ def test_a_block_is_the_column_of_a_run(bodies: list[bytes]) -> None:
 
 
 @given(body_lists, st.data())
-def test_a_stretch_of_a_block_is_the_column_of_its_rows(bodies: list[bytes], data: st.DataObject) -> None:
+def test_a_slice_of_a_block_equals_the_column_of_its_rows(bodies: list[bytes], data: st.DataObject) -> None:
     block = BodyBlock(bodies)
     start = data.draw(st.integers(0, len(bodies)))
     end = data.draw(st.integers(start, len(bodies)))
@@ -38,7 +38,7 @@ def test_a_stretch_of_a_block_is_the_column_of_its_rows(bodies: list[bytes], dat
 
 
 @given(body_lists.filter(bool), body_lists.filter(bool))
-def test_slices_are_the_bodies_of_their_stretches_in_a_row(one: list[bytes], other: list[bytes]) -> None:
+def test_joined_slices_have_the_bodies_of_all_their_rows(one: list[bytes], other: list[bytes]) -> None:
     slices = BodySlices([(BodyBlock(one), 0, len(one)), (BodyBlock(other), 1, len(other))][: 1 + (len(other) > 1)])
     expected = one + other[1:]
     assert slices == expected
@@ -48,7 +48,7 @@ def test_slices_are_the_bodies_of_their_stretches_in_a_row(one: list[bytes], oth
 
 
 @given(body_lists.filter(bool))
-def test_a_frame_with_its_bodies_behind_it_is_the_same_frame(bodies: list[bytes]) -> None:
+def test_a_frame_with_separate_bodies_is_the_same_frame(bodies: list[bytes]) -> None:
     create = carrier.ClientFrame(request=7, create=carrier.CreateBatch(sequence=3, ts=[1] * len(bodies), bucket=2))
     sent = create_frame(create, bodies)
     assert sent.request == 7
@@ -59,12 +59,12 @@ def test_a_frame_with_its_bodies_behind_it_is_the_same_frame(bodies: list[bytes]
     push = carrier.BrokerFrame(push=carrier.Push(lease=9, ts=[1] * len(bodies), large=True))
     lease = LeaseSet(1, "c", 2, spans=[], ts=[], bodies=BodySlices([(BodyBlock(bodies), 0, len(bodies))]))
     pushed = push_frame(push, lease)
-    told = carrier.BrokerFrame()
-    told.CopyFrom(push)
-    told.push.bodies.extend(bodies)
-    assert whole(pushed) == told
-    assert whole(told) is told
+    expected_frame = carrier.BrokerFrame()
+    expected_frame.CopyFrom(push)
+    expected_frame.push.bodies.extend(bodies)
+    assert whole(pushed) == expected_frame
+    assert whole(expected_frame) is expected_frame
 
 
-def test_bodies_that_are_in_no_block_are_counted_one_by_one() -> None:
+def test_bodies_outside_a_block_are_counted_one_by_one() -> None:
     assert body_bytes([b"abc", b""]) == 3

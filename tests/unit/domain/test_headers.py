@@ -9,34 +9,34 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=200)
 HEADERS = st.dictionaries(TEXT, TEXT, max_size=8)
 
 
-def test_an_empty_map_takes_no_bytes():
+def test_an_empty_map_takes_no_bytes() -> None:
     assert encode_headers({}) == b""
     assert decode_headers(b"") == {}
 
 
 @given(HEADERS)
-def test_what_is_encoded_decodes_to_the_same_map(headers):
+def test_encoded_headers_decode_to_the_same_map(headers: dict[str, str]) -> None:
     assert decode_headers(encode_headers(headers)) == headers
 
 
 @given(HEADERS)
-def test_protobuf_reads_what_we_write(headers):
+def test_protobuf_decodes_our_encoding(headers: dict[str, str]) -> None:
     assert dict(carrier_pb2.Headers.FromString(encode_headers(headers)).entries) == headers
 
 
 @given(HEADERS)
-def test_we_read_what_protobuf_writes(headers):
+def test_we_decode_the_encoding_of_protobuf(headers: dict[str, str]) -> None:
     assert decode_headers(carrier_pb2.Headers(entries=headers).SerializeToString()) == headers
 
 
 @given(HEADERS)
-def test_equal_maps_have_equal_bytes(headers):
+def test_equal_maps_have_equal_bytes(headers: dict[str, str]) -> None:
     backwards = dict(reversed(headers.items()))
     assert encode_headers(backwards) == encode_headers(headers)
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_decode_as_protobuf_does_or_are_refused(encoded):
+def test_any_bytes_decode_as_protobuf_does_or_are_refused(encoded: bytes) -> None:
     try:
         headers = decode_headers(encoded)
     except ValueError:
@@ -45,7 +45,7 @@ def test_any_bytes_decode_as_protobuf_does_or_are_refused(encoded):
 
 
 @given(HEADERS, st.data())
-def test_a_cut_is_refused_or_ends_between_entries(headers, data):
+def test_truncated_headers_are_refused_or_end_between_entries(headers: dict[str, str], data: st.DataObject) -> None:
     encoded = encode_headers(headers)
     cut = encoded[: data.draw(st.integers(0, len(encoded)))]
     try:
@@ -68,11 +68,11 @@ def test_a_cut_is_refused_or_ends_between_entries(headers, data):
         pytest.param(b"\x0a\x04\x0a\x02\xff\xfe", id="not UTF-8"),
     ],
 )
-def test_malformed_bytes_are_a_value_error(encoded):
+def test_malformed_bytes_are_a_value_error(encoded: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the decoder's whole contract is ValueError
         decode_headers(encoded)
 
 
-def test_text_that_utf8_cannot_hold_is_a_value_error():
+def test_text_that_utf8_cannot_hold_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="surrogates"):
         encode_headers({"key": "\ud800"})

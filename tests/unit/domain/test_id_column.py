@@ -1,4 +1,4 @@
-"""A column of ids is what protobuf itself would have written, in every message that has one."""
+"""A column of ids has the same bytes that protobuf itself would write, in every message that contains one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dejaq.protocol.spliced import create_frame, push_frame, serialized, whole
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
 
-# Of one length or of several; the longest need two bytes for it, and not every letter is one.
+# Ids of one length or of several; the longest length needs two bytes, and some characters need several bytes.
 names = st.text("ab.:-", max_size=3) | st.sampled_from(
     ["", "x" * 64, "y" * 127, "z" * 200, "\u00e4\u00f6", "abc", "def"]
 )
@@ -20,7 +20,7 @@ id_lists = st.lists(names, min_size=1, max_size=6) | st.lists(st.sampled_from(["
 
 
 @given(id_lists)
-def test_a_column_is_that_of_a_run_and_its_text_has_an_id_a_line(ids: list[str]) -> None:
+def test_a_column_equals_that_of_a_run_and_its_text_has_one_id_per_line(ids: list[str]) -> None:
     column = IdColumn(ids)
     assert column.wire == records.Run(ids=ids).SerializeToString()
     assert column.text.split("\n") == joined(ids).split("\n") == ids
@@ -30,7 +30,7 @@ def test_a_column_is_that_of_a_run_and_its_text_has_an_id_a_line(ids: list[str])
 
 
 @given(id_lists)
-def test_a_create_with_its_ids_behind_it_is_the_same_frame(ids: list[str]) -> None:
+def test_a_create_with_separate_ids_is_the_same_frame(ids: list[str]) -> None:
     frame = carrier.ClientFrame(request=7, create=carrier.CreateBatch(sequence=3, ts=[1] * len(ids)))
     sent = create_frame(frame, [b"x"] * len(ids), ids)
     expected = carrier.ClientFrame()
@@ -41,7 +41,7 @@ def test_a_create_with_its_ids_behind_it_is_the_same_frame(ids: list[str]) -> No
 
 
 @given(st.lists(id_lists, min_size=1, max_size=3), st.booleans(), st.booleans())
-def test_a_push_tells_all_ids_in_their_order(stretches: list[list[str]], in_columns: bool, mixed: bool) -> None:
+def test_a_push_contains_all_ids_in_their_order(stretches: list[list[str]], in_columns: bool, mixed: bool) -> None:
     spans = [IdSpan(len(ids), ids=IdColumn(ids) if in_columns else ids) for ids in stretches]
     spans.insert(len(spans) // 2, IdSpan(2, prefix="0" * 24, first=5))
     if mixed:

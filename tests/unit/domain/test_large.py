@@ -1,8 +1,9 @@
-"""References and parts: what is not what was sent is refused, and nothing unpacks to more than a part."""
+"""References and parts of large bodies: a wrong body is refused, and no part decompresses to more than its limit."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import zstandard
@@ -10,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dejaq import limits
-from dejaq.domain.bodies import MARK, Compression, opened, sealed
-from dejaq.domain.large import (
+from dejaq.domain.bodies.large import (
     PART_BYTES,
     REFERENCE_BYTES,
     Declared,
@@ -25,6 +25,7 @@ from dejaq.domain.large import (
     sealed_parts,
     size_of,
 )
+from dejaq.domain.bodies.packing import MARK, Compression, opened, sealed
 from dejaq.errors import Code, DejaqError
 
 BODY = os.urandom(PART_BYTES) + b"text " * (PART_BYTES // 4)
@@ -42,7 +43,7 @@ def refused(work: object) -> Code:
     digest=st.binary(min_size=32, max_size=32),
     n=st.integers(0, 2**63),
 )
-def test_a_reference_is_read_as_it_was_written(size: int, stored: int, digest: bytes, n: int) -> None:
+def test_a_reference_is_parsed_as_it_was_written(size: int, stored: int, digest: bytes, n: int) -> None:
     reference = Reference(size, stored, digest, n)
     packed = reference.pack()
     assert len(packed) == REFERENCE_BYTES
@@ -63,7 +64,7 @@ def test_no_body_of_a_user_looks_like_a_reference(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_parts_are_the_body_again(compression: Compression) -> None:
+def test_joined_parts_are_the_body(compression: Compression) -> None:
     parts = list(sealed_parts(BODY, compression))
     assert len(parts) == 3
     opening = Unsealing(Reference(**_fields(declare(parts, len(BODY))), number=1))
@@ -71,13 +72,13 @@ def test_parts_are_the_body_again(compression: Compression) -> None:
     opening.finish()
 
 
-def _fields(declared: Declared) -> dict[str, object]:
+def _fields(declared: Declared) -> dict[str, Any]:
     return {"size": declared.size, "stored": declared.stored, "digest": declared.digest}
 
 
-def test_parts_that_are_not_the_body_are_refused() -> None:
+def test_parts_of_another_body_are_refused() -> None:
     parts = list(sealed_parts(BODY))
-    reference = Reference(**_fields(declare(parts, len(BODY))), number=1)  # type: ignore[arg-type]
+    reference = Reference(**_fields(declare(parts, len(BODY))), number=1)
 
     def read(some: list[bytes]) -> None:
         opening = Unsealing(reference)
@@ -88,11 +89,11 @@ def test_parts_that_are_not_the_body_are_refused() -> None:
     read(parts)
     changed = bytes([parts[1][0] ^ 1]) + parts[1][1:]
     for wrong in (parts[:2], [*parts, b"more"], [parts[0], changed, parts[2]], [parts[1], parts[0], parts[2]]):
-        assert refused(lambda: read(wrong)) is Code.BODY_UNREADABLE  # noqa: B023
+        assert refused(lambda: read(wrong)) is Code.BODY_UNREADABLE
 
 
-def test_a_part_that_unpacks_to_more_than_a_part_is_refused() -> None:
-    """S7: a bomb in a part is found by what it says of itself, before it is unpacked."""
+def test_a_part_that_decompresses_to_more_than_a_part_is_refused() -> None:
+    """S7: a decompression bomb in a part is found by its declared size, before it is decompressed."""
     bomb = MARK + b"\x01" + zstandard.ZstdCompressor().compress(bytes(PART_BYTES + 1))
     assert len(bomb) < 1_000
     opening = Unsealing(Reference(64 * PART_BYTES, 64 * len(bomb), bytes(32), 1))

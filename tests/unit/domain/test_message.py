@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from dejaq import limits
@@ -16,19 +18,19 @@ from dejaq.errors import Code
         (101, "worker", Status.PROCESSING),
     ],
 )
-def test_the_status_is_derived_in_order(ts, lock, status):
+def test_the_status_is_derived_in_order(ts: int, lock: str, status: Status) -> None:
     assert status_of(ts, lock, 100) is status
     message = Message("m", "t", 0, ts, 0, b"", "o", lock, 1, 0)
     assert message.status(100) is status
 
 
-def test_headers_up_to_their_count():
+def test_headers_up_to_their_count() -> None:
     headers = {f"k{number}": "" for number in range(limits.HEADERS_COUNT_MAX)}
     assert check_headers(headers) is Code.OK
     assert check_headers(headers | {"more": ""}) is Code.INVALID_HEADERS
 
 
-def test_headers_up_to_their_bytes():
+def test_headers_up_to_their_bytes() -> None:
     room = limits.HEADERS_BYTES_MAX - 1
     assert check_headers({"k": "v" * room}) is Code.OK
     assert check_headers({"k": "v" * (room + 1)}) is Code.INVALID_HEADERS
@@ -36,9 +38,9 @@ def test_headers_up_to_their_bytes():
 
 
 @pytest.mark.parametrize("headers", [{"": "v"}, {1: "v"}, {"k": 1}, {"k": None}, {"k": b"v"}])
-def test_headers_are_named_strings(headers):
+def test_headers_are_named_strings(headers: dict[Any, Any]) -> None:
     assert check_headers(headers) is Code.INVALID_HEADERS
 
 
-def test_no_headers_are_fine():
+def test_no_headers_are_valid() -> None:
     assert check_headers({}) is Code.OK

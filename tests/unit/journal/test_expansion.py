@@ -1,4 +1,4 @@
-"""Expanded by columns, a record tells the same events as read one by one."""
+"""Expanding a record by columns returns the same events as reading them one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dejaq.journal.expansion import Expansion
 from dejaq.journal.schema import KINDS, SCHEMA
 from dejaq.protocol.v1 import journal_pb2 as journal
-from dejaq.testing.replay import Event, events_of
+from dejaq.testing.model.replay import ReplayedEvent, events_of
 from tests.unit.journal.records import PREFIX
 
 I64 = st.integers(-(2**62), 2**62)
@@ -20,8 +20,9 @@ I64 = st.integers(-(2**62), 2**62)
 @st.composite
 def groups(draw: st.DrawFn) -> journal.Events:
     """Any group of events that a store may write."""
+    kind: Any = draw(st.sampled_from(sorted(KINDS)))
     group = journal.Events(
-        kind=draw(st.sampled_from(sorted(KINDS))),
+        kind=kind,
         topic=draw(st.sampled_from(["mail", "töpfe"])),
         actor=draw(st.sampled_from(["", "worker-1", "billing"])),
         lease=draw(st.integers(0, 2**62)),
@@ -53,7 +54,7 @@ def groups(draw: st.DrawFn) -> journal.Events:
     return group
 
 
-def row_of(event: Event) -> dict[str, Any]:
+def row_of(event: ReplayedEvent) -> dict[str, Any]:
     """An event as a row of a segment."""
     priority = 0 if event.priority is None and event.kind == "created" else event.priority
     attempts = 1 if event.attempts is None and event.kind == "leased" else event.attempts
@@ -78,7 +79,7 @@ def row_of(event: Event) -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(groups(), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_columns_tell_what_the_records_say(records: list[list[journal.Events]]) -> None:
+def test_columns_have_the_events_of_the_records(records: list[list[journal.Events]]) -> None:
     expansion = Expansion("here", rows=4)
     expected: list[dict[str, Any]] = []
     for number, events in enumerate(records, start=1):
@@ -93,7 +94,7 @@ def test_columns_tell_what_the_records_say(records: list[list[journal.Events]]) 
     assert expansion.rows == 0
 
 
-def test_records_of_a_shared_store_tell_its_name_and_their_tickets() -> None:
+def test_records_of_a_shared_store_contain_its_name_and_their_tickets() -> None:
     expansion = Expansion("here", rows=4, store="shop")
     for sequence, ticket in ((1, 7), (2, 9)):
         record = journal.JournalRecord(sequence=sequence, ticket=ticket)
@@ -114,7 +115,7 @@ def test_a_column_of_a_wrong_length_is_refused() -> None:
         expansion.add(record.SerializeToString())
 
 
-def test_ids_that_no_span_names_are_refused() -> None:
+def test_ids_outside_the_spans_are_refused() -> None:
     record = journal.JournalRecord(sequence=1)
     events = record.events.add(kind=journal.EVENT_CREATED, ids=["a", "b"])
     events.spans.add(count=1)

@@ -1,4 +1,4 @@
-"""Ids made by the table are those made one by one."""
+"""Ids that are formatted with the table equal ids that are formatted one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTED = st.lists(st.text(alphabet="aZ09.:-_", max_size=64), min_size=1, max_siz
 
 @settings(deadline=None)
 @given(st.lists(GENERATED | LISTED, max_size=12))
-def test_ids_come_out_as_they_were_named_and_in_order(stretches: list[tuple[str, int, int] | list[str]]) -> None:
+def test_ids_are_formatted_correctly_and_in_order(stretches: list[tuple[str, int, int] | list[str]]) -> None:
     identifiers, expected = Identifiers(4), []
     for stretch in stretches:
         if isinstance(stretch, list):
@@ -30,6 +30,6 @@ def test_ids_come_out_as_they_were_named_and_in_order(stretches: list[tuple[str,
 
 
 @pytest.mark.parametrize(("prefix", "first", "count"), [("abc", 0, 1), ("0" * 24, 2**32 - 1, 2)])
-def test_what_is_no_generated_id_is_refused(prefix: str, first: int, count: int) -> None:
+def test_a_value_that_is_no_generated_id_is_refused(prefix: str, first: int, count: int) -> None:
     with pytest.raises(ValueError, match="no generated id"):
         Identifiers(1).add_generated(prefix, first, count)

@@ -1,4 +1,4 @@
-"""The chain on disk: it grows, it shrinks, and a crash at any point leaves it whole."""
+"""The chain of segments on disk: it grows, it shrinks, and a crash at any point leaves it valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,21 @@ def names(directory: Path, suffix: str = ".json") -> list[SegmentName]:
     return sorted(named_files(directory, suffix))
 
 
-def test_a_segment_has_its_range_in_its_name_and_a_signed_manifest(ledger: Ledger, directory: Path, key: SigningKey):
+def test_the_size_is_that_of_the_files_after_every_change(ledger: Ledger, directory: Path, key: SigningKey) -> None:
+    """D25: the size is increased and decreased, and not computed again from all segments at each export."""
+
+    def on_disk() -> int:
+        return sum((directory / name.segment).stat().st_size for name in names(directory))
+
+    assert ledger.size == on_disk()
+    ledger.drop(RetentionPolicy(age_ms_max=1), 2_500)
+    assert (ledger.size, ledger.segments) == (on_disk(), len(names(directory)))
+    assert Ledger.open(directory, origin=ORIGIN, key=key).size == on_disk()
+
+
+def test_a_segment_has_its_range_in_its_name_and_a_signed_manifest(
+    ledger: Ledger, directory: Path, key: SigningKey
+) -> None:
     first, second, *_ = names(directory)
     assert first.stem == f"{ORIGIN}-00000000000000000001-00000000000000000002"
     assert SegmentName.parse(first.segment) == SegmentName.parse(first.manifest) == first
@@ -42,7 +56,7 @@ def test_a_segment_has_its_range_in_its_name_and_a_signed_manifest(ledger: Ledge
     assert follower.previous_sha256 == hash_of((directory / first.manifest).read_bytes())
 
 
-def test_a_segment_holds_its_events(ledger: Ledger, directory: Path):
+def test_a_segment_holds_its_events(ledger: Ledger, directory: Path) -> None:
     rows = read_segment(directory / names(directory)[1].segment).to_pylist()
     assert [(row["sequence"], row["row"], row["kind"]) for row in rows] == [
         (3, 0, "created"),
@@ -54,7 +68,7 @@ def test_a_segment_holds_its_events(ledger: Ledger, directory: Path):
     assert {row["origin"] for row in rows} == {ORIGIN}
 
 
-def test_the_private_key_is_for_its_owner_alone(key: SigningKey, tmp_path: Path):
+def test_only_its_owner_can_read_the_private_key(key: SigningKey, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "journal.key").stat().st_mode) == 0o600
     again = SigningKey.of(tmp_path / "journal.key")
     assert again.public.pem() == key.public.pem()
@@ -62,7 +76,7 @@ def test_the_private_key_is_for_its_owner_alone(key: SigningKey, tmp_path: Path)
     assert not key.public.signed(b"y", again.sign(b"x"))
 
 
-def test_a_ledger_goes_on_where_it_ended(ledger: Ledger, directory: Path, key: SigningKey):
+def test_a_ledger_continues_where_it_ended(ledger: Ledger, directory: Path, key: SigningKey) -> None:
     again = Ledger.open(directory, origin=ORIGIN, key=key)
     assert (again.last, again.segments, again.size) == (10, 5, ledger.size)
     again.append([created(11, ["next"])], 9_000)
@@ -70,7 +84,7 @@ def test_a_ledger_goes_on_where_it_ended(ledger: Ledger, directory: Path, key: S
     assert verify(directory).origins == {ORIGIN: (1, 11)}
 
 
-def test_a_segment_is_cut_between_records_where_it_gets_too_long(directory: Path, key: SigningKey):
+def test_a_segment_is_cut_between_records_where_it_gets_too_long(directory: Path, key: SigningKey) -> None:
     ledger = Ledger.open(directory, origin=ORIGIN, key=key)
     records = [deleted(number, 40) for number in range(1, 6)]
     written = ledger.append(records, 0, rows_max=100)
@@ -79,14 +93,14 @@ def test_a_segment_is_cut_between_records_where_it_gets_too_long(directory: Path
     assert (written.first, written.last, written.events) == (4, 5, 80)
 
 
-def test_records_that_do_not_follow_each_other_are_refused(directory: Path, key: SigningKey):
+def test_records_that_do_not_follow_each_other_are_refused(directory: Path, key: SigningKey) -> None:
     ledger = Ledger.open(directory, origin=ORIGIN, key=key)
-    with pytest.raises(ValueError, match="record 3 stands behind record 1"):
+    with pytest.raises(ValueError, match="record 3 comes after record 1"):
         ledger.append([deleted(1, 1), deleted(3, 1)], 0)
     assert names(directory) == names(directory, ".parquet") == []
 
 
-def test_what_a_crash_left_unfinished_does_not_count(ledger: Ledger, directory: Path, key: SigningKey):
+def test_incomplete_files_after_a_crash_are_ignored(ledger: Ledger, directory: Path, key: SigningKey) -> None:
     last = names(directory)[-1]
     (directory / last.manifest).unlink()
     (directory / f"{ORIGIN}.parquet.tmp").write_bytes(b"half")
@@ -99,17 +113,17 @@ def test_what_a_crash_left_unfinished_does_not_count(ledger: Ledger, directory: 
     assert verify(directory).whole
 
 
-def test_a_head_that_a_crash_left_behind_is_brought_up(ledger: Ledger, directory: Path, key: SigningKey):
+def test_a_head_that_is_behind_after_a_crash_is_updated(ledger: Ledger, directory: Path, key: SigningKey) -> None:
     head = directory / f"{ORIGIN}.head"
     old = head.read_bytes()
     ledger.append([created(11, ["next"])], 0)
     head.write_bytes(old)
-    assert verify(directory).whole, "a head that is behind is no fault: the chain beyond it is signed"
+    assert verify(directory).whole, "a head that is behind is no fault, because the later chain is signed"
     Ledger.open(directory, origin=ORIGIN, key=key)
     assert Head.read(head.read_bytes(), key.public).last == 11
 
 
-def test_dropping_keeps_the_chain_verifiable(ledger: Ledger, directory: Path, key: SigningKey):
+def test_dropping_keeps_the_chain_verifiable(ledger: Ledger, directory: Path, key: SigningKey) -> None:
     assert ledger.drop(RetentionPolicy(age_ms_max=2_000), 4_500) == 3
     assert [name.first for name in names(directory)] == [7, 9]
     assert names(directory, ".parquet") == names(directory)
@@ -127,7 +141,9 @@ def test_dropping_keeps_the_chain_verifiable(ledger: Ledger, directory: Path, ke
     assert Retention.read((directory / f"{ORIGIN}.retention").read_bytes(), key.public).dropped_events == 20
 
 
-def test_a_drop_that_a_crash_cut_short_is_finished(ledger: Ledger, directory: Path, key: SigningKey, tmp_path: Path):
+def test_a_drop_that_a_crash_interrupted_is_completed(
+    ledger: Ledger, directory: Path, key: SigningKey, tmp_path: Path
+) -> None:
     dropped = names(directory)[:2]
     kept = {name: (directory / name.manifest).read_bytes() for name in dropped}
     segment = (directory / dropped[1].segment).read_bytes()
@@ -135,19 +151,19 @@ def test_a_drop_that_a_crash_cut_short_is_finished(ledger: Ledger, directory: Pa
     for name, manifest in kept.items():
         (directory / name.manifest).write_bytes(manifest)
     (directory / dropped[1].segment).write_bytes(segment)
-    assert verify(directory).whole, "what stands before the signed start is no part of the chain"
+    assert verify(directory).whole, "segments before the signed start are no part of the chain"
     Ledger.open(directory, origin=ORIGIN, key=key)
     assert [name.first for name in names(directory)] == [5, 7, 9]
     assert names(directory, ".parquet") == names(directory)
 
 
-def test_the_directory_of_another_key_is_refused(ledger: Ledger, directory: Path, tmp_path: Path):
+def test_the_directory_of_another_key_is_refused(ledger: Ledger, directory: Path, tmp_path: Path) -> None:
     other = SigningKey.of(tmp_path / "other.key")
     with pytest.raises(DejaqError, match="signed with another key"):
         Ledger.open(directory, origin="store-2", key=other)
 
 
-def test_two_origins_of_one_key_share_a_directory(ledger: Ledger, directory: Path, key: SigningKey):
+def test_two_origins_of_one_key_share_a_directory(ledger: Ledger, directory: Path, key: SigningKey) -> None:
     other = Ledger.open(directory, origin="store-1-b", key=key)
     assert other.last == 0
     other.append([created(7, ["elsewhere"])], 0)
@@ -157,7 +173,7 @@ def test_two_origins_of_one_key_share_a_directory(ledger: Ledger, directory: Pat
     assert Ledger.open(directory, origin=ORIGIN, key=key).last == 10
 
 
-def test_a_file_that_is_no_key_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"nonsense")
     with pytest.raises(DejaqError, match="is not a key"):
         SigningKey.of(tmp_path / "key")

@@ -1,6 +1,8 @@
-"""Which segments are kept."""
+"""The segments that are kept."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,9 +26,22 @@ CREATED = [100, 200, 300, 400]
         (RetentionPolicy(age_ms_max=100, bytes_max=70), 250, 2),
     ],
 )
-def test_the_oldest_go_and_the_newest_stays(policy: RetentionPolicy, now: int, surplus: int) -> None:
-    assert policy.surplus(SIZES, CREATED.__getitem__, now) == surplus
+def test_the_oldest_segments_are_dropped_and_the_newest_stays(policy: RetentionPolicy, now: int, surplus: int) -> None:
+    assert policy.surplus(SIZES[:-1], sum(SIZES), CREATED.__getitem__, now) == surplus
+
+
+def test_only_the_segments_to_drop_are_checked() -> None:
+    """D25: with 90 days of segments, each check of all of them took half a second, and checks came once per second."""
+    seen: list[int] = []
+
+    def older() -> Iterator[int]:
+        for size in range(1, 1_000_000):
+            seen.append(size)
+            yield 10
+
+    assert RetentionPolicy(bytes_max=9_990).surplus(older(), 10_000, CREATED.__getitem__, 0) == 1
+    assert len(seen) == 2
 
 
 def test_an_empty_journal_has_nothing_to_drop() -> None:
-    assert RetentionPolicy(bytes_max=1, age_ms_max=1).surplus([], CREATED.__getitem__, 10**9) == 0
+    assert RetentionPolicy(bytes_max=1, age_ms_max=1).surplus([], 0, CREATED.__getitem__, 10**9) == 0

@@ -1,4 +1,4 @@
-"""A commit is read back as it was written, and a damaged one is refused."""
+"""A commit is parsed as it was written, and a damaged commit is refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dejaq.errors import PipelineError
 
 pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
-from dejaq.pipeline.commit import Commit, batch_of, version_of
-from dejaq.pipeline.ranges import Ranges
+from dejaq.pipeline.lake.commit import Commit, batch_of, version_of
+from dejaq.pipeline.lake.ranges import Ranges
 
 
 def sample() -> Commit:
@@ -23,11 +23,11 @@ def sample() -> Commit:
     return replace(commit, stores={"b": "shop"}).with_reached(3)
 
 
-def test_it_is_read_back_as_written() -> None:
+def test_a_commit_is_parsed_as_it_was_written() -> None:
     assert Commit.from_json(sample().to_json(), "it") == sample()
 
 
-def test_replaced_partitions_lose_what_they_held_and_others_grow() -> None:
+def test_replaced_partitions_lose_their_files_and_others_grow() -> None:
     after = sample().with_table(
         "messages", replaced=["state=open/day=x"], added=["batch=2/state=open/day=x/f", "batch=2/state=done/day=x/f"]
     )
@@ -38,18 +38,18 @@ def test_replaced_partitions_lose_what_they_held_and_others_grow() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1}', sample().to_json()[:-30]])
-def test_a_damaged_one_is_refused(content: bytes) -> None:
+def test_a_damaged_commit_is_refused(content: bytes) -> None:
     with pytest.raises(PipelineError, match=r"lake/3\.json is damaged"):
         Commit.from_json(content, "lake/3.json")
 
 
-def test_one_of_a_newer_release_is_refused() -> None:
+def test_a_commit_of_a_newer_release_is_refused() -> None:
     newer = sample().to_json().replace(b'"format": 2', b'"format": 3')
     with pytest.raises(PipelineError, match="has format 3; this release reads up to 2"):
         Commit.from_json(newer, "it")
 
 
-def test_one_of_an_earlier_release_is_read_and_goes_on() -> None:
+def test_a_commit_of_an_earlier_release_is_read_and_continued() -> None:
     values = json.loads(sample().to_json()) | {"format": 1}
     for name in ("stores", "reached"):
         del values[name]
@@ -59,7 +59,7 @@ def test_one_of_an_earlier_release_is_read_and_goes_on() -> None:
     assert earlier.files_since("messages", ms=100) == earlier.files("messages")
 
 
-def test_it_knows_which_files_have_rows_that_changed_since_a_time() -> None:
+def test_a_commit_lists_the_files_with_rows_changed_since_a_time() -> None:
     commit = Commit(newest_ms={"a": 10})
     for version in (1, 2, 3):
         file = f"{batch_of(version, 'x')}/state=done/day=x/f"

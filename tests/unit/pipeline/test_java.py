@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said of one that Spark cannot run on."""
+"""Which Java is used, and the error about a Java that Spark cannot run on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dejaq.errors import PipelineError
-from dejaq.pipeline import java
+from dejaq.pipeline.spark import java
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -41,12 +41,12 @@ def test_versions_are_read(text: str, version: tuple[int, ...]) -> None:
 
 def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path / "path", "21.0.1")
-    home = fake_java(tmp_path / "told", "17.0.2")
+    home = fake_java(tmp_path / "configured", "17.0.2")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java.find_java(tmp_path) == java.Java(home, (17, 0, 2))
 
 
-def test_then_the_path(tmp_path: Path) -> None:
+def test_without_java_home_the_path_is_searched(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "path", "21.0.1")
     assert java.find_java(tmp_path) == java.Java(home, (21, 0, 1))
 
@@ -55,7 +55,7 @@ def test_then_the_path(tmp_path: Path) -> None:
     ("version", "said"),
     [("11.0.2", "is Java 11.0.2, too old for Spark, which needs 17 or newer"), ("25.0.2", "corrupts data under Spark")],
 )
-def test_one_that_cannot_be_used_is_named_with_what_to_do(
+def test_an_unusable_java_is_named_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, said: str
 ) -> None:
     home = fake_java(tmp_path / "path", version)
@@ -67,18 +67,18 @@ def test_one_that_cannot_be_used_is_named_with_what_to_do(
         java.find_java(tmp_path)
 
 
-def test_none_at_all_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_java_is_an_error_of_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="Spark needs Java and there is none"):
         java.find_java(tmp_path)
 
 
-def test_a_java_home_without_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_home_without_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(PipelineError, match="has no bin/java"):
         java.find_java(tmp_path)
 
 
-def test_the_wheels_java_runs_without_the_argument_it_cannot_take(
+def test_the_java_of_the_wheel_runs_without_the_unsupported_argument(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wheel = type("Wheel", (), {"JAVA_HOME": fake_java(tmp_path / "wheel", "21.0.8")})
@@ -87,5 +87,5 @@ def test_the_wheels_java_runs_without_the_argument_it_cannot_take(
     found = java.find_java(tmp_path / "cache")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b"]
-    told = subprocess.run([found.home / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines() == ["-Xmx1g", "-cp", "a b"]
+    printed = subprocess.run([found.home / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == ["-Xmx1g", "-cp", "a b"]

@@ -1,4 +1,4 @@
-"""Runs of a scan make the same record batch as its columns do."""
+"""The runs of a scan produce the same record batch as its columns."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 
 from dejaq import limits
-from dejaq.broker.carrier.snapshots import Snapshots
+from dejaq.broker.calls.snapshots import Snapshots
 from dejaq.domain.batch import CreateBatch, LeaseRequest
-from dejaq.domain.bodies import MARK, Compression, sealed
+from dejaq.domain.bodies.large import Reference
+from dejaq.domain.bodies.packing import MARK, Compression, sealed
+from dejaq.domain.changes import Create
+from dejaq.domain.context import DIRECT_CALL, CallContext
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.large import Reference
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.timekeeper.clock import VirtualClock
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.runs import run_batch
 
+CONTEXT = CallContext("a-request", "a peer")
 TOPIC = Topic("t", 1, TopicSettings(buckets=4))
 LARGE = b"l" * (limits.INLINE_BODY_BYTES_MAX + 1)
 AT = 1_000
@@ -30,7 +34,7 @@ AT = 1_000
 async def _filled(path: Path) -> RocksStorage:
     storage = RocksStorage(path)
     await storage.open(0)
-    await storage.put_topic(TOPIC)
+    await storage.put_topic(TOPIC, DIRECT_CALL)
     named = CreateBatch(
         owner="one",
         session=ProducerSession(1, 1),
@@ -45,20 +49,22 @@ async def _filled(path: Path) -> RocksStorage:
         owner="two", session=ProducerSession(2, 2), sequence=7, ts=[400, 700, 800], bodies=[b"x", b"y", b"z"], bucket=2
     )
     for batch in (named, counted):
-        outcomes = await storage.create(TOPIC, batch, AT)
+        outcomes = await apply_one(storage, Create(TOPIC, batch), AT, DIRECT_CALL)
         assert not outcomes.codes
-    lease = await storage.lease(TOPIC, LeaseRequest(range(4), "c", until=AT, expires=9_000, rows_max=2), AT)
+    lease = await storage.lease(
+        TOPIC, LeaseRequest(range(4), "c", until=AT, expires=9_000, rows_max=2), AT, DIRECT_CALL
+    )
     assert lease is not None
     assert len(lease) == 2
     return storage
 
 
 async def _read(snapshots: Snapshots, **options: Any) -> list[dict[str, Any]]:
-    opened = await snapshots.open(carrier.SnapshotRequest(topic="t"))
+    opened = await snapshots.open(CONTEXT, carrier.SnapshotRequest(topic="t"))
     where = carrier.Filter(end=2**62)
     rows: list[dict[str, Any]] = []
     async for scan in snapshots.scan(
-        carrier.ScanRequest(snapshot=opened.snapshot, end_bucket=4, filter=where, **options)
+        CONTEXT, carrier.ScanRequest(snapshot=opened.snapshot, end_bucket=4, filter=where, **options)
     ):
         for made in (record_batch, run_batch):
             rows += made(scan, "t", opened.at_ms).to_pylist()
@@ -66,7 +72,7 @@ async def _read(snapshots: Snapshots, **options: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("without_bodies", [False, True])
-async def test_runs_and_columns_make_the_same_rows(tmp_path: Path, without_bodies: bool) -> None:
+async def test_runs_and_columns_produce_the_same_rows(tmp_path: Path, without_bodies: bool) -> None:
     storage = await _filled(tmp_path)
     try:
         snapshots = Snapshots(storage=storage, clock=VirtualClock(AT), find_topic=lambda name: TOPIC)

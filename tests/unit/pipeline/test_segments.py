@@ -1,4 +1,4 @@
-"""Which segments enter the lake, and what is said of those that cannot."""
+"""The segments that enter the lake, and the errors about segments that cannot."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dejaq.errors import PipelineError
 from dejaq.journal.keys import SigningKey
 from dejaq.journal.ledger import Ledger
 from dejaq.journal.schema import SCHEMA
-from dejaq.pipeline.events import touched_by_segments
-from dejaq.pipeline.ranges import Ranges
-from dejaq.pipeline.segments import Segment, batches, check, journal_directory, new_segments
+from dejaq.pipeline.intake.events import touched_by_segments
+from dejaq.pipeline.intake.segments import Segment, batches, check, journal_directory, new_segments
+from dejaq.pipeline.lake.ranges import Ranges
 from tests.spark.history import random_store, write_manifest, write_segments
 from tests.unit.journal.records import created, deleted
 
@@ -36,19 +36,19 @@ def rewritten(path: Path, table: pa.Table) -> None:
     write_manifest(path, events=table.num_rows)
 
 
-def test_only_new_ones_with_a_manifest_count(tmp_path: Path, paths: list[Path]) -> None:
+def test_only_new_segments_with_a_manifest_are_read(tmp_path: Path, paths: list[Path]) -> None:
     assert [segment.path for segment in found(tmp_path)] == paths
     paths[1].with_suffix(".json").unlink()
     assert [segment.path for segment in found(tmp_path)] == [paths[0], paths[2]]
     assert [segment.path for segment in found(tmp_path, store_1=Ranges(((1, 5),)))] == [paths[2]]
 
 
-def test_good_ones_pass(tmp_path: Path, paths: list[Path]) -> None:
+def test_valid_segments_pass_the_check(tmp_path: Path, paths: list[Path]) -> None:
     for segment in found(tmp_path):
         check(segment)
 
 
-def test_a_segment_of_the_exporter_tells_what_it_is_about_without_being_read(tmp_path: Path) -> None:
+def test_the_statistics_of_a_segment_are_read_without_its_rows(tmp_path: Path) -> None:
     key = SigningKey.of(tmp_path / "journal.key")
     ledger = Ledger.open(tmp_path / "journal", origin="store-1", key=key)
     ledger.append([created(1, ["a", "b"]), deleted(2, 3)], now_ms=0)
@@ -62,7 +62,7 @@ def test_a_segment_of_the_exporter_tells_what_it_is_about_without_being_read(tmp
     assert list(touched.minutes) == ["2023-11-14"]
 
 
-def test_a_segment_of_a_shared_store_names_it_and_origins_take_turns_by_time(tmp_path: Path) -> None:
+def test_a_segment_of_a_shared_store_names_it_and_origins_are_ordered_by_time(tmp_path: Path) -> None:
     for origin, times in (("a", (10, 30, 5)), ("b", (20, 40))):
         key = SigningKey.of(tmp_path / f"{origin}.key")
         ledger = Ledger.open(tmp_path / "journal" / origin, origin=origin, key=key, store="shop")
@@ -70,18 +70,18 @@ def test_a_segment_of_a_shared_store_names_it_and_origins_take_turns_by_time(tmp
             ledger.append([created(sequence, ["m"])], now_ms=now_ms)
     segments = new_segments(tmp_path / "journal", {})
     assert {check(segment).store for segment in segments} == {"shop"}
-    # A clock that was set back does not put the records of its origin in another order.
+    # A clock that was set back does not change the order of the records of its origin.
     assert [(s.origin, s.name.first) for s in segments] == [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("b", 2)]
 
 
-def test_late_ones_are_a_batch_of_their_own(tmp_path: Path, paths: list[Path]) -> None:
+def test_late_segments_are_a_batch_of_their_own(tmp_path: Path, paths: list[Path]) -> None:
     segments, known = found(tmp_path, store_1=Ranges(((6, 10),))), {"store-1": Ranges(((6, 10),))}
     first, second = batches(segments, known, events_max=10**6)
     assert (first.late, [s.path for s in first.segments]) == (True, [paths[0]])
     assert (second.late, [s.path for s in second.segments]) == (False, [paths[2]])
 
 
-def test_records_under_another_cut_are_refused(tmp_path: Path, paths: list[Path]) -> None:
+def test_segments_that_repeat_some_records_are_refused(tmp_path: Path, paths: list[Path]) -> None:
     with pytest.raises(PipelineError, match="repeats records that are in the lake already"):
         found(tmp_path, store_1=Ranges(((1, 7),)))
 
@@ -92,7 +92,7 @@ def test_two_segments_with_one_record_are_refused(tmp_path: Path, paths: list[Pa
         found(tmp_path)
 
 
-def test_a_damaged_one_is_told_with_what_to_do(tmp_path: Path, paths: list[Path]) -> None:
+def test_a_damaged_segment_is_reported_with_the_next_step(tmp_path: Path, paths: list[Path]) -> None:
     content = bytearray(paths[0].read_bytes())
     content[len(content) // 2] ^= 1
     paths[0].write_bytes(bytes(content))
@@ -100,13 +100,13 @@ def test_a_damaged_one_is_told_with_what_to_do(tmp_path: Path, paths: list[Path]
         check(found(tmp_path)[0])
 
 
-def test_a_missing_one_is_told(tmp_path: Path, paths: list[Path]) -> None:
+def test_a_missing_segment_is_reported(tmp_path: Path, paths: list[Path]) -> None:
     paths[0].unlink()
     with pytest.raises(PipelineError, match="is missing although its manifest is there"):
         check(found(tmp_path)[0])
 
 
-def test_one_that_is_no_parquet_is_told(tmp_path: Path, paths: list[Path]) -> None:
+def test_a_segment_that_is_no_parquet_is_reported(tmp_path: Path, paths: list[Path]) -> None:
     paths[0].write_bytes(b"hello")
     write_manifest(paths[0], events=1)
     with pytest.raises(PipelineError, match="is not a Parquet file"):
@@ -127,19 +127,19 @@ def test_wrong_types_are_named(tmp_path: Path, paths: list[Path]) -> None:
         check(found(tmp_path)[0])
 
 
-def test_another_number_of_events_is_told(tmp_path: Path, paths: list[Path]) -> None:
+def test_a_wrong_number_of_events_is_reported(tmp_path: Path, paths: list[Path]) -> None:
     write_manifest(paths[0], events=1)
     with pytest.raises(PipelineError, match="its manifest says 1"):
         check(found(tmp_path)[0])
 
 
-def test_a_bad_manifest_is_told(tmp_path: Path, paths: list[Path]) -> None:
+def test_an_invalid_manifest_is_reported(tmp_path: Path, paths: list[Path]) -> None:
     paths[0].with_suffix(".json").write_text("{}")
     with pytest.raises(PipelineError, match="is not a manifest; run `dejaq audit verify"):
         found(tmp_path)
 
 
-def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_journal_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="cannot be read: No such file or directory"):
         found(tmp_path / "none")
     with pytest.raises(PipelineError, match="is not a directory of this machine"):

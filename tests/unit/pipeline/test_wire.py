@@ -1,4 +1,4 @@
-"""Runs read by vectors are what the protocol's own parser reads."""
+"""Runs that are parsed with vectors equal those of the protocol's own parser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
 from pyspark_dejaq import runs, wire
 
-# Lengths that are also the bytes between which ids stand, and the longest.
+# Lengths whose bytes also occur between ids, and the longest length.
 LENGTHS = st.sampled_from((1, 2, 34, 42, 64))
 IDS = st.builds(lambda length, letter: letter * length, LENGTHS, st.sampled_from("aZ0._:-"))
 ROWS = st.lists(st.tuples(IDS, st.integers(0, 2**62), st.binary(max_size=300)), min_size=1, max_size=20)
@@ -22,7 +22,7 @@ def run_of(rows: list[tuple[str, int, bytes]], *, width: int | None = None, prio
     run.bodies.extend([row[2] if width is None else row[2][:1] * width for row in rows])
     if priorities:
         run.priorities.extend(range(len(rows)))
-    return run.SerializeToString()
+    return bytes(run.SerializeToString())
 
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from((None, 0, 1, 127, 128, 300)), st.booleans())
@@ -50,11 +50,11 @@ def test_vectors_and_parser_agree(all_rows: list[list[tuple[str, int, bytes]]], 
         records.Run(owner="g", ids=["a", "b"], ts=[1]).SerializeToString(),
     ],
 )
-def test_what_is_not_as_expected_is_left_to_the_parser(packed: bytes) -> None:
+def test_unexpected_input_is_left_to_the_parser(packed: bytes) -> None:
     cut = wire.cut(packed)
     assert cut is None or wire.ids_of([cut]) is None
 
 
-def test_no_run_is_no_row() -> None:
+def test_no_runs_have_no_rows() -> None:
     assert runs.run_batch(carrier.ScanColumns(), "t", 0).num_rows == 0
     assert isinstance(runs.run_batch(carrier.ScanColumns(), "t", 0), pa.RecordBatch)

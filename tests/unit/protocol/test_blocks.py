@@ -1,4 +1,4 @@
-"""Brokers and clients use the memory of large blocks again."""
+"""Brokers and clients reuse the memory of large blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def faults(call: str) -> int:
 
 
 @pytest.mark.parametrize("call", ["keep_blocks()", "reuse_blocks()"])
-def test_large_blocks_are_used_again_without_new_pages(call: str) -> None:
+def test_large_blocks_are_reused_without_new_pages(call: str) -> None:
     assert faults(call) < 100
-    # Otherwise the test shows nothing.
+    # Otherwise the test would prove nothing.
     assert faults("") > 1_000

@@ -1,4 +1,4 @@
-"""Batches cross the wire as columns, and what does not fit is refused."""
+"""Batches are sent as columns, and invalid columns are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.domain.batch import IdSpan, LeaseSet, Outcomes
+from dejaq.domain.batch import IdSpan, LeaseSet, Outcomes, ranges_of_rows
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Durability, TopicSettings
 from dejaq.errors import Code, DejaqError
@@ -59,7 +59,7 @@ spans = st.one_of(
 
 
 @given(spans=st.lists(spans, min_size=1, max_size=5), rich=st.booleans())
-def test_a_lease_set_comes_back_as_it_was(spans: list[IdSpan], rich: bool) -> None:
+def test_a_lease_set_is_parsed_as_it_was_written(spans: list[IdSpan], rich: bool) -> None:
     count = sum(span.count for span in spans)
     lease = LeaseSet(
         lease_id=2**63,
@@ -81,7 +81,7 @@ def test_a_lease_set_comes_back_as_it_was(spans: list[IdSpan], rich: bool) -> No
         assert getattr(back, name) == getattr(lease, name), name
 
 
-def test_outcomes_name_only_what_is_not_plainly_ok() -> None:
+def test_outcomes_contain_only_items_that_are_not_ok() -> None:
     proto = errors_pb2.Outcomes()
     columns.write_outcomes(proto, Outcomes(5, {3: Code.LEASED, 1: Code.ALREADY_EXISTS}))
     assert list(proto.rows) == [1, 3]
@@ -90,21 +90,21 @@ def test_outcomes_name_only_what_is_not_plainly_ok() -> None:
 
 
 @given(rows=st.lists(st.integers(0, 60)))
-def test_rows_become_ranges_and_ranges_are_read_back(rows: list[int]) -> None:
-    ranges = columns.ranges_of_rows(rows)
+def test_rows_become_ranges_and_ranges_become_the_same_rows(rows: list[int]) -> None:
+    ranges = ranges_of_rows(rows)
     assert [row for start, end in ranges for row in range(start, end)] == sorted(set(rows))
     flat = [bound for pair in ranges for bound in pair]
     assert columns.ranges_from_proto(flat) == (ranges or None)
 
 
 @pytest.mark.parametrize("ranges", [[1], [1, 1], [2, 1], [0, 2, 1, 3], [4, 5, 0, 1]])
-def test_ranges_that_make_no_sense_are_refused(ranges: list[int]) -> None:
+def test_invalid_ranges_are_refused(ranges: list[int]) -> None:
     with pytest.raises(DejaqError) as caught:
         columns.ranges_from_proto(ranges)
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 
-def test_messages_come_back_as_they_were() -> None:
+def test_messages_are_parsed_as_they_were_written() -> None:
     messages = [
         Message("a", "mail", 3, 50, -1, b"x", "me", "", 9, 0, {"k": "v"}),
         Message("b", "mail", 1, 150, 2, b"", "you", "worker", 2**63, 4, {}),
@@ -115,7 +115,7 @@ def test_messages_come_back_as_they_were() -> None:
     assert columns.messages_from_proto(proto, topic="mail") == messages
 
 
-def test_settings_come_back_as_they_were_and_what_is_left_out_is_the_default() -> None:
+def test_settings_are_parsed_as_they_were_written_and_missing_ones_are_defaults() -> None:
     settings = TopicSettings(buckets=7, max_body_bytes=0, durability=Durability.RELAXED)
     assert columns.settings_from_proto(columns.settings_to_proto(settings)) == settings
     assert columns.settings_from_proto(overseer_pb2.TopicSettings()) == TopicSettings()

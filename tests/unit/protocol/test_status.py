@@ -1,4 +1,4 @@
-"""Errors cross the wire whole."""
+"""Errors keep all their attributes over the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dejaq.protocol.v1 import errors_pb2
 
 
 @pytest.mark.parametrize("code", [code for code in Code if not code.succeeded])
-def test_every_error_comes_over_as_itself(code: Code) -> None:
+def test_every_error_is_received_unchanged(code: Code) -> None:
     error = error_of(code, "what happened", details="to what", throttled_ms=7)
     back = error_from_proto(errors_pb2.Error.FromString(error_to_proto(error).SerializeToString()))
     assert type(back) is type(error)
@@ -30,16 +30,24 @@ def test_every_error_comes_over_as_itself(code: Code) -> None:
     )
 
 
+def test_a_temporary_fault_of_the_store_is_received_with_its_code_and_is_retryable() -> None:
+    """U12: the code of the store was replaced by UNAVAILABLE."""
+    error = error_from_proto(error_to_proto(Unavailable("no space", code=Code.STORE_FAILED)))
+    assert (type(error), error.code, error.retryable, error.answered) == (Unavailable, Code.STORE_FAILED, True, True)
+
+
 @pytest.mark.parametrize("code", list(Code))
-def test_the_wire_has_the_same_codes(code: Code) -> None:
-    assert errors_pb2.Code.Name(int(code)) == code.name  # type: ignore[arg-type]
+def test_the_protocol_has_the_same_codes(code: Code) -> None:
+    assert errors_pb2.Code.Name(int(code)) == code.name
     assert len(errors_pb2.Code.keys()) == len(Code)
 
 
 @pytest.mark.parametrize(
     ("flags", "kind"), [({"indefinite": True}, Indefinite), ({"retryable": True}, Unavailable), ({}, Refused)]
 )
-def test_a_code_of_a_newer_broker_is_taken_by_its_attributes(flags: dict[str, bool], kind: type[DejaqError]) -> None:
+def test_an_unknown_code_of_a_newer_broker_is_mapped_by_its_attributes(
+    flags: dict[str, bool], kind: type[DejaqError]
+) -> None:
     proto = errors_pb2.Error(message="new", **flags)  # type: ignore[arg-type]
     proto.ParseFromString(proto.SerializeToString() + b"\x08\xe7\x07")
     error = error_from_proto(proto)
@@ -55,7 +63,7 @@ def test_the_status_carries_the_error(code: Code) -> None:
     assert error_from_grpc(status, "text", grpc_metadata(error)).code is code
 
 
-def test_a_status_without_an_error_is_taken_by_itself() -> None:
+def test_a_status_without_an_error_is_mapped_by_itself() -> None:
     assert error_from_grpc(grpc.StatusCode.UNAVAILABLE, "gone", None).code is Code.NO_BROKER
     assert error_from_grpc(grpc.StatusCode.DEADLINE_EXCEEDED, "late", ()).indefinite
     assert error_from_grpc(grpc.StatusCode.RESOURCE_EXHAUSTED, "too big", ()).code is Code.LIMIT_EXCEEDED

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dejaq.errors import InvalidArgument
-from dejaq.sdk.address import parse_url
+from dejaq.sdk.session.address import Carriage, Target, parse_url
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,36 @@ from dejaq.sdk.address import parse_url
     ],
 )
 def test_an_address_names_one_broker_or_several(url: str, addresses: list[str]) -> None:
-    assert parse_url(url) == addresses
+    assert parse_url(url) == Target(Carriage.GRPC, tuple(addresses))
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("dejaq+ws://a:1,b", Target(Carriage.WEBSOCKET, ("a:1", "b:7400"))),
+        ("dejaq+grpc://a:1", Target(Carriage.GRPC, ("a:1",))),
+        ("dejaq+unix:///run/dejaq.sock", Target(Carriage.WEBSOCKET, ("unix:/run/dejaq.sock",))),
+    ],
+)
+def test_the_scheme_names_the_protocol_below(url: str, target: Target) -> None:
+    assert parse_url(url) == target
 
 
 @pytest.mark.parametrize(
     "url",
-    ["", "dejaq://", "http://a:1", "dejaq://a:0", "dejaq://a:65536", "dejaq://a:x", "dejaq://a,,b", "::1"],
+    [
+        "",
+        "dejaq://",
+        "http://a:1",
+        "dejaq://a:0",
+        "dejaq://a:65536",
+        "dejaq://a:x",
+        "dejaq://a,,b",
+        "::1",
+        "dejaq+unix://run/x",
+        "dejaq+unix://",
+    ],
 )
-def test_what_is_no_address_is_refused_with_its_text(url: str) -> None:
+def test_an_invalid_address_is_refused_with_its_text(url: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_url(url)

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import dejaq
+import dejaq.sync
 
 PUBLIC = """
 Cron Reply Schedule ScheduleInfo
-Backoff Postpone Worker
+Backoff Postpone Reject Worker
+JSON MSGPACK Codec
 Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer
 DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
-Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicState Transaction Unavailable
+Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicStage Transaction Unavailable
 VersionUnsupported Where
 connect
 """
@@ -19,7 +22,7 @@ connect
 
 def test_the_public_names_are_exactly_these() -> None:
     assert sorted(PUBLIC.split()) == sorted(dejaq.__all__)
-    assert all(getattr(dejaq, name).__name__ for name in dejaq.__all__)
+    assert all(getattr(dejaq, name) is not None for name in dejaq.__all__)
 
 
 def test_a_client_loads_neither_a_store_nor_the_broker() -> None:
@@ -35,3 +38,10 @@ def test_importing_the_package_alone_loads_no_grpc() -> None:
     code = "import sys, dejaq.errors; print('grpc' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "False"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/sdk.md").read_text(encoding="utf-8")
+    assert [name for name in (*dejaq.__all__, *dejaq.sync.__all__) if f"`{name}`" not in page] == []
+    assert "#### `Lease.reject`" in page
+    assert "codec: Codec | CodecName | None = None" in page

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dejaq.domain.batch import IdSpan, LeaseSet
-from dejaq.sdk.grant import Grant, Portion, ranges_of
-from dejaq.sdk.holder import Holder
+from dejaq.sdk.consuming.grant import DeliveryPart, Grant, ranges_of
+from dejaq.sdk.consuming.prefetch_buffer import PrefetchBuffer
 
 FAR = 10**15
 
@@ -32,13 +33,13 @@ def lease(
     )
 
 
-def taken(portions: list[Portion]) -> list[tuple[int, int]]:
+def taken(portions: list[DeliveryPart]) -> list[tuple[int, int]]:
     """(lease, row) of each row."""
     return [(portion.grant.id, row) for portion in portions for row in portion.rows()]
 
 
-def test_nothing_is_taken_before_its_time() -> None:
-    holder = Holder()
+def test_no_message_is_taken_before_its_time() -> None:
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20, 30))
     assert holder.take(10, now=9, latest=9) == []
     assert taken(holder.take(10, now=20, latest=20)) == [(1, 0), (1, 1)]
@@ -48,14 +49,14 @@ def test_nothing_is_taken_before_its_time() -> None:
 
 
 def test_pushes_are_merged_by_time_then_priority() -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20, 20, priorities=[0, -1, 5]))
     holder.push(lease(2, 5, 20))
     assert taken(holder.take(10, now=20, latest=20)) == [(2, 0), (1, 0), (1, 1), (2, 1), (1, 2)]
 
 
-def test_what_goes_by_priority_overtakes_what_was_pushed_before() -> None:
-    holder = Holder()
+def test_messages_by_priority_overtake_earlier_pushes() -> None:
+    holder = PrefetchBuffer()
     for number, (ts, priorities) in enumerate([((50, 60), [3, 9]), ((70,), [7]), ((80, 90, 1), [-2, 7, 7])]):
         pushed = lease(number, *ts, priorities=priorities)
         pushed.by_priority = True
@@ -64,8 +65,44 @@ def test_what_goes_by_priority_overtakes_what_was_pushed_before() -> None:
     assert taken(holder.take(9, now=100, latest=0)) == [(1, 0), (2, 2), (2, 1), (0, 1)]
 
 
+def backlog(*, late_ms: int, prioritised: bool = False) -> tuple[PrefetchBuffer, int]:
+    """Eight pushes whose 100 rows each lie between each other over four seconds; and a time so long after the first."""
+    holder = PrefetchBuffer()
+    for number in range(8):
+        ts = [1_000 + 40 * row + number for row in range(100)]
+        holder.push(lease(number + 1, *ts, priorities=[0] * 100 if prioritised else None))
+    return holder, 1_000 + late_ms
+
+
+def test_a_backlog_of_pushes_that_lie_between_each_other_leaves_in_slices() -> None:
+    """A row that leaves by itself is settled by itself, which costs the broker ten times as much."""
+    holder, now = backlog(late_ms=60_000)
+    portions = holder.take(800, now=now, latest=0)
+    assert len(taken(portions)) == 800
+    assert len(portions) == 8
+
+
+def test_a_late_row_is_passed_only_within_a_quarter_of_its_lateness() -> None:
+    holder, now = backlog(late_ms=5_000)
+    latest = 0
+    for portion in holder.take(800, now=now, latest=0):
+        ts = [portion.delivery.columns.ts[place] for place in portion.index]
+        assert ts == sorted(ts)
+        assert latest <= ts[0] + (now - ts[0]) // 4 + 40
+        latest = max(latest, ts[-1])
+
+
+@pytest.mark.parametrize(("late_ms", "prioritised"), [(900, False), (60_000, True)])
+def test_rows_that_are_due_just_now_or_have_priorities_keep_their_order(late_ms: int, prioritised: bool) -> None:
+    holder, now = backlog(late_ms=late_ms, prioritised=prioritised)
+    portions = holder.take(800, now=now, latest=0)
+    ts = [portion.delivery.columns.ts[place] for portion in portions for place in portion.index]
+    assert ts == sorted(ts)
+    assert len(portions) > 100
+
+
 def test_rows_of_one_moment_leave_as_one_slice() -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     holder.push(lease(1, *[10] * 1_000))
     holder.push(lease(2, *[10] * 1_000))
     portions = holder.take(5_000, now=10, latest=10)
@@ -74,7 +111,7 @@ def test_rows_of_one_moment_leave_as_one_slice() -> None:
 
 
 def test_no_more_than_asked_for_is_taken() -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     holder.push(lease(1, 1, 2, 3))
     assert taken(holder.take(2, now=9, latest=9)) == [(1, 0), (1, 1)]
     assert taken(holder.take(2, now=9, latest=9)) == [(1, 2)]
@@ -86,7 +123,7 @@ def test_no_more_than_asked_for_is_taken() -> None:
     st.integers(1, 9),
 )
 def test_any_pushes_leave_in_order_and_each_row_once(pushes: list[list[tuple[int, int]]], now: int, limit: int) -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     for number, keys in enumerate(pushes):
         holder.push(lease(number, *[ts for ts, _ in keys], priorities=[p for _, p in keys]))
     seen: list[tuple[int, int]] = []
@@ -100,8 +137,8 @@ def test_any_pushes_leave_in_order_and_each_row_once(pushes: list[list[tuple[int
     ]
 
 
-def test_a_repeated_push_hands_nothing_out_twice() -> None:
-    holder = Holder()
+def test_a_repeated_push_hands_no_message_out_twice() -> None:
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20, 30))
     assert taken(holder.take(1, now=10, latest=10)) == [(1, 0)]
     assert holder.push(lease(1, 10, 20, 30, rows=[0, 1, 2], expires=FAR + 5))
@@ -109,8 +146,8 @@ def test_a_repeated_push_hands_nothing_out_twice() -> None:
     assert holder.grants[1].expires == FAR + 5
 
 
-def test_a_repeated_push_brings_back_rows_whose_recall_the_broker_never_heard_of() -> None:
-    holder = Holder()
+def test_a_repeated_push_restores_rows_whose_recall_the_broker_did_not_receive() -> None:
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20))
     assert holder.recall(1, [1]) == [1]
     holder.push(lease(1, 10, 20, rows=[0, 1]))
@@ -118,7 +155,7 @@ def test_a_repeated_push_brings_back_rows_whose_recall_the_broker_never_heard_of
 
 
 def test_what_is_settled_while_the_broker_sends_it_again_is_not_handed_out_again() -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20))
     holder.push(lease(2, 10))
     holder.take(10, now=20, latest=20)
@@ -133,16 +170,16 @@ def test_what_is_settled_while_the_broker_sends_it_again_is_not_handed_out_again
     assert list(holder.grants) == [1]
 
 
-def test_what_is_left_of_a_lease_keeps_its_row_numbers() -> None:
-    holder = Holder()
+def test_the_rest_of_a_lease_keeps_its_row_numbers() -> None:
+    holder = PrefetchBuffer()
     assert not holder.push(lease(7, 10, 20, rows=[3, 9]))
     portions = holder.take(10, now=20, latest=20)
     assert taken(portions) == [(7, 3), (7, 9)]
     assert portions[0].grant.ranges([3, 9]) == [3, 4, 9, 10]
 
 
-def test_only_rows_that_nobody_has_seen_are_recalled() -> None:
-    holder = Holder()
+def test_only_rows_that_user_code_has_not_seen_are_recalled() -> None:
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20, 30))
     holder.take(1, now=10, latest=10)
     assert holder.recall(1, [0, 2]) == [2]
@@ -151,15 +188,15 @@ def test_only_rows_that_nobody_has_seen_are_recalled() -> None:
 
 
 def test_rows_whose_lease_has_ended_are_dropped() -> None:
-    holder = Holder()
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, expires=15))
     holder.push(lease(2, 10, expires=100))
     assert taken(holder.take(10, now=20, latest=20)) == [(2, 0)]
     assert list(holder.grants) == [2]
 
 
-def test_emptying_takes_what_nobody_has_seen_and_leaves_the_rest() -> None:
-    holder = Holder()
+def test_emptying_takes_only_rows_that_user_code_has_not_seen() -> None:
+    holder = PrefetchBuffer()
     holder.push(lease(1, 10, 20, 30))
     holder.take(1, now=10, latest=10)
     assert taken(holder.empty()) == [(1, 1), (1, 2)]
@@ -180,7 +217,7 @@ def test_ranges_name_exactly_the_rows(rows: set[int]) -> None:
     assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
 
 
-def test_each_row_has_its_own_end_once_they_differ() -> None:
+def test_each_row_has_its_own_end_once_the_ends_differ() -> None:
     grant = Grant(1, expires=100, total=3)
     grant.unsettled.update({0, 1, 2})
     grant.move_end([1], 500)

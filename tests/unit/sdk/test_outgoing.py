@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dejaq import limits
 from dejaq.errors import Code, InvalidArgument
-from dejaq.sdk import outgoing
-from dejaq.sdk.outgoing import (
-    Outgoing,
+from dejaq.sdk.producing import outgoing
+from dejaq.sdk.producing.outgoing import (
+    OutgoingColumns,
     as_body,
     body_column,
     encoded_headers,
@@ -21,8 +21,8 @@ from dejaq.sdk.outgoing import (
 )
 
 
-def rows(*ts: int, priorities: list[int] | None = None) -> Outgoing:
-    return Outgoing(ts=list(ts), bodies=[b"%d" % value for value in ts], priorities=priorities)
+def rows(*ts: int, priorities: list[int] | None = None) -> OutgoingColumns:
+    return OutgoingColumns(ts=list(ts), bodies=[b"%d" % value for value in ts], priorities=priorities)
 
 
 def test_rows_are_sorted_by_time_then_priority_and_only_when_needed() -> None:
@@ -33,20 +33,20 @@ def test_rows_are_sorted_by_time_then_priority_and_only_when_needed() -> None:
 
 
 def test_taking_rows_takes_every_column() -> None:
-    whole = Outgoing(
+    whole = OutgoingColumns(
         ts=[1, 2, 3],
         bodies=[b"a", b"b", b"c"],
         ids=["x", "y", "z"],
         priorities=[7, 8, 9],
         headers=[b"", b"h", b""],
     )
-    assert whole.take([2, 0]) == Outgoing([3, 1], [b"c", b"a"], ["z", "x"], [9, 7], [b"", b""])
-    assert whole.take(slice(1, 2)) == Outgoing([2], [b"b"], ["y"], [8], [b"h"])
+    assert whole.take([2, 0]) == OutgoingColumns([3, 1], [b"c", b"a"], ["z", "x"], [9, 7], [b"", b""])
+    assert whole.take(slice(1, 2)) == OutgoingColumns([2], [b"b"], ["y"], [8], [b"h"])
 
 
 @given(st.lists(st.integers(0, 400), max_size=60))
-def test_cuts_cover_every_row_once_and_each_fits_one_batch(sizes: list[int]) -> None:
-    batch = Outgoing(ts=[0] * len(sizes), bodies=[b"x" * size for size in sizes])
+def test_chunks_cover_every_row_once_and_each_fits_one_batch(sizes: list[int]) -> None:
+    batch = OutgoingColumns(ts=[0] * len(sizes), bodies=[b"x" * size for size in sizes])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outgoing, "CHUNK_COUNT_MAX", 7)
         patch.setattr(outgoing, "CHUNK_BYTES_MAX", 500)
@@ -58,8 +58,8 @@ def test_cuts_cover_every_row_once_and_each_fits_one_batch(sizes: list[int]) -> 
         assert sum(taken) <= 500 or len(taken) == 1
 
 
-def test_only_the_rows_at_fault_are_refused() -> None:
-    batch = Outgoing(
+def test_only_the_invalid_rows_are_refused() -> None:
+    batch = OutgoingColumns(
         ts=[0, -1, limits.TS_MS_MAX, limits.TS_MS_MAX + 1, 5, 5, 5, 5],
         bodies=[b""] * 4 + [b"x" * limits.BODY_BYTES_MAX, b"x" * (limits.BODY_BYTES_MAX + 1), b"", b""],
         ids=["a", "b", "c", "d", "e", "f", "a", "no space"],
@@ -77,14 +77,15 @@ def test_only_the_rows_at_fault_are_refused() -> None:
 
 
 def test_a_duplicate_of_a_refused_row_is_not_a_duplicate() -> None:
-    batch = Outgoing(ts=[-1, 1], bodies=[b"", b""], ids=["a", "a"])
+    batch = OutgoingColumns(ts=[-1, 1], bodies=[b"", b""], ids=["a", "a"])
     assert refusals(batch) == {0: Code.INVALID_TIME}
 
 
 def test_bodies_are_bytes() -> None:
+    bytes_like: Any = bytearray(b"b")
     assert as_body(bytearray(b"a")) == b"a"
     assert as_body(memoryview(b"a")) == b"a"
-    assert body_column([b"a", bytearray(b"b")]) == [b"a", b"b"]
+    assert body_column([b"a", bytes_like]) == [b"a", b"b"]
     with pytest.raises(InvalidArgument, match="encode"):
         as_body("text")
     for wrong in (b"single", "text", [b"a", 5]):
@@ -93,7 +94,7 @@ def test_bodies_are_bytes() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["abc", ["a"], ["a", "b", "c"], ["a", 5]])
-def test_ids_are_one_string_a_message(wrong: Any) -> None:
+def test_ids_are_one_string_per_message(wrong: Any) -> None:
     with pytest.raises(InvalidArgument):
         id_column(wrong, 2)
 

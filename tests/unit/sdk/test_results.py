@@ -27,9 +27,11 @@ def test_results_name_every_item_and_make_ids_only_when_asked() -> None:
 
 
 def test_the_first_failure_is_raised_with_its_id_and_their_number() -> None:
-    with pytest.raises(Conflict, match="b; 2 of 3 items failed") as raised:
+    with pytest.raises(Conflict, match="2 of 3 items failed, 1 were done") as raised:
         Results(3, {2: Code.NOT_FOUND, 1: Code.LEASED}, ["a", "b", "c"]).raise_for_failures()
     assert raised.value.code is Code.LEASED
+    assert raised.value.failed == {"b": Code.LEASED, "c": Code.NOT_FOUND}
+    assert "(b: LEASED, c: NOT_FOUND)" in str(raised.value)
     Results(2, {0: Code.ALREADY_EXISTS}, ["a", "b"]).raise_for_failures()
 
 

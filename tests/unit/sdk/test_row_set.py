@@ -1,11 +1,11 @@
-"""Rows as the bits of one integer behave as a set of numbers does."""
+"""A set of rows that is stored in the bits of one integer behaves like a set of numbers."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.sdk.row_set import RowSet
+from dejaq.domain.row_set import RowSet
 
 rows = st.one_of(
     st.sets(st.integers(0, 200)), st.builds(range, st.integers(0, 200), st.integers(0, 200)), st.just(range(9, 2, -2))
@@ -14,7 +14,7 @@ steps = st.lists(st.tuples(st.sampled_from(["update", "difference_update"]), row
 
 
 @given(start=rows, steps=steps, asked=rows)
-def test_it_holds_what_a_set_would(start: set[int], steps: list[tuple[str, set[int]]], asked: set[int]) -> None:
+def test_a_row_set_behaves_like_a_set(start: set[int], steps: list[tuple[str, set[int]]], asked: set[int]) -> None:
     ours, expected = RowSet(start), set(start)
     for name, change in steps:
         getattr(ours, name)(change)

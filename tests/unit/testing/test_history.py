@@ -1,54 +1,57 @@
-"""The checker of histories: it passes what a right storage does and names each thing a wrong one does."""
+"""The checker of histories accepts what a correct storage does, and names each fault of a wrong storage."""
 
 import random
+from typing import Any
 
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest
+from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Extend, Release
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
-from dejaq.storage.base import Edits
-from dejaq.storage.memory import MemoryStorage
-from dejaq.testing.history import History, Violation, check, check_ledger
-from dejaq.testing.ledger import Delivery, Kind, Ledger, Outcome, Settle
-from dejaq.testing.linearization import Event, Op
+from dejaq.storage.base import apply_one
+from dejaq.storage.memory.store import MemoryStorage
+from dejaq.testing.history.history import History, Violation, check, check_ledger
+from dejaq.testing.history.ledger import CallOutcome, DeliveryLedger, HandOver, Settle, SettlementKind
+from dejaq.testing.history.linearization import Event, Op
 
-OK, REFUSED, UNKNOWN = Outcome.OK, Outcome.REFUSED, Outcome.UNKNOWN
+OK, REFUSED, UNKNOWN = CallOutcome.OK, CallOutcome.REFUSED, CallOutcome.UNKNOWN
 
 
-def call(op: Op, began: int, ended: int, outcome: Outcome = OK, **fields) -> Event:
+def call(op: Op, began: int, ended: int, outcome: CallOutcome = OK, **fields: Any) -> Event:
     event = Event(op, "m", began, **fields)
     if outcome is not UNKNOWN:
         event.end(ended, outcome)
     return event
 
 
-def create(began=0, ended=5, outcome=OK, ts=10):
+def create(began: int = 0, ended: int = 5, outcome: CallOutcome = OK, ts: int = 10) -> Event:
     return call(Op.CREATE, began, ended, outcome, ts_us=ts)
 
 
-def deliver(handed, *, lease=1, expires, consumer="a", began=0):
+def deliver(handed: int, *, lease: int = 1, expires: int, consumer: str = "a", began: int = 0) -> Event:
     return call(Op.DELIVER, began, handed, lease=lease, expires_us=expires, consumer=consumer)
 
 
-def delete(began, ended, outcome=OK, *, lease=1):
+def delete(began: int, ended: int, outcome: CallOutcome = OK, *, lease: int = 1) -> Event:
     return call(Op.DELETE, began, ended, outcome, lease=lease)
 
 
-def release(began, ended, outcome=OK, *, lease=1, ts):
+def release(began: int, ended: int, outcome: CallOutcome = OK, *, lease: int = 1, ts: int) -> Event:
     return call(Op.RELEASE, began, ended, outcome, lease=lease, ts_us=ts)
 
 
-def extend(began, ended, outcome=OK, *, lease=1, expires):
+def extend(began: int, ended: int, outcome: CallOutcome = OK, *, lease: int = 1, expires: int) -> Event:
     return call(Op.EXTEND, began, ended, outcome, lease=lease, expires_us=expires)
 
 
-def cancel(began, ended, outcome=OK):
+def cancel(began: int, ended: int, outcome: CallOutcome = OK) -> Event:
     return call(Op.CANCEL, began, ended, outcome)
 
 
-def move(began, ended, outcome=OK, *, ts):
+def move(began: int, ended: int, outcome: CallOutcome = OK, *, ts: int) -> Event:
     return call(Op.MOVE, began, ended, outcome, ts_us=ts)
 
 
@@ -106,7 +109,7 @@ GOOD = {
     ],
     "moved, then delivered": [create(ts=100), move(6, 8, ts=20), deliver(20, expires=50), delete(30, 35)],
     "a move refused": [create(), deliver(10, expires=50), move(12, 14, REFUSED, ts=90), delete(20, 25)],
-    "one lease given back to a consumer that came back": [
+    "one lease handed again to a consumer that reconnected": [
         create(),
         deliver(10, expires=50),
         deliver(30, expires=50, consumer="a again"),
@@ -209,31 +212,31 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_a_right_history_passes(name):
+def test_a_correct_history_passes(name: str) -> None:
     assert [str(finding) for finding in check(GOOD[name])] == []
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_wrong_history_is_found(name):
+def test_a_wrong_history_is_found(name: str) -> None:
     events, violation = BAD[name]
     assert violation in {finding.violation for finding in check(events)}
 
 
-def test_every_violation_is_tried():
+def test_every_violation_has_a_test() -> None:
     assert {violation for _, violation in BAD.values()} == set(Violation)
 
 
-def test_what_is_left_in_the_store_is_not_lost():
+def test_a_message_that_is_left_in_the_store_is_not_lost() -> None:
     assert check([create(ts=10**9)], left={"m"}) == []
     assert check([create(), deliver(10, expires=50)], left={"m"}) == []
 
 
-def test_what_was_deleted_must_not_be_left():
+def test_a_deleted_message_must_not_be_left() -> None:
     findings = check([create(), deliver(10, expires=50), delete(20, 25)], left={"m"})
     assert {finding.violation for finding in findings} == {Violation.UNORDERED}
 
 
-def test_messages_are_judged_apart():
+def test_messages_are_checked_separately() -> None:
     other = Event(Op.CREATE, "other", 0, ts_us=5)
     other.end(3, OK)
     findings = check([*GOOD["created, delivered, deleted"], other])
@@ -242,27 +245,33 @@ def test_messages_are_judged_apart():
     assert "other" in str(findings[0])
 
 
-def ledger_of(*deliveries: Delivery) -> Ledger:
-    ledger = Ledger()
+def ledger_of(*deliveries: HandOver) -> DeliveryLedger:
+    ledger = DeliveryLedger()
     ledger.sent("m", 10).outcome = OK
     for delivery in deliveries:
         ledger.handed(delivery)
     return ledger
 
 
-def handed(version: int, at_ms: int, expires_ms: int, *settles: Settle) -> Delivery:
-    return Delivery("m", f"c{version}", version, at_ms * 1_000, expires_ms, list(settles))
+def handed(version: int, at_ms: int, expires_ms: int, *settles: Settle) -> HandOver:
+    return HandOver("m", f"c{version}", version, at_ms * 1_000, expires_ms, list(settles))
 
 
-def settle(kind: Kind, began_ms: int, ended_ms: int, outcome: Outcome = OK, until_ms: int = 0) -> Settle:
+def settle(kind: SettlementKind, began_ms: int, ended_ms: int, outcome: CallOutcome = OK, until_ms: int = 0) -> Settle:
     return Settle(kind, began_ms * 1_000, until_ms, ended_ms * 1_000, outcome)
 
 
-def test_the_notes_of_a_sound_workload_pass():
+def test_the_records_of_a_correct_workload_pass() -> None:
     ledger = ledger_of(
-        handed(1, 10, 50, settle(Kind.EXTEND, 20, 22, until_ms=70), settle(Kind.DELETE, 80, 82, REFUSED)),
-        handed(2, 75, 90, settle(Kind.RELEASE, 80, 85, until_ms=100)),
-        handed(3, 101, 150, settle(Kind.DELETE, 120, 125)),
+        handed(
+            1,
+            10,
+            50,
+            settle(SettlementKind.EXTEND, 20, 22, until_ms=70),
+            settle(SettlementKind.DELETE, 80, 82, REFUSED),
+        ),
+        handed(2, 75, 90, settle(SettlementKind.RELEASE, 80, 85, until_ms=100)),
+        handed(3, 101, 150, settle(SettlementKind.DELETE, 120, 125)),
     )
     assert [str(finding) for finding in check_ledger(ledger)] == []
 
@@ -271,19 +280,19 @@ def test_the_notes_of_a_sound_workload_pass():
     ("deliveries", "violation"),
     [
         ([], Violation.LOST),
-        ([handed(1, 9, 50, settle(Kind.DELETE, 20, 21))], Violation.EARLY),
-        ([handed(1, 10, 50), handed(2, 49, 90, settle(Kind.DELETE, 60, 61))], Violation.OVERLAP),
-        ([handed(1, 10, 50, settle(Kind.DELETE, 51, 52))], Violation.UNORDERED),
-        ([handed(1, 10, 50, settle(Kind.DELETE, 20, 21)), handed(2, 60, 90)], Violation.UNEXPLAINED),
+        ([handed(1, 9, 50, settle(SettlementKind.DELETE, 20, 21))], Violation.EARLY),
+        ([handed(1, 10, 50), handed(2, 49, 90, settle(SettlementKind.DELETE, 60, 61))], Violation.OVERLAP),
+        ([handed(1, 10, 50, settle(SettlementKind.DELETE, 51, 52))], Violation.UNORDERED),
+        ([handed(1, 10, 50, settle(SettlementKind.DELETE, 20, 21)), handed(2, 60, 90)], Violation.UNEXPLAINED),
     ],
 )
-def test_the_notes_of_a_broken_one_do_not(deliveries, violation):
+def test_the_records_of_a_faulty_workload_do_not_pass(deliveries: list[HandOver], violation: Violation) -> None:
     assert violation in {finding.violation for finding in check_ledger(ledger_of(*deliveries))}
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_what_the_memory_store_does_always_passes(seed):
-    """Soundness: random work on the reference store, with answers lost at random, has no finding."""
+async def test_the_memory_store_always_passes(seed: int) -> None:
+    """Random work on the reference store, with answers lost at random, has no finding."""
     assert [str(finding) for finding in await _work(random.Random(seed))] == []
 
 
@@ -291,6 +300,7 @@ async def _work(choice: random.Random) -> list[object]:
     storage = MemoryStorage()
     await storage.open(0)
     topic = Topic("t", 1, TopicSettings(buckets=1))
+    await storage.put_topic(topic, DIRECT_CALL)
     history, leases, now = History(), [], 1_000
 
     def note(event: Event, code: Code) -> None:
@@ -306,10 +316,10 @@ async def _work(choice: random.Random) -> list[object]:
         if act == "create":
             batch = CreateBatch("o", ProducerSession(1, 1), step, [ts], [b""], ids=[f"m{step}"])
             event = history.begin(Op.CREATE, f"m{step}", began, ts_us=ts * 1_000)
-            note(event, (await storage.create(topic, batch, now))[0])
+            note(event, (await apply_one(storage, Create(topic, batch), now, DIRECT_CALL))[0])
         elif act == "lease":
             request = LeaseRequest([0], "c", until=now, expires=now + choice.randrange(1, 20), rows_max=1)
-            lease = await storage.lease(topic, request, now)
+            lease = await storage.lease(topic, request, now, DIRECT_CALL)
             if lease is not None:
                 leases.append(lease)
                 expires = lease.expires * 1_000
@@ -318,22 +328,22 @@ async def _work(choice: random.Random) -> list[object]:
                 )
         elif act == "cancel":
             event = history.begin(Op.CANCEL, one, began)
-            note(event, (await storage.cancel(topic, "o", [one], now))[0])
+            note(event, (await apply_one(storage, Cancel(topic, "o", [one]), now, DIRECT_CALL))[0])
         elif act == "move":
             event = history.begin(Op.MOVE, one, began, ts_us=ts * 1_000)
-            note(event, (await storage.edit(topic, "o", Edits([one], ts=[ts]), now))[0])
+            note(event, (await apply_one(storage, Edit(topic, "o", Edits([one], ts=[ts])), now, DIRECT_CALL))[0])
         elif leases:
             lease = choice.choice(leases)
             one, at, until = lease.ids()[0], lease.lease_id, now + choice.randrange(1, 20)
             if act == "delete":
                 event = history.begin(Op.DELETE, one, began, lease=at)
-                note(event, (await storage.delete(topic, at, "c", None, now))[0])
+                note(event, (await apply_one(storage, Delete(topic, at, "c", None), now, DIRECT_CALL))[0])
             elif act == "extend":
                 event = history.begin(Op.EXTEND, one, began, lease=at, expires_us=until * 1_000)
-                note(event, (await storage.extend(topic, at, "c", None, until, now))[0])
+                note(event, (await apply_one(storage, Extend(topic, at, "c", None, until), now, DIRECT_CALL))[0])
             else:
                 event = history.begin(Op.RELEASE, one, began, lease=at, ts_us=ts * 1_000)
-                note(event, (await storage.release(topic, at, "c", None, ts, now))[0])
+                note(event, (await apply_one(storage, Release(topic, at, "c", None, ts), now, DIRECT_CALL))[0])
     ids = {event.id for event in history.events}
     left = {message.id for message in await storage.get(topic, sorted(ids), now) if message is not None}
     created = {event.id for event in history.events if event.op is Op.CREATE}

@@ -1,4 +1,4 @@
-"""One timer that can be moved."""
+"""One timer whose time can be changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Bell:
         self.alarm.set(self.start_ms + offset_ms)
 
 
-async def test_it_rings_once_at_its_time() -> None:
+async def test_an_alarm_rings_once_at_its_time() -> None:
     bell = Bell()
     bell.at(100)
     await bell.clock.advance(99)
@@ -28,7 +28,7 @@ async def test_it_rings_once_at_its_time() -> None:
     assert bell.rang == [100]
 
 
-async def test_the_time_that_was_set_last_counts_earlier_or_later() -> None:
+async def test_an_alarm_rings_at_the_time_that_was_set_last() -> None:
     bell = Bell()
     bell.at(500)
     bell.at(100)
@@ -42,7 +42,7 @@ async def test_the_time_that_was_set_last_counts_earlier_or_later() -> None:
     assert bell.rang == [100, 900]
 
 
-async def test_unset_it_does_not_ring_and_can_be_set_again() -> None:
+async def test_an_alarm_that_was_unset_does_not_ring_and_can_be_set_again() -> None:
     bell = Bell()
     bell.at(100)
     bell.alarm.unset()
@@ -57,16 +57,16 @@ async def test_unset_it_does_not_ring_and_can_be_set_again() -> None:
     assert bell.rang == [300]
 
 
-async def test_a_time_that_is_past_rings_at_once() -> None:
+async def test_an_alarm_in_the_past_rings_at_once() -> None:
     bell = Bell()
     bell.at(-5)
     await asyncio.sleep(0)
     assert bell.rang == [0]
 
 
-async def test_within_gives_the_result_or_none_when_time_is_up() -> None:
+async def test_within_returns_the_result_or_none_after_the_time_limit() -> None:
     clock = VirtualClock()
-    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
     waiting = asyncio.ensure_future(within(clock, 1.0, answer))
     await clock.advance(999)
     assert not waiting.done()

@@ -1,18 +1,18 @@
-"""What a broker tells the others of itself, as a record of the synchronization."""
+"""What a broker publishes about itself, as a record of the synchronization."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-PREFIX = "members/"
+from dejaq.domain.context import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Which process a broker is, so that one that starts again on the same machine knows that the last one is dead."""
+    """The process of a broker: a broker that starts again on the same machine finds out that the last one has ended."""
 
     machine: str = ""
     namespace: str = ""
@@ -28,7 +28,7 @@ class Process:
         return cls(machine=machine, namespace=namespace, pid=os.getpid())
 
     def surely_dead(self, here: Process) -> bool:
-        """Whether it ran where process numbers mean the same as here, and no process has its number."""
+        """Whether it ran in this process namespace of this machine, and no process has its number."""
         if not self.namespace or (self.machine, self.namespace) != (here.machine, here.namespace):
             return False
         try:
@@ -42,10 +42,14 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker of the cluster, as it last told; `token` tells who came first."""
+    """One broker of the cluster, as it last published itself; the broker with the smallest `token` joined first."""
 
     id: str
     address: str
+    # Where other brokers call it. A broker of release 0.1.0 has none and is called where its clients are.
+    peer_address: str = ""
+    # Where its clients reach it over WebSocket; empty when they cannot.
+    websocket_address: str = ""
     version: str = ""
     storage: str = ""
     started_ms: int = 0
@@ -54,7 +58,7 @@ class Member:
     latency_ms: float = 0.0
     drift_ms: float = 0.0
     draining: bool = False
-    # Whether it serves, whatever it complains of.
+    # Whether it serves clients, whatever degradations it has.
     ready: bool = True
     degradations: tuple[str, ...] = ()
     process: Process = field(default_factory=Process)
@@ -65,6 +69,17 @@ class Member:
         """Whether clients should go there."""
         return self.ready and not self.draining
 
+    def address_at(self, endpoint: Endpoint) -> str:
+        """Its address for clients of an endpoint; empty when it has none."""
+        return {Endpoint.GRPC: self.address, Endpoint.WEBSOCKET: self.websocket_address}.get(endpoint, "")
+
+    def differs(self, other: Member) -> bool:
+        """Whether the other brokers would treat it differently if it published `other`."""
+        same = replace(
+            other, seen_ms=self.seen_ms, latency_ms=self.latency_ms, drift_ms=self.drift_ms, token=self.token
+        )
+        return same != self
+
     def encode(self) -> bytes:
         """The record's value."""
         values = asdict(self)
@@ -73,7 +88,7 @@ class Member:
 
     @classmethod
     def decode(cls, value: bytes, token: int) -> Member:
-        """The member that `encode` wrote; what a newer broker adds is passed over."""
+        """The member that `encode` wrote; fields that a newer broker adds are ignored."""
         values = json.loads(value)
         known = {f.name for f in fields(cls)}
         kept = {name: v for name, v in values.items() if name in known}

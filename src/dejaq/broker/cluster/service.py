@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dejaq.broker.carrier.roster import Rosters
 from dejaq.broker.cluster.steward import Steward
+from dejaq.broker.delivery.inflight import mask_of
+from dejaq.broker.delivery.progress import ProgressReports
+from dejaq.broker.delivery.roster import Rosters
+from dejaq.domain.context import CallContext
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
 
@@ -17,49 +20,66 @@ class PeerService:
         self,
         *,
         rosters: Rosters,
+        reports: ProgressReports,
         steward: Steward,
         describe: Callable[[], Awaitable[overseer.InfoResponse]],
-        create_topic: Callable[[overseer.CreateTopicRequest], Awaitable[overseer.TopicResponse]],
+        create_topic: Callable[[CallContext, overseer.CreateTopicRequest], Awaitable[overseer.TopicResponse]],
     ) -> None:
         self._rosters = rosters
+        self._reports = reports
         self._steward = steward
         self._describe = describe
         self._create_topic = create_topic
 
-    async def nudge(self, request: peer.NudgeRequest) -> peer.NudgeResponse:
+    async def notify(self, context: CallContext, request: peer.NudgeRequest) -> peer.NudgeResponse:
         """Wake those who wait for what is now on their timelines."""
-        for nudge in request.nudges:
-            roster = self._rosters.numbered(nudge.topic)
+        for notice in request.nudges:
+            roster = self._rosters.numbered(notice.topic)
             if roster is not None:
-                roster.nudge_here(nudge.ts, nudge.buckets)
+                roster.notify_local(notice.ts, notice.buckets)
         return peer.NudgeResponse()
 
-    async def ask_back(self, request: peer.AskBackRequest) -> peer.AskBackResponse:
+    async def recall(self, context: CallContext, request: peer.AskBackRequest) -> peer.AskBackResponse:
         """Ask a consumer for rows; the caller undoes their lease."""
         roster = self._rosters.numbered(request.topic)
         consumer = roster.find(request.consumer) if roster is not None else None
         if consumer is None:
             return peer.AskBackResponse()
-        rows = await consumer.ask_back(request.lease, list(request.rows))
+        rows = await consumer.request_recall(request.lease, list(request.rows))
         consumer.forget(request.lease, rows)
         return peer.AskBackResponse(rows=rows)
 
-    async def let_go(self, request: peer.LetGoRequest) -> peer.LetGoResponse:
+    async def settled(self, context: CallContext, request: peer.SettledRequest) -> peer.SettledResponse:
+        """Give consumers the room that transactions at another broker have freed."""
+        for one in request.rows:
+            roster = self._rosters.numbered(one.topic)
+            consumer = roster.find(one.consumer) if roster is not None else None
+            if consumer is not None:
+                ranges = list(zip(one.ranges[::2], one.ranges[1::2], strict=False))
+                consumer.settled(one.lease, mask_of(ranges) if ranges else None)
+        return peer.SettledResponse()
+
+    async def progress(self, context: CallContext, request: peer.ProgressRequest) -> peer.ProgressResponse:
+        """The last reports of consumers that are connected here."""
+        asked = zip(request.ids, request.leases, strict=True)
+        return peer.ProgressResponse(texts=[self._reports.here(request.topic, *one) for one in asked])
+
+    async def let_go(self, context: CallContext, request: peer.LetGoRequest) -> peer.LetGoResponse:
         """End the session of a consumer that is now elsewhere."""
         roster = self._rosters.numbered(request.topic)
         if roster is not None:
             await roster.let_go(request.consumer)
         return peer.LetGoResponse()
 
-    async def learn(self, request: peer.LearnRequest) -> peer.LearnResponse:
+    async def learn(self, context: CallContext, request: peer.LearnRequest) -> peer.LearnResponse:
         """Read what became of a topic."""
         await self._steward.learn(request.topic)
         return peer.LearnResponse()
 
-    async def describe(self, request: overseer.InfoRequest) -> overseer.InfoResponse:
+    async def describe(self, context: CallContext, request: overseer.InfoRequest) -> overseer.InfoResponse:
         """This broker and its clients."""
         return await self._describe()
 
-    async def create_topic(self, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
+    async def create_topic(self, context: CallContext, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
         """Make a topic here."""
-        return await self._create_topic(request)
+        return await self._create_topic(context, request)

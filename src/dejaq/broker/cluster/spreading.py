@@ -1,7 +1,7 @@
-"""Moves clients to brokers that have clearly less to do, such as one that has come back.
+"""Moves clients to brokers that have clearly fewer clients, such as a broker that was restarted.
 
-A client is asked, and goes when what it has under way is answered; it sees no error. Few are asked at a time, by one
-broker after the other. One that stays, or that comes back because it cannot reach the others, is left in peace.
+A client is asked, and moves when its running requests are answered; it sees no error. Few are asked at a time, by one
+broker after the other. A client that stays, or comes back because it cannot reach the others, is not asked again soon.
 """
 
 from __future__ import annotations
@@ -9,52 +9,82 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dejaq.broker.cluster.member import Member
 from dejaq.broker.cluster.selector import relief
+from dejaq.broker.delivery.consumer import ConnectedConsumer
+from dejaq.domain.context import Endpoint
 from dejaq.timekeeper.clock import Clock
 
-if TYPE_CHECKING:
-    from dejaq.broker.carrier.session import Session
-
-# So long a broker must have been well before clients are moved to it: one that only comes and goes gets none.
+# How long a broker must have been ready before clients are moved to it: a broker that restarts repeatedly gets none.
 STEADY_SECONDS = 5.0
 TURN_SECONDS = 1.0
-# After some were asked: time to arrive there, and for the news of it to come here.
+# How long to wait after some were asked: until they have arrived there, and that broker has published it.
 SETTLE_SECONDS = 3.0
-# A client that was asked and is still here after this time stays.
+# A client that was asked and is still connected after this time stays.
 LEAVE_SECONDS = 10.0
-# And one that is here again is not asked again before this.
+# A client that has come back is not asked again before this.
 AGAIN_SECONDS = 300.0
 
 # How many consumers of a topic, by its number, a member has.
 Consumers = Callable[[int, Member], int]
 
 
+class MovableSession(Protocol):
+    """A client's session, as far as a move to another broker concerns it."""
+
+    @property
+    def number(self) -> int:
+        """A larger number began later."""
+
+    @property
+    def name(self) -> str:
+        """A name that the client has again after it came back."""
+
+    @property
+    def consumer(self) -> ConnectedConsumer | None:
+        """The consumer of the session."""
+
+    @property
+    def movable(self) -> bool:
+        """Whether the client may be asked to move."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The kind of address at which its client connected."""
+
+    @property
+    def asked_at(self) -> float | None:
+        """When the client was asked to move, by the monotonic clock."""
+
+    async def move(self, address: str) -> None:
+        """Ask the client to move to the broker at this address."""
+
+
 class Spreading:
-    """Says which of the sessions here should move, and to which broker."""
+    """Chooses the sessions of this broker that should move, and the broker to move to."""
 
     def __init__(
-        self, *, own: str, clock: Clock, sessions: Callable[[], Iterable[Session]], consumers: Consumers
+        self, *, own: str, clock: Clock, sessions: Callable[[], Iterable[MovableSession]], consumers: Consumers
     ) -> None:
-        """`sessions` are those here, `consumers` tells of the other brokers."""
+        """`sessions` are those of this broker, `consumers` counts the consumers of the other brokers."""
         self._own = own
         self._clock = clock
         self._sessions = sessions
         self._consumers = consumers
         self._well_since: dict[str, float] = {}
         self._quiet_until = 0.0
-        # When clients were last asked, by what they are known by.
+        # When clients were last asked, by the names of their sessions.
         self._asked: dict[str, float] = {}
 
-    def moves(self, members: Mapping[str, Member], sent: Counter[str]) -> Iterator[tuple[Session, Member]]:
-        """Who should go where, now; `sent` are those on their way to each other member."""
+    def moves(self, members: Mapping[str, Member], sent: Counter[str]) -> Iterator[tuple[MovableSession, Member]]:
+        """The sessions that should move now, and where; `sent` counts the clients already sent to each member."""
         steady = self._steady(members)
         if not self._has_turn(steady):
             return
         here = [session for session in self._sessions() if not self._leaves(session)]
-        by_topic: dict[int, list[Session]] = defaultdict(list)
+        by_topic: dict[int, list[MovableSession]] = defaultdict(list)
         for session in here:
             if session.consumer is not None:
                 by_topic[session.consumer.topic.number].append(session)
@@ -86,22 +116,28 @@ class Spreading:
     def _count(self, member: Member, *, own: int, others: Callable[[Member], int]) -> int:
         return own if member.id == self._own else others(member)
 
-    def _has_more(self, by_topic: Mapping[int, list[Session]], session: Session, target: Member) -> bool:
+    def _has_more(self, by_topic: Mapping[int, list[MovableSession]], session: MovableSession, target: Member) -> bool:
         assert session.consumer is not None
         number = session.consumer.topic.number
         return len(by_topic[number]) > self._consumers(number, target)
 
-    def _leaves(self, session: Session) -> bool:
+    def _leaves(self, session: MovableSession) -> bool:
         return session.asked_at is not None and self._clock.monotonic() - session.asked_at < LEAVE_SECONDS
 
-    def _ask(self, sessions: list[Session], found: tuple[Member, int] | None) -> list[tuple[Session, Member]]:
-        """The last that came go first: they have the least under way."""
+    def _ask(
+        self, sessions: list[MovableSession], found: tuple[Member, int] | None
+    ) -> list[tuple[MovableSession, Member]]:
+        """The newest sessions are moved first: they have the fewest running requests."""
         if found is None:
             return []
         target, count = found
         now = self._clock.monotonic()
         self._asked = {name: at for name, at in self._asked.items() if now - at < AGAIN_SECONDS}
-        movable = [session for session in sessions if session.movable and session.name not in self._asked]
+        movable = [
+            session
+            for session in sessions
+            if session.movable and target.address_at(session.endpoint) and session.name not in self._asked
+        ]
         moved = sorted(movable, key=lambda session: -session.number)[:count]
         self._asked |= {session.name: now for session in moved}
         if moved:

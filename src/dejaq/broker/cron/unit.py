@@ -1,8 +1,8 @@
 """The cron unit: prepares the occurrences of every schedule shortly before they are due.
 
 A schedule is a message of a hidden topic beside its own, at the time it is to be looked at again. One look takes those
-that are due, and in one transaction creates the occurrences and moves the schedules on, each on the condition that
-nobody has changed it since. So whoever looks, after whatever crash, makes each occurrence once; and since nothing is
+that are due, and in one transaction creates the occurrences and advances the schedules, each on the condition that
+it has not changed since. So any broker, after any crash, creates each occurrence once; and since nothing is
 leased, a broker that takes over need not wait for anything.
 """
 
@@ -13,89 +13,92 @@ import logging
 from dataclasses import dataclass, field
 from random import Random
 
-from dejaq.broker.carrier.transactions import Transactions
+from dejaq.broker.calls.transactions import Transactions
 from dejaq.broker.metrics import OCCURRENCES
-from dejaq.broker.parts import Parts
+from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.domain.batch import CreateBatch
+from dejaq.domain.changes import Create, Edit, Edits
+from dejaq.domain.context import CallContext
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
-from dejaq.domain.schedule import (
+from dejaq.domain.schedules.schedule import (
     NEVER_MS,
     Occurrence,
-    Outcome,
+    OccurrenceOutcome,
     Overlap,
-    Progress,
-    Schedule,
+    ScheduleProgress,
+    ScheduleSettings,
     advance,
     decode,
     encode,
     wake_ms,
 )
-from dejaq.domain.topic import Topic, TopicKind, TopicState
+from dejaq.domain.topic import Topic, TopicKind, TopicStage
 from dejaq.errors import DejaqError
-from dejaq.storage.base import Edits, Filter
-from dejaq.storage.steps import CreateStep, EditStep, Step, Transaction
+from dejaq.storage.base import Filter
+from dejaq.storage.transactions import Step, Transaction
 
 log = logging.getLogger(__name__)
 
 # Owns the messages that schedules are.
 OWNER = "cron"
 PAGE = 500
-# A transaction holds the loop up, and with it deliveries; one of this size takes some milliseconds.
+# A transaction blocks the event loop, and with it deliveries; one of this size takes some milliseconds.
 CHUNK = 100
 ROWS_MAX = 1_000
 LOOK_SECONDS = 1.0
+_CONTEXT = CallContext.internal("cron")
 # How far ahead schedules are read into memory, so that a look does not read each of them from disk.
 READ_AHEAD_MS = 5_000
-# Refusals of single rows after which a look is given up and begun anew.
+# Refusals of single rows after which a pass is abandoned and begun again.
 REFUSALS_MAX = 50
 
 
 @dataclass(slots=True)
 class Plan:
-    """What one look makes of one schedule."""
+    """What one pass does with one schedule."""
 
     message: Message
-    schedule: Schedule
-    before: Progress
-    after: Progress
+    schedule: ScheduleSettings
+    before: ScheduleProgress
+    after: ScheduleProgress
     occurrences: list[Occurrence] = field(default_factory=list)
 
 
 class CronUnit:
-    """Looks after the schedules of every cron topic."""
+    """Prepares the occurrences of every cron topic."""
 
-    def __init__(self, parts: Parts, transactions: Transactions, random: Random) -> None:
-        self._parts = parts
+    def __init__(self, broker: BrokerContext, transactions: Transactions, random: Random) -> None:
+        self._broker = broker
         self._transactions = transactions
         self._random = random
-        self._nudged = asyncio.Event()
+        self._wake_up = asyncio.Event()
         self._begin()
 
     def _begin(self) -> None:
-        self._session = ProducerSession(self._parts.clock.now_ms(), self._random.getrandbits(32))
+        self._session = ProducerSession(self._broker.clock.now_ms(), self._random.getrandbits(32))
         self._sequence = 0
         self._counters: dict[int, int] = {}
 
-    def nudge(self) -> None:
-        """Look at once: a schedule was put or resumed."""
-        self._nudged.set()
+    def notify(self) -> None:
+        """Check now: a schedule was put or resumed."""
+        self._wake_up.set()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check repeatedly, until cancelled."""
         while True:
-            self._nudged.clear()
+            self._wake_up.clear()
             following = NEVER_MS
-            for topic in self._parts.catalog.all():
-                if topic.settings.kind is TopicKind.CRON and topic.state is TopicState.LIVE:
+            for topic in self._broker.catalog.all():
+                if topic.settings.kind is TopicKind.CRON and topic.state is TopicStage.LIVE:
                     following = min(following, await self._look_safely(topic))
             await self._pause(following)
 
     async def _pause(self, until_ms: int) -> None:
-        clock = self._parts.clock
+        clock = self._broker.clock
         seconds = min(LOOK_SECONDS, max(0.0, (until_ms - clock.now_ms()) / 1_000))
-        tasks = [asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(self._nudged.wait())]
+        tasks = [asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(self._wake_up.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -108,19 +111,19 @@ class CronUnit:
         except DejaqError as error:
             # What was done is seen at the next look; the names that were used are not used again.
             self._begin()
-            log.info("the schedules of %s are looked at later: %s", topic.name, error)
-            return self._parts.clock.now_ms() + int(LOOK_SECONDS * 1_000)
+            log.info("the schedules of %s are checked later: %s", topic.name, error)
+            return self._broker.clock.now_ms() + int(LOOK_SECONDS * 1_000)
 
     async def look(self, topic: Topic) -> int:
-        """Prepare what is due to be prepared; when the next look is needed."""
-        parts = self._parts
-        book = await parts.catalog.schedules_of(topic)
+        """Create the occurrences that are due to be prepared; returns when the next pass is needed."""
+        broker = self._broker
+        book = await broker.catalog.schedules_of(topic)
         buckets = range(book.settings.buckets)
-        now = parts.clock.now_ms()
-        await parts.storage.load(book, buckets, now + READ_AHEAD_MS)
+        now = broker.clock.now_ms()
+        await broker.storage.load(book, buckets, now + READ_AHEAD_MS)
         cursor: bytes | None = None
         while True:
-            page = await parts.storage.browse(book, Filter(end=now + 1), cursor, PAGE, now)
+            page = await broker.storage.browse(book, Filter(end=now + 1), cursor, PAGE, now)
             for start in range(0, len(page.messages), CHUNK):
                 plans = await self._plans(topic, page.messages[start : start + CHUNK], now)
                 await self._commit(topic, book, plans)
@@ -128,12 +131,12 @@ class CronUnit:
                 await asyncio.sleep(0)
             cursor = page.cursor
             if cursor is None:
-                return await parts.storage.next_ts(book, buckets, now) or NEVER_MS
+                return await broker.storage.next_ts(book, buckets, now) or NEVER_MS
 
     async def _plans(self, topic: Topic, messages: list[Message], now: int) -> list[Plan]:
         read = [(message, *_decoded(message)) for message in messages]
         waiting = [p.last_id for _, s, p in read if s.overlap is Overlap.SKIP and p.last_id]
-        found = await self._parts.storage.get(topic, waiting, now) if waiting else []
+        found = await self._broker.storage.get(topic, waiting, now) if waiting else []
         there = {message.id for message in found if message is not None}
         plans: list[Plan] = []
         rows = 0
@@ -146,12 +149,12 @@ class CronUnit:
         return plans
 
     async def _commit(self, topic: Topic, book: Topic, plans: list[Plan]) -> None:
-        """Do the plans together; a row that is refused is left out, since somebody else was first."""
+        """Commit the plans together; a row that is refused is left out, because another broker was first."""
         for _ in range(REFUSALS_MAX):
             if not plans:
                 return
             steps, made = self._steps(topic, book, plans)
-            verdict = await self._transactions.do(Transaction(self._session, self._sequence, steps))
+            verdict = await self._transactions.do(_CONTEXT, Transaction(self._session, self._sequence, steps))
             if verdict.code.succeeded:
                 self._done(topic, plans)
                 return
@@ -160,7 +163,7 @@ class CronUnit:
                 plans = [plan for place, plan in enumerate(plans) if place != verdict.row]
             else:
                 plan, occurrence = made[verdict.step - 1][verdict.row]
-                log.info("occurrence %s of %s is not made: %s", occurrence.id, topic.name, verdict.code.name)
+                log.info("occurrence %s of %s is not created: %s", occurrence.id, topic.name, verdict.code.name)
                 plan.occurrences.remove(occurrence)
 
     def _steps(
@@ -173,7 +176,7 @@ class CronUnit:
             bodies=[encode(plan.schedule, plan.after) for plan in plans],
             versions=[plan.message.version for plan in plans],
         )
-        steps: list[Step] = [EditStep(book, OWNER, edits)]
+        steps: list[Step] = [Edit(book, OWNER, edits)]
         groups: dict[str, list[tuple[Plan, Occurrence]]] = {}
         for plan in plans:
             for occurrence in plan.occurrences:
@@ -181,7 +184,7 @@ class CronUnit:
         sequence = self._counters.get(topic.number, 0)
         for group, rows in groups.items():
             made = [(plan.schedule, occurrence) for plan, occurrence in rows]
-            steps.append(CreateStep(topic, batch_of(made, owner=group, session=self._session, sequence=sequence)))
+            steps.append(Create(topic, batch_of(made, owner=group, session=self._session, sequence=sequence)))
             sequence += len(rows)
         return steps, list(groups.values())
 
@@ -189,15 +192,15 @@ class CronUnit:
         self._sequence += 1
         made = sum(len(plan.occurrences) for plan in plans)
         self._counters[topic.number] = self._counters.get(topic.number, 0) + made
-        self._parts.metrics.add(OCCURRENCES, made, topic.name, "created")
+        self._broker.metrics.add(OCCURRENCES, made, topic.name, "created")
         for plan in plans:
             for entry in plan.after.history:
-                if entry[1] != Outcome.CREATED and entry not in plan.before.history:
-                    self._parts.metrics.add(OCCURRENCES, 1, topic.name, entry[1])
+                if entry[1] != OccurrenceOutcome.CREATED and entry not in plan.before.history:
+                    self._broker.metrics.add(OCCURRENCES, 1, topic.name, entry[1])
 
 
 def batch_of(
-    rows: list[tuple[Schedule, Occurrence]], *, owner: str, session: ProducerSession, sequence: int
+    rows: list[tuple[ScheduleSettings, Occurrence]], *, owner: str, session: ProducerSession, sequence: int
 ) -> CreateBatch:
     """Occurrences of one producer group as messages to create."""
     return CreateBatch(
@@ -212,10 +215,10 @@ def batch_of(
     )
 
 
-def _decoded(message: Message) -> tuple[Schedule, Progress]:
-    """What a message says; one that cannot be read stands still, and the log tells of it."""
+def _decoded(message: Message) -> tuple[ScheduleSettings, ScheduleProgress]:
+    """The schedule in a message; a schedule that cannot be read is paused and logged."""
     try:
         return decode(message.body)
     except DejaqError as error:
         log.error("schedule %s: %s", message.id, error)
-        return Schedule(name=message.id, expression="@yearly"), Progress(paused=True)
+        return ScheduleSettings(name=message.id, expression="@yearly"), ScheduleProgress(paused=True)

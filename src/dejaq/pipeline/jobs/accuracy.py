@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dejaq.pipeline.events import handed_ms
+from dejaq.pipeline.intake.events import handed_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

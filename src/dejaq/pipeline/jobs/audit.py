@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dejaq.pipeline.messages import OUTCOMES, PENDING
+from dejaq.pipeline.intake.messages import OUTCOMES, PENDING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,7 +31,7 @@ def balance(messages: DataFrame) -> DataFrame:
 
 
 def _elsewhere(messages: DataFrame) -> DataFrame:
-    """For each topic: the rows that stand open in one origin's history because another's goes on with the message.
+    """For each topic: the rows that are open in one origin's history because another origin continues the message.
 
     Brokers that share a store have a history each: one created the message, another may have leased and ended it.
     """
@@ -88,7 +88,7 @@ def _contradictions(messages: DataFrame) -> DataFrame:
         F.count(F.when(~born & (F.col("outcome") == PENDING), 1)).alias("strays"),
         F.first(F.when(~born & (F.col("outcome") != PENDING), F.col("outcome")), ignorenulls=True).alias("ending"),
     )
-    # A history that goes on under another origin, as after restoring a backup, ends there what began here.
+    # If a history continues under another origin, as after restoring a backup, messages that began here end there.
     open_here = F.col("pending") - F.col("stray_endings")
     twice = by_id.where((open_here > 1) | ((F.col("stray_endings") > F.col("pending")) & (F.col("lives") > 0)))
     detail = F.when(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from dejaq.pipeline.events import MINUTE_MS, minute_of
-from dejaq.pipeline.messages import PENDING
+from dejaq.pipeline.intake.events import MINUTE_MS, minute_of
+from dejaq.pipeline.intake.messages import PENDING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOURS_DEFAULT = 6
 LATENESS_MS_DEFAULT = 100.0
 HISTORY_MS_DEFAULT = 24 * 3_600_000
-# What a consumer is taken to need for a message when the lake has none that tells.
+# The assumed time of a consumer per message, when the lake has no message that shows it.
 SERVICE_MS_DEFAULT = 1.0
 
 
@@ -87,7 +87,7 @@ def forecast(
     lateness_ms: float = LATENESS_MS_DEFAULT,
     service_ms: float | None = None,
 ) -> DataFrame:
-    """One row a topic and minute: due, expected, and the consumers needed to be at most `lateness_ms` late.
+    """One row per topic and minute: due, expected, and the consumers needed to be at most `lateness_ms` late.
 
     A consumer takes messages one after another. It must keep up over the minute, and a second's worth that falls due at
     once must be handed over within that second and the lateness allowed. `service_ms` replaces the measured times.

@@ -1,9 +1,10 @@
-"""Traffic: who sends how much, and how much of it is the same content again."""
+"""Traffic: how much each group sends, and how much of it is repeated content."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -27,12 +28,16 @@ def traffic(messages: DataFrame) -> DataFrame:
         F.min("created_ms").alias("first_ms"),
         F.max("created_ms").alias("last_ms"),
     )
+    # The first message with a content, in any group, is the original; all others repeat it.
+    first = F.min(F.struct("created_ms", "owner", "id"))
+    by_owner = (
+        known.where(size > 0).groupBy(*_CONTENT, "owner").agg(F.count(F.lit(1)).alias("copies"), first.alias("first"))
+    )
+    original = F.col("first") == F.min("first").over(Window.partitionBy(*_CONTENT))
     repeats = (
-        known.where(size > 0)
-        .groupBy(*_CONTENT, "owner")
-        .agg(F.count(F.lit(1)).alias("copies"))
+        by_owner.withColumn("repeated", F.col("copies") - F.when(original, 1).otherwise(0))
         .groupBy("topic", "owner")
-        .agg(F.sum(F.col("copies") - 1).alias("duplicates"))
+        .agg(F.sum("repeated").alias("duplicates"))
     )
     minutes = F.greatest((F.col("last_ms") - F.col("first_ms")) / 60_000, F.lit(1.0))
     return (

@@ -14,17 +14,17 @@ class SettleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DELETE: _ClassVar[SettleKind]
     EXTEND: _ClassVar[SettleKind]
     RELEASE: _ClassVar[SettleKind]
-    GIVE_BACK: _ClassVar[SettleKind]
+    RECALL: _ClassVar[SettleKind]
     REJECT: _ClassVar[SettleKind]
 SETTLE_KIND_UNSPECIFIED: SettleKind
 DELETE: SettleKind
 EXTEND: SettleKind
 RELEASE: SettleKind
-GIVE_BACK: SettleKind
+RECALL: SettleKind
 REJECT: SettleKind
 
 class ClientFrame(_message.Message):
-    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes")
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class ClientFrame(_message.Message):
     RECALLED_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     ping: Ping
@@ -53,7 +54,8 @@ class ClientFrame(_message.Message):
     recalled: RecallAnswer
     busy: Busy
     deletes: Deletes
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ...) -> None: ...
+    progress: Progress
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining")
@@ -152,7 +154,7 @@ class ConsumerHandshake(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class CreateBatch(_message.Message):
-    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative", "digests", "large")
+    __slots__ = ("session", "sequence", "bucket", "ids", "ts", "bodies", "priorities", "headers", "relative", "digests", "large", "acknowledged", "check", "relative_rows")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +166,9 @@ class CreateBatch(_message.Message):
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     LARGE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_ROWS_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sequence: int
     bucket: int
@@ -175,7 +180,10 @@ class CreateBatch(_message.Message):
     relative: bool
     digests: _containers.RepeatedScalarFieldContainer[bytes]
     large: bool
-    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ..., digests: _Optional[_Iterable[bytes]] = ..., large: _Optional[bool] = ...) -> None: ...
+    acknowledged: int
+    check: int
+    relative_rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., bucket: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., relative: _Optional[bool] = ..., digests: _Optional[_Iterable[bytes]] = ..., large: _Optional[bool] = ..., acknowledged: _Optional[int] = ..., check: _Optional[int] = ..., relative_rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UploadFrame(_message.Message):
     __slots__ = ("head", "part")
@@ -236,6 +244,21 @@ class Headers(_message.Message):
     entries: _containers.ScalarMap[str, str]
     def __init__(self, entries: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
+class HeaderChange(_message.Message):
+    __slots__ = ("set", "removed")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    set: _containers.ScalarMap[str, str]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, set: _Optional[_Mapping[str, str]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class EditBatch(_message.Message):
     __slots__ = ("ids", "ts", "bodies", "priorities", "headers", "versions", "relative", "large")
     IDS_FIELD_NUMBER: _ClassVar[int]
@@ -257,12 +280,14 @@ class EditBatch(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., versions: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., large: _Optional[bool] = ...) -> None: ...
 
 class CancelBatch(_message.Message):
-    __slots__ = ("ids", "versions")
+    __slots__ = ("ids", "versions", "session")
     IDS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    session: bytes
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("credit_rows", "credit_bytes", "lease_ms", "prefetch_ms", "weight", "rack", "rate")
@@ -288,12 +313,22 @@ class Busy(_message.Message):
     ms: int
     def __init__(self, ms: _Optional[int] = ...) -> None: ...
 
+class Progress(_message.Message):
+    __slots__ = ("lease", "id", "text")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    lease: int
+    id: str
+    text: str
+    def __init__(self, lease: _Optional[int] = ..., id: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Unsubscribe(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Settle(_message.Message):
-    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative", "handed_us", "reason")
+    __slots__ = ("kind", "lease", "ranges", "lease_ms", "ts", "relative", "handed_us", "reason", "error", "traceback")
     KIND_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +337,8 @@ class Settle(_message.Message):
     RELATIVE_FIELD_NUMBER: _ClassVar[int]
     HANDED_US_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
     kind: SettleKind
     lease: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
@@ -310,7 +347,9 @@ class Settle(_message.Message):
     relative: bool
     handed_us: _containers.RepeatedScalarFieldContainer[int]
     reason: str
-    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+    error: str
+    traceback: str
+    def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class Deletes(_message.Message):
     __slots__ = ("settles",)
@@ -383,16 +422,20 @@ class AwaitRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("session", "sequence", "steps", "client")
+    __slots__ = ("session", "sequence", "steps", "client", "acknowledged", "check")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     sequence: int
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     client: str
-    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., client: _Optional[str] = ...) -> None: ...
+    acknowledged: int
+    check: int
+    def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., client: _Optional[str] = ..., acknowledged: _Optional[int] = ..., check: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("topic", "actor", "create", "edit", "cancel", "settle")
@@ -516,24 +559,30 @@ class BrowseRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "name", "run")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    name: str
+    run: str
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
 
 class SnapshotResponse(_message.Message):
-    __slots__ = ("snapshot", "buckets", "at_ms", "messages", "keep_ms")
+    __slots__ = ("snapshot", "buckets", "at_ms", "messages", "keep_ms", "run")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     buckets: int
     at_ms: int
     messages: int
     keep_ms: int
-    def __init__(self, snapshot: _Optional[str] = ..., buckets: _Optional[int] = ..., at_ms: _Optional[int] = ..., messages: _Optional[int] = ..., keep_ms: _Optional[int] = ...) -> None: ...
+    run: str
+    def __init__(self, snapshot: _Optional[str] = ..., buckets: _Optional[int] = ..., at_ms: _Optional[int] = ..., messages: _Optional[int] = ..., keep_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
 class CloseSnapshotRequest(_message.Message):
     __slots__ = ("snapshot",)
@@ -620,7 +669,7 @@ class PurgeRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MessageColumns(_message.Message):
-    __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor")
+    __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor", "progress")
     IDS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
@@ -634,6 +683,7 @@ class MessageColumns(_message.Message):
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     buckets: _containers.RepeatedScalarFieldContainer[int]
     ts: _containers.RepeatedScalarFieldContainer[int]
@@ -647,4 +697,5 @@ class MessageColumns(_message.Message):
     statuses: _containers.RepeatedScalarFieldContainer[str]
     asked: _containers.RepeatedScalarFieldContainer[int]
     cursor: bytes
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., groups: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., statuses: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., cursor: _Optional[bytes] = ...) -> None: ...
+    progress: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., groups: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., statuses: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., cursor: _Optional[bytes] = ..., progress: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class CarrierStub:
-    """Messages. Batches are columns: parallel repeated fields, one index a message. An optional column is either
+    """Messages. Batches are columns: parallel repeated fields, with one index per message. An optional column is either
     empty or as long as the batch.
     """
 
@@ -120,43 +120,44 @@ class CarrierStub:
 
 
 class CarrierServicer:
-    """Messages. Batches are columns: parallel repeated fields, one index a message. An optional column is either
+    """Messages. Batches are columns: parallel repeated fields, with one index per message. An optional column is either
     empty or as long as the batch.
     """
 
     def Session(self, request_iterator, context):
-        """A client's session with the broker, stateful and in order. It begins CONNECTED; a Hello makes it IDLE;
-        a ProducerHandshake or ConsumerHandshake makes it a producer or a consumer for good. A command that does
-        not fit the state is answered with OUT_OF_STATE and changes nothing.
+        """A client's session with the broker, stateful and in order. It begins CONNECTED; a Hello makes it IDLE; a
+        ProducerHandshake or ConsumerHandshake makes it a producer or a consumer until it ends. A command that the state
+        does not allow is answered with OUT_OF_STATE and changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Transact(self, request, context):
-        """Changes of producers and consumers, over several topics, that are done together or not at all. In no session: each step
-        says who makes it. May be repeated under the same name.
+        """Changes of producers and consumers, over several topics, that are done all together or not at all. The call belongs
+        to no session: each step names the producer group or consumer that makes it. It may be repeated under the same
+        name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TransactMany(self, request, context):
-        """Transactions that have nothing to do with each other, in one call; each is done or refused by itself.
+        """Independent transactions in one call; each is done or refused by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Await(self, request, context):
-        """Waits until a message of this id is there, or for so long; answers with the message, or with none.
+        """Waits until a message with this id exists, at most for the time-out; answers with the message, or with no message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Queries; always available, in no session.
+        """Queries; they are always available and belong to no session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -182,8 +183,8 @@ class CarrierServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OpenSnapshot(self, request, context):
-        """A view of a topic at one instant, which several scans read from, each its own buckets. It ends when it is closed
-        or has not been read from for `keep_ms`.
+        """A view of a topic at one instant, for several scans that each read their own buckets. It ends when it is closed or
+        when no scan has read from it for `keep_ms`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -196,22 +197,22 @@ class CarrierServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scan(self, request, context):
-        """Every message of some buckets in a snapshot, in no order; made for reading everything without disturbing delivery.
+        """Every message of some buckets in a snapshot, in no order; for reading all messages without disturbing delivery.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Upload(self, request_iterator, context):
-        """Large bodies. An upload begins with its head, then sends every part, and is answered when all of it is durable, with what a
-        message has as its body to refer to it. What no message refers to is removed after an hour.
+        """Large bodies. An upload begins with its head, then sends every part. When the whole body is durable, the answer is
+        the reference that a message contains as its body. A body that no message refers to is removed after an hour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindBody(self, request, context):
-        """Where a topic shares bodies: the reference to a large body that is there already, or none.
+        """In a topic that shares bodies: the reference to an existing large body, or an empty reference.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,7 +226,7 @@ class CarrierServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Redrive(self, request, context):
-        """Dead letters: move them back to a topic, or remove them, whoever owns them. Outcomes by place in `ids`.
+        """Dead letters: move them back to a topic, or remove them, whichever group owns them. Outcomes by place in `ids`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -329,7 +330,7 @@ def add_CarrierServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Carrier:
-    """Messages. Batches are columns: parallel repeated fields, one index a message. An optional column is either
+    """Messages. Batches are columns: parallel repeated fields, with one index per message. An optional column is either
     empty or as long as the batch.
     """
 

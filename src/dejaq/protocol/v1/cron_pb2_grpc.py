@@ -62,15 +62,15 @@ class CronServicer:
     """
 
     def Put(self, request, context):
-        """Add schedules, all or none. One that is there and says the same is left as it is; one that says something else is
-        ID_TAKEN, or replaced when that is asked for.
+        """Add schedules, all or none. An existing schedule with the same fields is left unchanged; one with other fields is
+        ID_TAKEN, or is replaced when `replace` is true.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """The schedules of these names, or all in the order of their next look, a page at a time.
+        """The schedules with these names, or all schedules ordered by their next time, one page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +83,7 @@ class CronServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Next(self, request, context):
-        """The coming times of a schedule, be it stored or only proposed.
+        """The next times of a stored schedule, or of a proposed one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,6 +32,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_OWNER: _ClassVar[Code]
     VERSION_CONFLICT: _ClassVar[Code]
     DIFFERENT_STORES: _ClassVar[Code]
+    BATCH_NAME_TAKEN: _ClassVar[Code]
     NOT_FOUND: _ClassVar[Code]
     TOPIC_NOT_FOUND: _ClassVar[Code]
     TOPIC_DELETING: _ClassVar[Code]
@@ -53,6 +54,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PIPELINE_FAILED: _ClassVar[Code]
     CLUSTER_REFUSED: _ClassVar[Code]
     SYNCHRONIZATION_FAILED: _ClassVar[Code]
+    SYNCHRONIZATION_FULL: _ClassVar[Code]
     INTERNAL: _ClassVar[Code]
 OK: Code
 ALREADY_EXISTS: Code
@@ -77,6 +79,7 @@ LEASE_LOST: Code
 NOT_OWNER: Code
 VERSION_CONFLICT: Code
 DIFFERENT_STORES: Code
+BATCH_NAME_TAKEN: Code
 NOT_FOUND: Code
 TOPIC_NOT_FOUND: Code
 TOPIC_DELETING: Code
@@ -98,6 +101,7 @@ PORT_TAKEN: Code
 PIPELINE_FAILED: Code
 CLUSTER_REFUSED: Code
 SYNCHRONIZATION_FAILED: Code
+SYNCHRONIZATION_FULL: Code
 INTERNAL: Code
 
 class Error(_message.Message):

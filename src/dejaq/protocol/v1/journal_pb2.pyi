@@ -70,13 +70,15 @@ class Events(_message.Message):
     def __init__(self, kind: _Optional[_Union[EventKind, str]] = ..., topic: _Optional[str] = ..., actor: _Optional[str] = ..., lease: _Optional[int] = ..., expires: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[_carrier_pb2.IdSpan, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., body_bytes: _Optional[_Iterable[int]] = ..., body_crcs: _Optional[_Iterable[int]] = ..., handed_us: _Optional[_Iterable[int]] = ..., joined: _Optional[str] = ...) -> None: ...
 
 class JournalRecord(_message.Message):
-    __slots__ = ("sequence", "at_ms", "events", "ticket")
+    __slots__ = ("sequence", "at_ms", "events", "ticket", "principal")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     at_ms: int
     events: _containers.RepeatedCompositeFieldContainer[Events]
     ticket: int
-    def __init__(self, sequence: _Optional[int] = ..., at_ms: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Events, _Mapping]]] = ..., ticket: _Optional[int] = ...) -> None: ...
+    principal: str
+    def __init__(self, sequence: _Optional[int] = ..., at_ms: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Events, _Mapping]]] = ..., ticket: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...

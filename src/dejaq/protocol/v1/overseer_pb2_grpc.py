@@ -61,10 +61,20 @@ class OverseerStub:
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.ListTopicsRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.ListTopicsResponse.FromString,
                 _registered_method=True)
+        self.EditTopic = channel.unary_unary(
+                '/dejaq.v1.Overseer/EditTopic',
+                request_serializer=dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/dejaq.v1.Overseer/DeleteTopic',
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+                _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/dejaq.v1.Overseer/Checkpoint',
+                request_serializer=dejaq_dot_v1_dot_overseer__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_overseer__pb2.CheckpointResponse.FromString,
                 _registered_method=True)
 
 
@@ -103,8 +113,24 @@ class OverseerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EditTopic(self, request, context):
+        """Changes settings of a topic; settings that are not given stay. The topic's sessions end with UNAVAILABLE and
+        reconnect.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
-        """Answers when the topic is marked as deleting; the removal goes on in the background.
+        """Answers when the topic is marked as deleting; the removal continues in the background.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Checkpoint(self, request, context):
+        """Links the files of the embedded store, as they are now, in a directory of its data directory, which `dejaq backup`
+        copies and then removes. INVALID_ARGUMENT when the messages are in memory or in PostgreSQL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,10 +164,20 @@ def add_OverseerServicer_to_server(servicer, server):
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.ListTopicsRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.ListTopicsResponse.SerializeToString,
             ),
+            'EditTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.EditTopic,
+                    request_deserializer=dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.SerializeToString,
+            ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=dejaq_dot_v1_dot_overseer__pb2.CheckpointRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_overseer__pb2.CheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -292,6 +328,33 @@ class Overseer:
             _registered_method=True)
 
     @staticmethod
+    def EditTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Overseer/EditTopic',
+            dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.SerializeToString,
+            dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteTopic(request,
             target,
             options=(),
@@ -308,6 +371,33 @@ class Overseer:
             '/dejaq.v1.Overseer/DeleteTopic',
             dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Overseer/Checkpoint',
+            dejaq_dot_v1_dot_overseer__pb2.CheckpointRequest.SerializeToString,
+            dejaq_dot_v1_dot_overseer__pb2.CheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,44 @@ class AskBackResponse(_message.Message):
     rows: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class SettledRows(_message.Message):
+    __slots__ = ("topic", "consumer", "lease", "ranges")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    consumer: str
+    lease: int
+    ranges: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., consumer: _Optional[str] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SettledRequest(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[SettledRows]
+    def __init__(self, rows: _Optional[_Iterable[_Union[SettledRows, _Mapping]]] = ...) -> None: ...
+
+class SettledResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProgressRequest(_message.Message):
+    __slots__ = ("topic", "ids", "leases")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    leases: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., leases: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ProgressResponse(_message.Message):
+    __slots__ = ("texts",)
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class LetGoRequest(_message.Message):
     __slots__ = ("topic", "consumer")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class PeerStub:
-    """What the brokers of one cluster ask of each other. Clients have no use for it.
+    """Calls between the brokers of one cluster, at an address that only brokers use. Clients do not use this service.
     """
 
     def __init__(self, channel):
@@ -45,6 +45,16 @@ class PeerStub:
                 '/dejaq.v1.Peer/AskBack',
                 request_serializer=dejaq_dot_v1_dot_peer__pb2.AskBackRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_peer__pb2.AskBackResponse.FromString,
+                _registered_method=True)
+        self.Settled = channel.unary_unary(
+                '/dejaq.v1.Peer/Settled',
+                request_serializer=dejaq_dot_v1_dot_peer__pb2.SettledRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_peer__pb2.SettledResponse.FromString,
+                _registered_method=True)
+        self.Progress = channel.unary_unary(
+                '/dejaq.v1.Peer/Progress',
+                request_serializer=dejaq_dot_v1_dot_peer__pb2.ProgressRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_peer__pb2.ProgressResponse.FromString,
                 _registered_method=True)
         self.LetGo = channel.unary_unary(
                 '/dejaq.v1.Peer/LetGo',
@@ -69,46 +79,64 @@ class PeerStub:
 
 
 class PeerServicer:
-    """What the brokers of one cluster ask of each other. Clients have no use for it.
+    """Calls between the brokers of one cluster, at an address that only brokers use. Clients do not use this service.
     """
 
     def Nudge(self, request, context):
-        """Something is now on timelines whose consumers are connected here; only a hint, and the looks around are the net.
+        """A notice of new messages for consumers that are connected to this broker. It is only a hint, because the consumers
+        also check regularly.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AskBack(self, request, context):
-        """Ask a consumer that is connected here for rows that are not yet due; the caller undoes the lease of those it gets.
+        """Ask a consumer that is connected to this broker for rows that are not yet due; the caller recalls the lease of the
+        rows in the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Settled(self, request, context):
+        """Transactions at the caller have settled rows of consumers that are connected to this broker: they have room for
+        other rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Progress(self, request, context):
+        """The last progress report of each message that was made at this broker under these leases; empty when there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LetGo(self, request, context):
-        """The consumer of this name is now connected to the caller; answers when nothing is done for it here any more.
+        """The consumer of this name is now connected to the caller; answers when this broker has stopped all work for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Learn(self, request, context):
-        """A topic was made, or is to be deleted: answers when this broker knows it, and nobody works on a deleted one.
+        """A topic was created, or is to be deleted: answers when this broker knows it, and when no client of this broker uses
+        a deleted topic any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What this broker alone has to say about itself and its clients.
+        """This broker's description of itself and its clients only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Make a topic here.
+        """Create a topic at this broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,6 +154,16 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.AskBack,
                     request_deserializer=dejaq_dot_v1_dot_peer__pb2.AskBackRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_peer__pb2.AskBackResponse.SerializeToString,
+            ),
+            'Settled': grpc.unary_unary_rpc_method_handler(
+                    servicer.Settled,
+                    request_deserializer=dejaq_dot_v1_dot_peer__pb2.SettledRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_peer__pb2.SettledResponse.SerializeToString,
+            ),
+            'Progress': grpc.unary_unary_rpc_method_handler(
+                    servicer.Progress,
+                    request_deserializer=dejaq_dot_v1_dot_peer__pb2.ProgressRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_peer__pb2.ProgressResponse.SerializeToString,
             ),
             'LetGo': grpc.unary_unary_rpc_method_handler(
                     servicer.LetGo,
@@ -156,7 +194,7 @@ def add_PeerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Peer:
-    """What the brokers of one cluster ask of each other. Clients have no use for it.
+    """Calls between the brokers of one cluster, at an address that only brokers use. Clients do not use this service.
     """
 
     @staticmethod
@@ -203,6 +241,60 @@ class Peer:
             '/dejaq.v1.Peer/AskBack',
             dejaq_dot_v1_dot_peer__pb2.AskBackRequest.SerializeToString,
             dejaq_dot_v1_dot_peer__pb2.AskBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settled(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Peer/Settled',
+            dejaq_dot_v1_dot_peer__pb2.SettledRequest.SerializeToString,
+            dejaq_dot_v1_dot_peer__pb2.SettledResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Progress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Peer/Progress',
+            dejaq_dot_v1_dot_peer__pb2.ProgressRequest.SerializeToString,
+            dejaq_dot_v1_dot_peer__pb2.ProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,9 +69,13 @@ class Terms(_message.Message):
     def __init__(self, expires: _Optional[_Iterable[int]] = ..., masks: _Optional[_Iterable[bytes]] = ..., reported: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class SeenCounters(_message.Message):
-    __slots__ = ("used_ms", "ranges")
+    __slots__ = ("used_ms", "ranges", "firsts", "checks")
     USED_MS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    FIRSTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
     used_ms: int
     ranges: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, used_ms: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ...) -> None: ...
+    firsts: _containers.RepeatedScalarFieldContainer[int]
+    checks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, used_ms: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., checks: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,10 +1,10 @@
-"""The records of one origin: numbered when they are first read, without a gap, in the order of their causes."""
+"""The records of one origin: numbered when they are first read, without a gap, in causal order."""
 
 from __future__ import annotations
 
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import journal_pb2
-from dejaq.storage.postgres.database import Database, Link
+from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
 
 _STAMP_MAX = 10_000
 _READ_MAX = 200
@@ -12,9 +12,9 @@ _READ_BYTES_TYPICAL = 4_096
 
 
 class PostgresJournal:
-    """What one broker has told and not yet exported."""
+    """The records that one broker has written and not yet exported."""
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, database: PostgresDatabase, name: str) -> None:
         self._database = database
         self._name = name
         self.origin: int | None = None
@@ -23,9 +23,9 @@ class PostgresJournal:
         self._bytes = 0
 
     async def open(self) -> None:
-        """Find this broker's origin, or make it."""
+        """Find this broker's origin, or create it."""
 
-        async def find(link: Link) -> tuple[int, int]:
+        async def find(link: PostgresLink) -> tuple[int, int]:
             await link.execute("make_origin", self._name)
             (found,) = await link.fetch("find_origin", self._name)
             waiting = await link.value("unstamped_count", found["number"])
@@ -34,12 +34,12 @@ class PostgresJournal:
         self.origin, self._opened = await self._database.change(find)
 
     def written(self, size: int) -> None:
-        """Take note of a record for the figures."""
+        """Count a record for the figures."""
         self._written += 1
         self._bytes += size
 
     def stats(self) -> dict[str, float]:
-        """The last sequence, the one at the start, and what was written since."""
+        """The last sequence, the sequence at the start, and the bytes written since."""
         return {
             "journal_sequence": self._opened + self._written,
             "journal_opened": self._opened,
@@ -47,14 +47,14 @@ class PostgresJournal:
         }
 
     async def _stamp(self) -> None:
-        async def stamp(link: Link) -> None:
+        async def stamp(link: PostgresLink) -> None:
             if await link.value("unstamped", self.origin) is not None:
                 await link.execute("stamp", self.origin, _STAMP_MAX)
 
         await self._database.change(stamp)
 
     async def read(self, after: int, bytes_max: int) -> list[bytes]:
-        """The records behind a sequence."""
+        """The records after a sequence."""
         if self.origin is None:
             return []
         await self._stamp()
@@ -64,7 +64,7 @@ class PostgresJournal:
         for record in records:
             if bytes_max <= 0:
                 break
-            # In the wire form a later value of a field takes the place of an earlier one.
+            # In the serialized form a later value of a field replaces an earlier value.
             numbers = journal_pb2.JournalRecord(sequence=record["sequence"], ticket=record["ticket"])
             found.append(record["record"] + numbers.SerializeToString())
             bytes_max -= len(found[-1])
@@ -80,7 +80,7 @@ class PostgresJournal:
         """Remove the records up to a sequence."""
         await self._stamp()
 
-        async def trim(link: Link) -> int:
+        async def trim(link: PostgresLink) -> int:
             last: int = await link.value("origin", self.origin)
             if up_to <= last:
                 await link.execute("trim", self.origin, up_to)

@@ -1,4 +1,7 @@
-"""Message ids as keys: a generated id ends in a mark that no natural id can have, and sorts right behind its twin."""
+"""Message ids as keys: a generated id ends in a mark that no natural id has.
+
+So a generated id sorts right after a natural id with the same text.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def candidates(ids: Iterable[str]) -> list[str]:
     """Every key that one of the ids may have."""
     found: list[str] = []
     for message_id in ids:
-        # The server takes no zero byte, and no id has one.
+        # The server accepts no zero byte, and no id has one.
         if "\x00" in message_id:
             continue
         found.append(message_id)
@@ -76,12 +79,12 @@ def _counter(key: str) -> int:
 
 
 def _ascend(keys: Sequence[str]) -> bool:
-    """Whether all are generated, each behind the one before: told by a few passes that run no Python a key."""
+    """Whether all are generated, each after the previous one: checked in a few passes without Python code per key."""
     return "".join(keys).count(MARK) == len(keys) == len(set(keys)) and list(keys) == sorted(keys)
 
 
 def _runs(keys: Sequence[str]) -> list[IdSpan]:
-    """The runs of ascending keys: where one ends is found by halving, since counters only ever grow faster."""
+    """The runs of ascending keys; a binary search finds the end of each, because counters only grow faster."""
     spans: list[IdSpan] = []
     start = 0
     while start < len(keys):
@@ -115,7 +118,7 @@ def bounds_of(spans: Iterable[IdSpan]) -> tuple[list[str], list[str]]:
 
 
 class LeaseKeys:
-    """The keys of a lease by row number, kept as spans: a run of generated ids takes the room of one."""
+    """The keys of a lease by row number, kept as spans: a run of generated ids takes the memory of one key."""
 
     def __init__(self, spans: Sequence[IdSpan]) -> None:
         self._spans = spans
@@ -126,7 +129,7 @@ class LeaseKeys:
 
     @property
     def open(self) -> int:
-        """How many rows are the lease's, and here."""
+        """How many rows belong to the lease and are on this shard."""
         return sum(span.count if span.ids is None else sum(map(bool, span.ids)) for span in self._spans)
 
     @classmethod
@@ -142,7 +145,7 @@ class LeaseKeys:
         return cls(spans)
 
     def pack(self) -> str:
-        """One text, as the table has it."""
+        """The keys as one text, as they are stored in the table."""
         return " ".join(
             f"{span.prefix}{span.first:08x}{MARK}{span.count}"
             if span.ids is None
@@ -151,7 +154,7 @@ class LeaseKeys:
         )
 
     def listed(self) -> list[str]:
-        """Every key, one a row; an empty text for a row that is no longer the lease's."""
+        """Every key, one per row; an empty text for a row that no longer belongs to the lease."""
         mark = {True: MARK, False: ""}
         return [key + mark[span.ids is None] for span in self._spans for key in span.expand()]
 

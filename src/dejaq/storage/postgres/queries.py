@@ -1,4 +1,4 @@
-"""The SQL of this store, by name, from the `.sql` files beside this module.
+"""The SQL of this store, by name, from the `.sql` files in the folder of this module.
 
 Joins to a table are written `m.id = any(ARRAY[asked.id])`, and conditions beside them `m.topic + 0 = $1`: the planner
 can look such a row up by its id and has no other way. Written plainly, it may plan, while the table is small, to read
@@ -27,7 +27,7 @@ def load_queries() -> dict[str, str]:
 
 
 def load_migrations() -> list[str]:
-    """The steps of the schema, in order; the schema's version is how many of them were taken."""
+    """The steps of the schema, in order; the schema's version is the number of steps that were applied."""
     folder = files(_PACKAGE) / "migrations"
     steps = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda one: one.name)
     return [step.read_text(encoding="utf-8") for step in steps]

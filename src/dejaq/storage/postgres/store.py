@@ -3,50 +3,60 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, Deletion, LeaseRequest, LeaseSet, Outcomes, RowRange, whole
-from dejaq.domain.message import Message
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, whole
+from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit
+from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.domain.topic_record import topic_of
-from dejaq.errors import ClusterRefused, Code, error_of
-from dejaq.storage.base import Capabilities, Edits, Filter, Holder, Page, outermost
-from dejaq.storage.postgres import burying, creating, leasing, owning, querying, schema, settling, transacting
-from dejaq.storage.postgres.address import Address
-from dejaq.storage.postgres.change import Away, Change, places_of
-from dejaq.storage.postgres.database import Database, Link
-from dejaq.storage.postgres.failures import DRIVER_ERRORS, failure_of
+from dejaq.errors import ClusterRefused, Code, InvalidArgument, Refused, error_of
+from dejaq.storage.base import Capabilities
+from dejaq.storage.grouping import attempt, grouped
+from dejaq.storage.postgres.connection import schema
+from dejaq.storage.postgres.connection.address import Address
+from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
+from dejaq.storage.postgres.connection.failures import DRIVER_ERRORS, failure_of
+from dejaq.storage.postgres.connection.identity import identify, shard_record
+from dejaq.storage.postgres.create_queue import CreateQueue
 from dejaq.storage.postgres.journal import PostgresJournal
 from dejaq.storage.postgres.keys import LeaseKeys
+from dejaq.storage.postgres.operations import applying, creating, leasing, plain_owning, settling, transacting
+from dejaq.storage.postgres.operations.change import Away, places_of
+from dejaq.storage.postgres.operations.change import TopicTransaction as Changing
+from dejaq.storage.postgres.operations.creating import BatchCounters
+from dejaq.storage.postgres.operations.joint_creating import CreateGroup, CreateSizes, PlannedCreate, create_all
+from dejaq.storage.postgres.operations.uploading import PostgresBodies
 from dejaq.storage.postgres.queries import SQL
-from dejaq.storage.postgres.snapshot import PostgresSnapshot
+from dejaq.storage.postgres.reading.answering import PostgresQueries
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.postgres.upkeep import Upkeep
-from dejaq.storage.postgres.uploading import PostgresBodies
-from dejaq.storage.steps import CreateStep, Transaction, Verdict
+from dejaq.storage.transactions import Transaction, Verdict
+from dejaq.storage.used_sequences import UsedSequences
 
 Result = TypeVar("Result")
 
 CONNECTIONS_DEFAULT = 8
-# A failover takes a cluster some seconds; what lasts longer is told to the clients.
+# A failover takes some seconds; after this time, clients receive an error.
 PATIENCE_MS_DEFAULT = 10_000
-# A larger body is worth a call of its own when it may be there already.
+# A larger body gets a separate call first when it may exist already.
 CAPABILITIES = Capabilities(
     name="postgres", durable=True, shared=True, shares_bodies=True, shared_inline_bytes_max=32 * 1024
 )
+# A topic's number and a bucket's number share one integer of the server.
+_TOPIC_NUMBER_MAX = 2**31 // limits.BUCKETS_MAX - 1
 _LEASES_KNOWN_MAX = 10_000
 _SESSIONS_KNOWN_MAX = 10_000
 
 
-class PostgresStorage:
+class PostgresStorage(PostgresQueries):
     """Topics and messages in one schema of a database, which any number of brokers may use at once."""
 
     def __init__(
@@ -58,20 +68,26 @@ class PostgresStorage:
         connections: int = CONNECTIONS_DEFAULT,
         patience_ms: int = PATIENCE_MS_DEFAULT,
     ) -> None:
-        """With `journal`, the name of this broker's own, every change is recorded there."""
+        """With `journal`, the name of this broker's journal, every change is recorded there."""
         self._address = Address(dsn, cluster)
-        self._database = Database(self._address, connections=connections, patience_ms=patience_ms)
+        self._database = PostgresDatabase(self._address, connections=connections, patience_ms=patience_ms)
         self._journal = PostgresJournal(self._database, journal) if journal is not None else None
         self._upkeep = Upkeep(self._database)
-        self.bodies = PostgresBodies(self._database)
-        # Caches: what this process gave and got last. The statements check what they say.
+        self.bodies = PostgresBodies(self._database, self._upkeep.removed_large)
+        # Caches of the values that this process wrote and read last. The statements check them.
         self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
-        self._sessions: OrderedDict[tuple[int, bytes], creating.Ranges] = OrderedDict()
+        self._sessions: OrderedDict[tuple[int, bytes], UsedSequences] = OrderedDict()
         self._turns = Turns()
-        # Set by a shard: which buckets are on another one.
+        self._creates = CreateQueue(
+            self._known_session,
+            self._create_all,
+            self._create_one,
+            statements_max=max(1, connections // 2),
+        )
+        # Set by a shard: the buckets that are on another shard.
         self._away: Away | None = None
         self._has_sent = False
-        self._snapshots: WeakSet[PostgresSnapshot] = WeakSet()
+        self._snapshots = WeakSet()
         self._identity = ""
 
     @property
@@ -81,26 +97,35 @@ class PostgresStorage:
 
     @property
     def identity(self) -> str:
-        """What this store is called, once and for all; known when it is open."""
+        """The permanent name of this store; known while it is open."""
         return self._identity
 
-    # Life
+    # Lifecycle
+
+    def announce(self, name: str) -> None:
+        """Use this name for the connections."""
+        self._database.name = name
+
+    async def users(self, prefix: str) -> list[tuple[str, str]]:
+        """The names of the connections to this database, and the addresses of their clients."""
+        rows = await self._database.read(lambda link: link.fetch("users", prefix))
+        return [(row["name"], row["place"]) for row in rows]
 
     async def open(self, now: int) -> None:
-        """Reach the server and check its schema, which an empty database is given."""
+        """Connect to the server and check its schema; an empty database gets a schema."""
         try:
             await self._database.open(lambda connection: schema.check(connection, self._address))
         except DRIVER_ERRORS as error:
             raise failure_of(error, self._address) from None
-        self._identity = await self._database.change(_identify)
+        self._identity = await self._database.change(identify)
         await self._check_place()
         if self._journal is not None:
             await self._journal.open()
 
     async def _check_place(self) -> None:
-        """See to it that this is all of the storage, and not one of its shards."""
-        told = await self._database.read(told_of)
-        names = told["of"] if told is not None else []
+        """Ensure that this store is the whole storage, and not one of its shards."""
+        record = await self._database.read(shard_record)
+        names = record["of"] if record is not None else []
         if len(names) > 1:
             await self._database.close()
             raise ClusterRefused(
@@ -108,7 +133,7 @@ class PostgresStorage:
             )
 
     async def close(self) -> None:
-        """Finish what is under way and leave the server."""
+        """Finish the calls in progress and close the connections."""
         for snapshot in self._snapshots:
             snapshot.close()
         self._snapshots.clear()
@@ -118,11 +143,16 @@ class PostgresStorage:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing is taken, or None."""
+        """The reason why no requests are accepted, or None."""
         return self._database.failure
 
+    @property
+    def corrupt(self) -> bool:
+        """Whether the server has reported damage since it was connected; it may be repaired while the broker waits."""
+        return self._database.corrupt
+
     async def recover(self, now: int) -> None:
-        """Reach the server anew; raises while it does not take writes."""
+        """Connect to the server again; raises while it does not accept writes."""
         if self._database.failure is not None:
             self._forget()
             await self.open(now)
@@ -137,24 +167,31 @@ class PostgresStorage:
         return figures | (self._journal.stats() if self._journal is not None else {})
 
     async def _change(
-        self, topic: Topic, now: int, work: Callable[[Change], Awaitable[Result]], *, rows: int = 0
+        self,
+        topic: Topic,
+        now: int,
+        context: CallContext,
+        work: Callable[[Changing], Awaitable[Result]],
+        *,
+        rows: int = 0,
     ) -> Result:
-        """Do `work` as one change; `rows` are left behind by it."""
+        """Run `work` as one change; it leaves `rows` dead rows in the tables."""
         origin = self._journal.origin if self._journal is not None else None
-        size = 0
+        size = listed = 0
 
-        async def make(link: Link) -> Result:
-            nonlocal size
-            change = Change.begin(link, topic, now, origin, self._away)
+        async def make(link: PostgresLink) -> Result:
+            nonlocal size, listed
+            change = Changing.begin(link, topic, now, context, origin, self._away)
             result = await work(change)
             size = await change.finish()
+            listed = change.gathered.listed
             self._has_sent |= change.gathered.sent
             return result
 
         result = await self._database.change(make, relaxed=topic.settings.durability is Durability.RELAXED)
         if size and self._journal is not None:
             self._journal.written(size)
-        self._upkeep.changed(rows, now)
+        self._upkeep.changed(rows, now, listed=listed)
         return result
 
     # Topics
@@ -163,12 +200,12 @@ class PostgresStorage:
         """Every topic, by number."""
         return list(map(_topic, await self._database.read(lambda link: link.fetch("topics"))))
 
-    async def put_topic(self, topic: Topic) -> None:
+    async def put_topic(self, topic: Topic, context: CallContext) -> None:
         """Write a topic's record."""
         settings = json.dumps(topic.settings_record(), sort_keys=True)
         row = (topic.number, topic.name, str(topic.state), topic.created_ms, settings)
 
-        async def put(link: Link) -> None:
+        async def put(link: PostgresLink) -> None:
             try:
                 await link.execute("put_topic", *row)
             except asyncpg.UniqueViolationError:
@@ -177,18 +214,31 @@ class PostgresStorage:
         await self._database.step(put)
 
     async def next_topic_number(self) -> int:
-        """Count one up."""
+        """The next number."""
         number: int = await self._database.read(lambda link: link.value("next_topic_number"))
+        if number > _TOPIC_NUMBER_MAX:
+            raise error_of(
+                Code.LIMIT_EXCEEDED,
+                f"the store at {self._address} has had {_TOPIC_NUMBER_MAX:,} topics, which is all it can number; "
+                "use another schema for new ones",
+            )
         return number
 
     async def drop_topic(
-        self, topic: Topic, now: int, *, before_telling: Callable[[], Awaitable[None]] | None = None
+        self,
+        topic: Topic,
+        now: int,
+        context: CallContext,
+        *,
+        before_telling: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Remove everything of a topic, its record last, so that a drop that was cut is done again."""
+        """Remove everything of a topic, its record last, so that an interrupted drop is repeated."""
 
-        async def drop(link: Link) -> bool:
+        async def drop(link: PostgresLink) -> bool:
             places = places_of(topic, range(limits.BUCKETS_MAX))
             answer: str = await link.connection.execute(SQL["drop_messages"], places)
+            if answer == "DELETE 0" and topic.settings.dedup_ms:
+                answer = await link.connection.execute(SQL["drop_created"], places)
             return answer != "DELETE 0"
 
         while await self._database.read(drop):
@@ -197,86 +247,120 @@ class PostgresStorage:
         if before_telling is not None:
             await before_telling()
 
-        async def end(change: Change) -> None:
+        async def end(change: Changing) -> None:
             if await change.link.value("drop_topic", topic.number) is not None and change.outbox is not None:
                 change.outbox.dropped(topic.name)
 
-        await self._change(topic, now, end)
-        # What was created while the record still stood.
+        await self._change(topic, now, context, end)
+        # Rows that were created before the record was removed.
         while await self._database.read(drop):
             pass
         self._sessions = OrderedDict((key, seen) for key, seen in self._sessions.items() if key[0] != topic.number)
 
-    # The producer's side
+    # Changes
+
+    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        """Apply each change separately; consecutive deletes of one consumer share a commit."""
+        answers: list[Outcomes | Refused] = []
+        for group in grouped(changes):
+            if isinstance(group[0], Delete):
+                deletes = [one for one in group if isinstance(one, Delete)]
+                answers += await self._delete(deletes, now, context)
+            else:
+                answers.append(await attempt(self._apply(group[0], now, context)))
+        return answers
+
+    async def _apply(self, change: Change, now: int, context: CallContext) -> Outcomes:
+        if isinstance(change, Create):
+            return await self.create(change.topic, change.batch, now, context)
+        if isinstance(change, Edit | Cancel) and plain_owning.is_plain(change):
+            try:
+                return await self._change_all(change, now, context)
+            except plain_owning.NotAll:
+                # Each row is decided by itself.
+                pass
+        outcomes = await self._change(
+            change.topic, now, context, lambda changing: applying.apply(changing, change, self._keys_of)
+        )
+        self._upkeep.changed(applying.rows_changed(change, outcomes), now)
+        return outcomes
+
+    async def _change_all(self, change: Edit | Cancel, now: int, context: CallContext) -> Outcomes:
+        """Change all messages of an owner's change in one statement; raises `NotAll`."""
+
+        async def work(changing: Changing) -> Outcomes:
+            if isinstance(change, Edit):
+                return await plain_owning.edit_all(changing, change.owner, change.edits)
+            return await plain_owning.cancel_all(changing, change.owner, change.ids, change.versions, change.name)
+
+        outcomes = await self._change(change.topic, now, context, work)
+        self._upkeep.changed(outcomes.count, now)
+        return outcomes
 
     async def create(
-        self, topic: Topic, batch: CreateBatch, now: int, counters: creating.Counters | None = None
+        self,
+        topic: Topic,
+        batch: CreateBatch,
+        now: int,
+        context: CallContext,
+        counters: BatchCounters | None = None,
     ) -> Outcomes:
-        """Create the admitted rows. The batches of one producer session take turns."""
-        session = (topic.number, batch.session.pack())
-        counters = counters or creating.Counters.of(batch)
-        async with self._turns.of([session]):
-            seen = self._sessions.pop(session, [])
-            if creating.is_plain(batch, counters, seen):
-                used = await self._create_all(topic, batch, now, counters, seen)
-                if used is not None:
-                    self._know_session(session, used)
-                    self._upkeep.changed(0, now)
-                    return Outcomes(len(batch))
-            outcomes, after = await self._change(topic, now, lambda change: creating.create(change, batch, counters))
-            self._know_session(session, after)
-            return outcomes
+        """Create the admitted rows. The batches of one producer session are created one after the other."""
+        self._database.check_working()
+        return await self._creates.create(
+            PlannedCreate(topic, batch, counters or BatchCounters.of(batch), now, context)
+        )
 
-    async def _create_all(
-        self, topic: Topic, batch: CreateBatch, now: int, counters: creating.Counters, seen: creating.Ranges
-    ) -> creating.Ranges | None:
+    async def _create_all(self, group: CreateGroup) -> None:
+        plan = group.plans[0]
         origin = self._journal.origin if self._journal is not None else None
 
-        async def make(link: Link) -> tuple[creating.Ranges, int] | None:
-            return await creating.create_all(link, topic, batch, now, counters=counters, seen=seen, origin=origin)
+        async def make(link: PostgresLink) -> CreateSizes:
+            return await create_all(link, group, origin)
 
-        try:
-            if topic.settings.durability is Durability.RELAXED:
-                done = await self._database.change(make, relaxed=True)
-            else:
-                done = await self._database.step(make)
-        except creating.Taken:
-            return None
-        if done is None:
-            return None
-        used, size = done
-        if size and self._journal is not None:
-            self._journal.written(size)
-        return used
+        if plan.topic.settings.durability is Durability.RELAXED:
+            written = await self._database.change(make, relaxed=True)
+        else:
+            written = await self._database.step(make)
+        for session, (_, after) in group.sessions.items():
+            self._know_session(session, after)
+        if written.record_bytes and self._journal is not None:
+            self._journal.written(written.record_bytes)
+        self._upkeep.changed(0, plan.now, listed=written.listed)
 
-    def _know_session(self, session: tuple[int, bytes], seen: creating.Ranges) -> None:
-        self._sessions[session] = seen
+    async def _create_one(self, plan: PlannedCreate) -> Outcomes:
+        """Create a batch row by row."""
+        outcomes, after = await self._change(
+            plan.topic, plan.now, plan.context, lambda change: creating.create(change, plan.batch, plan.counters)
+        )
+        self._know_session(plan.session, after)
+        return outcomes
+
+    def _known_session(self, session: tuple[int, bytes]) -> UsedSequences | None:
+        return self._sessions.get(session)
+
+    def _know_session(self, session: tuple[int, bytes], used: UsedSequences) -> None:
+        self._sessions.pop(session, None)
+        self._sessions[session] = used
         if len(self._sessions) > _SESSIONS_KNOWN_MAX:
             self._sessions.popitem(last=False)
 
-    async def edit(self, topic: Topic, owner: str, edits: Edits, now: int) -> Outcomes:
-        """Change messages of an owner."""
-        return await self._change(topic, now, lambda change: owning.edit(change, owner, edits), rows=len(edits.ids))
-
-    async def cancel(
-        self, topic: Topic, owner: str, ids: Sequence[str], now: int, versions: Sequence[int | None] | None = None
-    ) -> Outcomes:
-        """Remove messages of an owner."""
-        return await self._change(topic, now, lambda change: owning.cancel(change, owner, ids, versions), rows=len(ids))
-
-    # The consumer's side
+    # Consumer
 
     async def lease(
-        self, topic: Topic, request: LeaseRequest, now: int, joined: leasing.Joined | None = None
+        self, topic: Topic, request: LeaseRequest, now: int, context: CallContext, joined: leasing.Joined | None = None
     ) -> LeaseSet | None:
-        """Lease what is due. Calls for the same buckets take turns, so that none takes what another just skips."""
+        """Lease the due messages.
+
+        Calls for the same buckets run one after the other, so that none skips locked rows.
+        """
         self._database.check_working()
         if topic.by_priority:
             request = replace(request, until=now)
         if not leasing.allowed(request, now):
             return None
         async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
-            granted = await self._change(topic, now, lambda change: leasing.lease(change, request, joined))
+            granted = await self._change(topic, now, context, lambda change: leasing.lease(change, request, joined))
         if granted is None:
             return None
         lease, keys = granted
@@ -288,88 +372,57 @@ class PostgresStorage:
         return lease
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
-        """When something may become due."""
+        """The time at which something may become due."""
         return await self._database.read(lambda link: leasing.next_ts(link, topic, buckets))
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
-        """Nothing to do: the server keeps near what it is asked for."""
+        """Does nothing: the server caches the data that it reads."""
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
-        """What is left of a consumer's live leases."""
+        """The remaining rows of a consumer's live leases."""
         return await self._database.look(lambda link: leasing.leases_of(link, topic, consumer, now))
 
-    async def _keys_of(self, change: Change, topic: Topic, lease_id: int) -> Sequence[str] | None:
-        """The keys of a lease by row number: those we gave ourselves are at hand."""
+    async def _keys_of(self, change: Changing, topic: Topic, lease_id: int) -> Sequence[str] | None:
+        """The keys of a lease by row number; the keys of leases from this process are in memory."""
         known = self._leases.get(lease_id)
         if known is not None:
             return known[1].listed() if known[0] == topic.number else None
         text: str | None = await change.link.value("lease_keys", topic.number, lease_id)
         return LeaseKeys.unpack(text).listed() if text is not None else None
 
-    async def _settle(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        now: int,
-        work: Callable[[Change, settling.Settlement], Awaitable[None]],
-    ) -> Outcomes:
-        async def settle(change: Change) -> settling.Settlement:
-            keys = await self._keys_of(change, topic, lease_id)
-            settlement = settling.Settlement.of(lease_id, consumer, rows, keys)
-            await work(change, settlement)
-            return settlement
-
-        settlement = await self._change(topic, now, settle)
-        self._upkeep.changed(len(settlement.held), now)
-        return settlement.outcomes
-
-    async def delete(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """Remove leased rows."""
-        return (await self.delete_many(topic, consumer, [Deletion(lease_id, rows, handed_us)], now))[0]
-
-    async def delete_many(self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int) -> list[Outcomes]:
-        """Remove rows of several leases: in one statement where all are held, else looked at one by one."""
-        answers = await self._delete_all(topic, consumer, deletions, now)
+    async def _delete(self, deletes: Sequence[Delete], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        """Remove rows of leases of one consumer: in one statement when all are held, otherwise row by row."""
+        topic = deletes[0].topic
+        answers = await self._delete_all(deletes, now, context)
         if answers is None:
 
-            async def remove(change: Change) -> list[Outcomes]:
-                outcomes: list[Outcomes] = []
-                for one in deletions:
-                    keys = await self._keys_of(change, topic, one.lease_id)
-                    settlement = settling.Settlement.of(one.lease_id, consumer, one.rows, keys)
-                    await settling.delete(change, settlement, one.handed_us)
-                    outcomes.append(settlement.outcomes)
-                return outcomes
+            async def remove(changing: Changing) -> list[Outcomes | Refused]:
+                return [await attempt(applying.apply(changing, one, self._keys_of)) for one in deletes]
 
-            answers = await self._change(topic, now, remove, rows=sum(map(_asked, deletions)))
-        for one, outcomes in zip(deletions, answers, strict=True):
-            if one.rows is None and not outcomes.codes:
+            answers = await self._change(topic, now, context, remove, rows=sum(map(_asked, deletes)))
+        for one, answer in zip(deletes, answers, strict=True):
+            if one.rows is None and isinstance(answer, Outcomes) and not answer.codes:
                 self._leases.pop(one.lease_id, None)
         return answers
 
     async def _delete_all(
-        self, topic: Topic, consumer: str, deletions: Sequence[Deletion], now: int
-    ) -> list[Outcomes] | None:
-        """Remove rows of leases that we gave, if each of them is held; None when the rows must be looked at."""
+        self, deletes: Sequence[Delete], now: int, context: CallContext
+    ) -> list[Outcomes | Refused] | None:
+        """Remove rows of leases that this process created, if each of them is held; None when the rows must be read."""
+        topic = deletes[0].topic
         if topic.settings.durability is Durability.RELAXED:
             return None
         removals: list[settling.Removal] = []
-        answers: list[Outcomes] = []
-        for one in deletions:
+        # Prepared before any await, because the cached leases may be forgotten meanwhile.
+        answers: list[Outcomes | Refused] = []
+        for one in deletes:
             number, keys = self._leases.get(one.lease_id, (0, None))
             if keys is None or number != topic.number:
                 return None
-            removal = settling.Removal(one.lease_id, keys.cut(whole(one.rows, len(keys))), one.handed_us)
+            try:
+                removal = settling.Removal(one.lease_id, keys.cut(whole(one.rows, len(keys))), one.handed_us)
+            except InvalidArgument:
+                return None
             if len(one.handed_us) not in (0, 1, removal.count):
                 return None
             removals.append(removal)
@@ -377,9 +430,11 @@ class PostgresStorage:
         origin = self._journal.origin if self._journal is not None else None
         size = 0
 
-        async def remove(link: Link) -> None:
+        async def remove(link: PostgresLink) -> None:
             nonlocal size
-            size = await settling.delete_all(Change.begin(link, topic, now, origin), consumer, removals)
+            size = await settling.delete_all(
+                Changing.begin(link, topic, now, context, origin), deletes[0].consumer, removals
+            )
 
         try:
             await self._database.once(remove)
@@ -390,98 +445,34 @@ class PostgresStorage:
         self._upkeep.changed(sum(removal.count for removal in removals), now)
         return answers
 
-    async def extend(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        expires: int,
-        now: int,
-    ) -> Outcomes:
-        """Move the end of leased rows."""
-        return await self._settle(
-            topic, lease_id, consumer, rows, now, lambda change, one: settling.extend(change, one, expires)
-        )
+    # Transactions
 
-    async def release(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        ts: int | Sequence[int],
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """Put leased rows back on the timeline."""
-        return await self._settle(
-            topic, lease_id, consumer, rows, now, lambda change, one: settling.release(change, one, ts, handed_us)
-        )
-
-    async def recall(
-        self, topic: Topic, lease_id: int, consumer: str, rows: Sequence[RowRange] | None, now: int
-    ) -> Outcomes:
-        """Undo the lease of rows that user code never saw."""
-        return await self._settle(topic, lease_id, consumer, rows, now, settling.recall)
-
-    # Both sides at once
-
-    async def transact(self, transaction: Transaction, now: int) -> Verdict:
-        """Do all steps, or none."""
+    async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
+        """Apply all steps, or none."""
         steps = transaction.steps
         if not steps:
             return Verdict()
-        # Acknowledged when the strictest of its topics is.
+        # Acknowledged with the durability of the strictest of its topics.
         topic = next((one.topic for one in steps if one.topic.settings.durability is Durability.FSYNC), steps[0].topic)
         try:
             verdict = await self._change(
-                topic, now, lambda change: transacting.transact(change, transaction, self._keys_of)
+                topic, now, context, lambda change: transacting.transact(change, transaction, self._keys_of)
             )
         except transacting.RefusedTransaction as refused:
-            # The leases that had ended were told with what is undone now.
-            for topic in transacting.lapsing(transaction):
-                await self._change(topic, now, leasing.lapse)
+            # The rollback also removed the records of the leases that expired.
+            for topic in transacting.topics_to_expire(transaction):
+                await self._change(topic, now, context, leasing.expire_leases)
             return refused.verdict
         for step in steps:
-            if isinstance(step, CreateStep):
+            if isinstance(step, Create):
                 self._sessions.pop((step.topic.number, step.batch.session.pack()), None)
         self._upkeep.changed(len(steps), now)
         return verdict
 
-    async def reject(
-        self,
-        topic: Topic,
-        lease_id: int,
-        consumer: str,
-        rows: Sequence[RowRange] | None,
-        dead_letter: Topic,
-        reason: str,
-        now: int,
-        handed_us: Sequence[int] = (),
-    ) -> Outcomes:
-        """Move leased rows to the dead-letter topic."""
-
-        async def move(change: Change, settlement: settling.Settlement) -> None:
-            await burying.check_live(change, dead_letter)
-            await burying.reject(change, settlement, dead_letter, reason, handed_us)
-
-        return await self._settle(topic, lease_id, consumer, rows, now, move)
-
-    async def redrive(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> Outcomes:
-        """Move dead letters to where they may live again."""
-
-        async def move(change: Change) -> Outcomes:
-            await burying.check_live(change, target)
-            await leasing.lapse(change)
-            return await burying.redrive(change, target, ids)
-
-        return await self._change(topic, now, move, rows=len(ids))
-
     # The journal
 
     async def journal(self, after: int, bytes_max: int) -> list[bytes]:
-        """The records of this broker behind a sequence."""
+        """The records of this broker after a sequence."""
         return await self._journal.read(after, bytes_max) if self._journal is not None else []
 
     async def trim_journal(self, up_to: int) -> None:
@@ -489,72 +480,10 @@ class PostgresStorage:
         if self._journal is not None:
             await self._journal.trim(up_to)
 
-    # Queries
 
-    async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
-        """The messages of the ids."""
-        return await self._database.read(lambda link: querying.get(link, topic, ids))
-
-    async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
-        """Who holds the ids."""
-        return await self._database.look(lambda link: owning.holders(link, topic, ids, now))
-
-    async def count(self, topic: Topic, where: Filter, now: int) -> int:
-        """How many messages match."""
-        counts = await self.histogram(topic, where, 2**63, now)
-        return sum(rows for _, rows in counts)
-
-    async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
-        """Counts by step of time."""
-        return await self._database.look(lambda link: querying.histogram(link, topic, where, step, now))
-
-    async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
-        """One page of messages."""
-        return await self._database.look(lambda link: querying.browse(link, topic, where, cursor, limit, now))
-
-    async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
-        """The oldest available message of each priority."""
-        if topic.by_priority:
-            asked = (places_of(topic), now, (count + 1) // 2)
-            rows = await self._database.read(lambda link: link.fetch("outermost", *asked))
-        else:
-            rows = await self._database.read(lambda link: link.fetch("oldest", places_of(topic), now))
-        return outermost({row["priority"]: row["ts"] for row in rows}, count)
-
-    async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
-        """A view of a topic, which holds a connection until it is closed or the store is."""
-        self._database.check_working()
-        connection = await self._database.connect()
-        try:
-            await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            counts = await querying.histogram(Link(connection, 0), topic, Filter(), 2**63, now)
-        except BaseException as error:
-            connection.terminate()
-            if isinstance(error, DRIVER_ERRORS):
-                raise failure_of(error, self._address) from None
-            raise
-        snapshot = PostgresSnapshot(connection, topic, now, sum(rows for _, rows in counts))
-        self._snapshots.add(snapshot)
-        return snapshot
-
-
-def _asked(deletion: Deletion) -> int:
-    """How many rows a deletion names; all of a lease count as none."""
+def _asked(deletion: Delete) -> int:
+    """How many rows a deletion names; all rows of a lease count as 0."""
     return sum(end - start for start, end in deletion.rows or ())
-
-
-async def _identify(link: Link) -> str:
-    """The store's name, which its first user gives it."""
-    await link.execute("make_identity", secrets.token_hex(16))
-    name: str = await link.value("identity")
-    return name
-
-
-async def told_of(link: Link) -> dict[str, Any] | None:
-    """Which shard of which the store was told to be, if it was."""
-    there = await link.value("shard")
-    told: dict[str, Any] | None = json.loads(there) if there is not None else None
-    return told
 
 
 def _topic(record: asyncpg.Record) -> Topic:

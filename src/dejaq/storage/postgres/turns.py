@@ -1,4 +1,4 @@
-"""Turns: whoever wants a thing waits for those before who wanted it too."""
+"""Turns: a caller waits for the earlier callers that need the same resource."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Locks on any number of named things at once, given in the order in which they were asked for."""
+    """Locks on any number of named resources at once, granted in the order of the requests."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, asyncio.Future[None]] = {}
 
     @asynccontextmanager
     async def of(self, things: Iterable[Hashable]) -> AsyncIterator[None]:
-        """Have all the things, once everybody who asked before is done with them."""
+        """Lock all the resources, after the earlier callers have released them."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         names = list(things)
         before = {last for name in names if (last := self._last.get(name)) is not None}
@@ -26,7 +26,7 @@ class Turns:
                 await asyncio.wait(before)
             yield
         finally:
-            # One that gave up waiting passes its turn on only when it would have come.
+            # A caller that stopped waiting passes its turn on only when the turn would have come.
             if all(one.done() for one in before):
                 self._end(names, mine)
             else:

@@ -1,1 +1,1 @@
-"""Several shared stores that are one."""
+"""Several shared stores that act as one storage."""

@@ -1,7 +1,7 @@
-"""The journals of all shards as one: records are numbered when they are first read, and the first shard keeps how.
+"""The journals of all shards as one: records are numbered when they are first read.
 
-A shard numbers its own records without a gap. A stretch of them gets the next numbers of the whole; the stretches are
-rows on the first shard, so that the numbers are the same after every restart.
+A shard numbers its own records without a gap. A range of them gets the next numbers of the merged journal. These ranges
+are rows on the first shard, so that the numbers are the same after every restart.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.v1 import journal_pb2
-from dejaq.storage.postgres.shard import PostgresShard, Stretch
+from dejaq.storage.postgres.sharding.shard import PostgresShard, PostgresStretch
 from dejaq.storage.sharded.shards import Shards
 
 
 @dataclass(slots=True)
 class MergedJournal:
-    """What one broker has told on every shard."""
+    """The records that one broker has written on every shard."""
 
     shards: Shards
     # Whether there was ever more than one shard, as far as is known.
     merged: bool = False
 
     async def open(self) -> None:
-        """See whether records of several shards are to be read together."""
+        """Find out whether records of several shards must be merged."""
         self.merged = bool(await self.shards.at(0).merge({}))
 
     @property
@@ -31,7 +31,7 @@ class MergedJournal:
         return len(self.shards) == 1 and not self.merged
 
     async def read(self, after: int, bytes_max: int) -> list[bytes]:
-        """The records behind a number."""
+        """The records after a number."""
         if self._single:
             return await self.shards.at(0).journal(after, bytes_max)
         found: list[bytes] = []
@@ -42,8 +42,8 @@ class MergedJournal:
                 bytes_max -= sum(map(len, records))
         return found
 
-    async def _read(self, stretch: Stretch, after: int, bytes_max: int) -> tuple[list[bytes], int]:
-        """Records of a stretch behind a number, and the number up to which all were read."""
+    async def _read(self, stretch: PostgresStretch, after: int, bytes_max: int) -> tuple[list[bytes], int]:
+        """Records of a range after a number, and the number up to which all were read."""
         shift = stretch.first - stretch.start
         records = await self._shard(stretch.shard).journal(after - shift, bytes_max)
         found: list[bytes] = []
@@ -51,10 +51,10 @@ class MergedJournal:
             number = journal_pb2.JournalRecord.FromString(record).sequence + shift
             if number > stretch.last:
                 break
-            # In the wire form a later value of a field takes the place of an earlier one.
+            # In the serialized form a later value of a field replaces an earlier value.
             found.append(record + journal_pb2.JournalRecord(sequence=number).SerializeToString())
             after = number
-        # None at all: what is left of the stretch was trimmed.
+        # None at all: the remaining records of the range were trimmed.
         return found, after if found else stretch.last
 
     async def trim(self, up_to: int) -> None:
@@ -77,16 +77,16 @@ class MergedJournal:
         if gone:
             await self.shards.at(0).forget_stretches(gone)
 
-    async def _stretches(self) -> list[Stretch]:
-        """Every stretch, with what the shards have told since the last reading."""
-        told: dict[int, int] = {}
+    async def _stretches(self) -> list[PostgresStretch]:
+        """Every range, with the records that the shards have written since the last reading."""
+        last: dict[int, int] = {}
         for shard in self.shards:
             try:
-                told[shard.ordinal] = await shard.told()
+                last[shard.ordinal] = await shard.last_record()
             except DejaqError:
-                # It tells later.
+                # This shard is read later.
                 continue
-        return await self.shards.at(0).merge(told)
+        return await self.shards.at(0).merge(last)
 
     def _shard(self, ordinal: int) -> PostgresShard:
         return next(shard for shard in self.shards if shard.ordinal == ordinal)

@@ -1,4 +1,4 @@
-"""Leases over several shards: one id, and rows that are numbered through all of them."""
+"""Leases over several shards: one id, and rows that are numbered across all of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, RowRange, whole
+from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, error_of
-from dejaq.storage.postgres.failures import Moving
-from dejaq.storage.postgres.leasing import Joined, allowed
-from dejaq.storage.postgres.shard import STRIDE, PostgresShard
+from dejaq.storage.postgres.connection.failures import Moving
+from dejaq.storage.postgres.operations.leasing import Joined, allowed
+from dejaq.storage.postgres.sharding.shard import STRIDE, PostgresShard
 from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
 from dejaq.storage.sharded.joining import Asked
@@ -24,28 +25,28 @@ _LEASES_KNOWN_MAX = 10_000
 
 
 class Leases:
-    """Gives leases, and finds the rows of those that were given."""
+    """Creates leases, and finds the rows of existing leases."""
 
     def __init__(self, shards: Shards, router: Router) -> None:
         self._shards = shards
         self._router = router
         self._turns = Turns()
-        # Which rows of a lease over several shards are where.
+        # The shards that have the rows of a lease over several shards.
         self._given: OrderedDict[int, dict[int, RowRange]] = OrderedDict()
 
     def forget(self) -> None:
-        """Know nothing any more but what the shards tell."""
+        """Forget everything that is only in memory; the shards still know their rows."""
         self._given.clear()
 
-    async def lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
-        """Lease what is due on every shard, the first ones first, under one lease id."""
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        """Lease the messages that are due on every shard, the earliest first, under one lease id."""
         try:
-            return await self._lease(topic, request, now)
+            return await self._lease(topic, request, now, context)
         except Moving:
-            # Nothing was leased; what is on its way is leased where it arrives.
+            # Nothing was leased; messages that are being moved are leased on their new shard.
             return None
 
-    async def _lease(self, topic: Topic, request: LeaseRequest, now: int) -> LeaseSet | None:
+    async def _lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         if not allowed(request, now):
             return None
         groups = self._router.groups(topic, request.buckets)
@@ -54,12 +55,17 @@ class Leases:
         if len(groups) == 1:
             ((place, buckets),) = groups.items()
             part = replace(request, buckets=buckets)
-            return await self._shards.ask(place, lambda shard: shard.lease(topic, part, now))
+            return await self._shards.ask(place, lambda shard: shard.lease(topic, part, now, context))
         async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
-            return await self._lease_together(topic, request, now, groups)
+            return await self._lease_together(topic, request, now, context, groups)
 
     async def _lease_together(
-        self, topic: Topic, request: LeaseRequest, now: int, groups: Mapping[int, Sequence[int]]
+        self,
+        topic: Topic,
+        request: LeaseRequest,
+        now: int,
+        context: CallContext,
+        groups: Mapping[int, Sequence[int]],
     ) -> LeaseSet | None:
         def peek(own: LeaseRequest) -> Ask[tuple[int, list[tuple[int, int, int]]]]:
             return lambda shard: shard.peek(topic, own, now)
@@ -75,13 +81,13 @@ class Leases:
         total, first = sum(shares.values()), 0
         sets: dict[int, LeaseSet] = {}
         lease_id: int | None = None
-        # Who has counted furthest gives the id, so that it is above the versions of all rows.
+        # The shard with the highest version creates the id, so that it is above the versions of all rows.
         for place, share in sorted(shares.items(), key=lambda one: -peeks[one[0]][0]):
             own = replace(requests[place], rows_max=share)
             joined = Joined(lease_id, first, total) if len(shares) > 1 else None
             first += share
             try:
-                part = await self._shards.ask(place, _leased(topic, own, now, joined))
+                part = await self._shards.ask(place, _leased(topic, own, now, context, joined))
             except DejaqError as error:
                 if not sets:
                     raise
@@ -103,7 +109,7 @@ class Leases:
             self._given.popitem(last=False)
 
     def check_times(self, lease_id: int, rows: Sequence[RowRange] | None, ts: int | Sequence[int]) -> None:
-        """Raise INVALID_ARGUMENT where there is not one time for each row."""
+        """Raise INVALID_ARGUMENT unless there is one time per row."""
         if lease_id in self._given and not isinstance(ts, int):
             known = list(self._given[lease_id].values()) if rows is None else rows
             if len(ts) != sum(end - start for start, end in known):
@@ -116,7 +122,9 @@ class Leases:
         rows: Sequence[RowRange] | None,
         call: Callable[[PostgresShard, Asked], Awaitable[Outcomes]],
     ) -> Outcomes:
-        """Settle rows where they are: with who gave the lease, and what is lost there with whom it may be else."""
+        """Settle rows on their shards: first on the shard that created the lease, then lost rows on the other possible
+        shards.
+        """
 
         def ask(asked: Asked) -> Ask[Outcomes]:
             return lambda shard: call(shard, asked)
@@ -133,7 +141,7 @@ class Leases:
             answers |= await self._shards.ask_steadily(dict.fromkeys(others, ask(Asked(rows))))
             outcomes = _joined(parts, answers, rows)
         if outcomes.codes and self._shards.map.version != version:
-            # Rows may have moved to a shard that was asked before they came.
+            # Rows may have moved to a shard that was asked before they arrived.
             said = [(parts[place], answer) for place, answer in answers.items() if isinstance(answer, Outcomes)]
             everywhere = dict.fromkeys(self._router.places(topic), Asked(rows))
             again = await self._shards.ask_steadily({place: ask(part) for place, part in everywhere.items()})
@@ -141,7 +149,7 @@ class Leases:
         return outcomes
 
     def _parts_of(self, topic: Topic, lease_id: int, rows: Sequence[RowRange] | None) -> dict[int, Asked]:
-        """Whom to ask for which rows of a lease; raises INVALID_ARGUMENT for rows that it never had."""
+        """Which shards to ask for which rows of a lease; raises INVALID_ARGUMENT for rows that it never had."""
         given = self._given.get(lease_id)
         if given is None or rows is None:
             return {self._giver(topic, lease_id): Asked(rows)}
@@ -150,18 +158,20 @@ class Leases:
         return {place: part for place, part in parts.items() if part is not None} or {min(given): Asked(rows)}
 
     def _giver(self, topic: Topic, lease_id: int) -> int:
-        """The shard that gave a lease its number."""
+        """The shard that created the lease's number."""
         places = self._router.places(topic)
         return next((p for p in places if self._shards.map.shards[p].ordinal == lease_id % STRIDE), places[0])
 
 
-def _leased(topic: Topic, request: LeaseRequest, now: int, joined: Joined | None) -> Ask[LeaseSet | None]:
+def _leased(
+    topic: Topic, request: LeaseRequest, now: int, context: CallContext, joined: Joined | None
+) -> Ask[LeaseSet | None]:
     """A call for a shard's part of a lease."""
 
     async def part(shard: PostgresShard) -> LeaseSet | None:
         if joined is not None and joined.lease_id is not None:
             await shard.keep_up(joined.lease_id)
-        return await shard.lease(topic, request, now, joined)
+        return await shard.lease(topic, request, now, context, joined)
 
     return part
 
@@ -172,7 +182,7 @@ def _joined(
     rows: Sequence[RowRange] | None,
     before: Sequence[tuple[Asked, Outcomes]] = (),
 ) -> Outcomes:
-    """What the shards said of rows of one lease; where one failed, what is not done has its error's code."""
+    """The joined answers of the shards for rows of one lease; rows of a shard that failed have its error's code."""
     raise_if_all_failed(answers)
     errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
     said = [(parts[place], answer) for place, answer in answers.items() if not isinstance(answer, DejaqError)]

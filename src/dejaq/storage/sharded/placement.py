@@ -1,4 +1,4 @@
-"""Which shard has which bucket: a pure function of the shards' names, and of how far a change of them has come."""
+"""Which shard has which bucket: a pure function of the shards' names, and of the progress of a move."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Protocol, runtime_checkable
 from dejaq.domain.topic import Topic, TopicKind
 from dejaq.errors import Code, error_of
 
-# A bucket of a topic by number; compared, it says what a move has done and what not.
+# A bucket of a topic by number; comparing it with the progress of a move shows whether the bucket has moved.
 Unit = tuple[int, int]
 NOTHING: Unit = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """A shard: its name for ever, the number that its versions carry, and where it is."""
+    """A shard: its permanent name, the number that its versions contain, and its address."""
 
     name: str
     ordinal: int
@@ -26,66 +26,68 @@ class ShardInfo:
 
 
 def is_whole(topic: Topic) -> bool:
-    """Whether all of a topic is on the first shard: what needs one order or one commit over all of its messages."""
+    """Whether all of a topic is on the first shard, because it needs one order or one commit over
+    all of its messages.
+    """
     settings = topic.settings
     return settings.buckets == 1 or settings.kind is not TopicKind.TIMELINE or settings.expires or "/" in topic.name
 
 
 @dataclass(frozen=True, slots=True)
 class ShardMap:
-    """The shards, the first of which has the topics; and, while one comes or goes, how far its buckets have moved.
+    """The shards, the first of which has the topics; and, while a shard is added or removed, the progress of the move.
 
-    Buckets move in the order of (topic, bucket): those up to `done` have moved, those behind it up to `moving` are on
-    their way, and the others have not.
+    Buckets move in the order of (topic, bucket): those up to `done` have moved, those after it up to `moving` are being
+    moved, and the others have not moved.
     """
 
     shards: tuple[ShardInfo, ...]
     version: int = 1
-    # The shard that comes or goes; empty for none.
+    # The shard that is added or removed; empty for none.
     changing: str = ""
     leaving: bool = False
     done: Unit = NOTHING
     moving: Unit = NOTHING
-    # Whether what is on its way has arrived, and is only to be removed where it was.
+    # Whether the moving messages have arrived, and only need to be removed from the old shard.
     copied: bool = False
     _owners: dict[Unit, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def first(self) -> ShardInfo:
-        """The shard that has the topics and what is whole."""
+        """The shard that has the topics and the topics that are not divided."""
         return self.shards[0]
 
     def named(self, name: str) -> ShardInfo | None:
-        """The shard of a name."""
+        """The shard with this name."""
         return next((shard for shard in self.shards if shard.name == name), None)
 
     def owner(self, topic: Topic, bucket: int) -> int:
-        """The place among `shards` of the one that has a bucket."""
+        """The index in `shards` of the shard that has a bucket."""
         if len(self.shards) == 1 or is_whole(topic):
             return 0
         before, after = self._ends(topic.number, bucket)
         return after if (topic.number, bucket) <= self.done else before
 
     def frozen(self, topic: Topic, bucket: int) -> bool:
-        """Whether a bucket is on its way now."""
+        """Whether a bucket is being moved now."""
         if not self.done < (topic.number, bucket) <= self.moving or is_whole(topic):
             return False
         before, after = self._ends(topic.number, bucket)
         return before != after
 
     def moves(self, topic: Topic, bucket: int) -> tuple[int, int] | None:
-        """From where to where a bucket has to move in the present change; None where it stays."""
+        """The old and the new shard of a bucket in the present move; None when the bucket does not move."""
         if not self.changing or is_whole(topic):
             return None
         before, after = self._ends(topic.number, bucket)
         return (before, after) if before != after else None
 
     def owner_before(self, topic: Topic, bucket: int) -> int:
-        """The shard that had a bucket before the present change."""
+        """The shard that had a bucket before the present move."""
         return self._ends(topic.number, bucket)[0]
 
     def _ends(self, number: int, bucket: int) -> tuple[int, int]:
-        """Who has a bucket before and after the present change."""
+        """The shards that have a bucket before and after the present move."""
         found = self._owners.get((number, bucket))
         if found is None:
             every = range(len(self.shards))
@@ -101,8 +103,8 @@ class ShardMap:
     # Its record
 
     def encode(self) -> bytes:
-        """The map as the brokers share it."""
-        told = {
+        """The map in the form that the brokers share."""
+        fields = {
             "version": self.version,
             "shards": [{"name": one.name, "ordinal": one.ordinal, "dsn": one.dsn} for one in self.shards],
             "changing": self.changing,
@@ -111,20 +113,20 @@ class ShardMap:
             "moving": self.moving,
             "copied": self.copied,
         }
-        return json.dumps(told, sort_keys=True).encode()
+        return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> ShardMap:
         """The map that `encode` wrote."""
-        told = json.loads(value)
+        fields = json.loads(value)
         return cls(
-            shards=tuple(ShardInfo(one["name"], one["ordinal"], one["dsn"]) for one in told["shards"]),
-            version=told["version"],
-            changing=told["changing"],
-            leaving=told["leaving"],
-            done=tuple(told["done"]),
-            moving=tuple(told["moving"]),
-            copied=told["copied"],
+            shards=tuple(ShardInfo(one["name"], one["ordinal"], one["dsn"]) for one in fields["shards"]),
+            version=fields["version"],
+            changing=fields["changing"],
+            leaving=fields["leaving"],
+            done=tuple(fields["done"]),
+            moving=tuple(fields["moving"]),
+            copied=fields["copied"],
         )
 
     def next(self, **changes: object) -> ShardMap:
@@ -134,17 +136,17 @@ class ShardMap:
 
 @runtime_checkable
 class Spread(Protocol):
-    """A storage whose buckets are where a map says."""
+    """A storage whose buckets are placed by a map."""
 
     @property
     def map(self) -> ShardMap:
-        """The map that it works by."""
+        """The map in use."""
 
     async def follow(self, fresh: ShardMap) -> None:
-        """Work by another map from now on; returns when nothing is done by the old one any more."""
+        """Use another map from now on; returns when no operation uses the old map any more."""
 
     async def kept(self) -> dict[str, list[str]]:
-        """The shards that each shard was told to be one of, by its name; of those that were told and answer."""
+        """The shards of the storage according to each shard that answers, by its name."""
 
 
 def _weight(name: str, number: int, bucket: int) -> bytes:
@@ -152,7 +154,7 @@ def _weight(name: str, number: int, bucket: int) -> bytes:
 
 
 def first_map(dsns: dict[str, str]) -> ShardMap:
-    """The map of shards that hold nothing yet."""
+    """The map of shards that contain nothing yet."""
     if not dsns:
-        raise error_of(Code.INVALID_ARGUMENT, "a store of shards needs one at least")
+        raise error_of(Code.INVALID_ARGUMENT, "a storage of shards needs at least one shard")
     return ShardMap(tuple(ShardInfo(name, ordinal, dsn) for ordinal, (name, dsn) in enumerate(dsns.items())))

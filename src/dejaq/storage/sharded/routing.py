@@ -1,8 +1,9 @@
-"""Which shards a request concerns."""
+"""Finds the shards that a request concerns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from dejaq.domain.dead_letter import id_before
 from dejaq.domain.headers import encode_headers
@@ -11,7 +12,9 @@ from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
 from dejaq.storage.sharded.placement import is_whole
-from dejaq.storage.sharded.shards import Shards
+from dejaq.storage.sharded.shards import Ask, Shards
+
+T = TypeVar("T")
 
 
 class Router:
@@ -21,11 +24,15 @@ class Router:
         self._shards = shards
 
     def places(self, topic: Topic) -> list[int]:
-        """The shards that may have something of a topic."""
+        """The shards that may have messages of a topic."""
         return [0] if is_whole(topic) else list(range(len(self._shards)))
 
+    def everywhere(self, topic: Topic, call: Ask[T]) -> dict[int, Ask[T]]:
+        """A call to each shard that may have messages of a topic."""
+        return dict.fromkeys(self.places(topic), call)
+
     def groups(self, topic: Topic, buckets: Sequence[int]) -> dict[int, list[int]]:
-        """Buckets by shard, without those that are on their way from one to another."""
+        """Buckets by shard, without those that are being moved from one shard to another."""
         found: dict[int, list[int]] = {}
         now = self._shards.map
         if len(now.shards) == 1:
@@ -36,18 +43,18 @@ class Router:
         return found
 
     def twin(self, topic: Topic, message_id: str) -> int | None:
-        """The shard of an id if it is a generated one; None where it cannot be."""
+        """The shard of an id if it is a generated id; None when it cannot be one."""
         generated = parse_generated(message_id)
         if generated is None or generated[1] >= topic.settings.buckets:
             return None
         return self._shards.map.owner(topic, generated[1])
 
     def home(self, topic: Topic, message_id: str) -> int:
-        """The shard of an id if it is a natural one."""
+        """The shard of an id if it is a natural id."""
         return self._shards.map.owner(topic, bucket_of(message_id, topic.settings.buckets))
 
     async def rows_of(self, topic: Topic, ids: Sequence[str]) -> dict[int, list[int]]:
-        """The rows of a column of ids by shard. Of two messages whose ids have one text, the natural one counts."""
+        """The rows of a column of ids by shard. Of two messages with the same id text, the natural one counts."""
         found: dict[int, list[int]] = {}
         if is_whole(topic) or len(self._shards) == 1:
             return {0: list(range(len(ids)))} if ids else {}
@@ -78,7 +85,7 @@ class Router:
         return await self._shards.ask(place, lambda shard: shard.get(topic, ids, now))
 
     async def taken_before(self, topic: Topic, target: Topic, ids: Sequence[str], now: int) -> dict[str, Code]:
-        """What becomes of dead letters whose id is taken in the target on another shard than theirs."""
+        """The outcomes of dead letters whose id is taken in the target, on another shard than theirs."""
         if is_whole(topic) and is_whole(target):
             return {}
         found: dict[str, Code] = {}

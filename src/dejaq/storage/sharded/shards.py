@@ -1,4 +1,4 @@
-"""The shards of a store while it is open: asked one by one or together, and brought back when they fail."""
+"""The shards of an open storage: asked one by one or together, and reconnected when they fail."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dejaq.domain.topic import Topic
-from dejaq.errors import DejaqError, StoreError, Unavailable
-from dejaq.storage.postgres.failures import Moving
-from dejaq.storage.postgres.shard import PostgresShard
+from dejaq.errors import Code, DejaqError, StoreError, Unavailable
+from dejaq.storage.postgres.connection.failures import Moving
+from dejaq.storage.postgres.sharding.shard import PostgresShard
 from dejaq.storage.sharded.placement import ShardInfo, ShardMap
 
 log = logging.getLogger(__name__)
@@ -19,27 +19,29 @@ Result = TypeVar("Result")
 MakeShard = Callable[[ShardInfo], PostgresShard]
 Ask = Callable[[PostgresShard], Awaitable[Result]]
 
-# A shard that does not answer a look in this time is left out of the next ones until it does.
+# A shard that does not answer a query in this time is left out of the next queries until it answers.
 LOOK_SECONDS = 1.0
-# How long a request waits for a bucket that moves, and how often one looks again that met it unawares.
+# How long a request waits for a bucket that moves, and how often a request that met a moving bucket checks again.
 MOVING_SECONDS = 15.0
 POLL_SECONDS = 0.05
 _MEND_SECONDS_MIN, _MEND_SECONDS_MAX = 0.2, 5.0
 
 
 class Shards:
-    """The open shards by name, and the map that says which has what."""
+    """The open shards by name, and the map of the buckets."""
 
     def __init__(self, first: ShardMap, make: MakeShard) -> None:
         self.map = first
         self.make = make
+        # The name of connections at the servers; empty for the default.
+        self.name = ""
         self._by_name: dict[str, PostgresShard] = {}
         self._late: dict[str, set[asyncio.Future[Any]]] = {}
         self._mender: asyncio.Task[None] | None = None
         self._now = 0
         self._map_changed = asyncio.Event()
 
-    # Life
+    # Lifecycle
 
     async def open(self, now: int) -> None:
         """Open every shard; one that fails is tried again later, unless it is the first."""
@@ -51,6 +53,8 @@ class Shards:
     async def _open(self, info: ShardInfo, *, must: bool) -> None:
         shard = self._by_name.get(info.name) or self.make(info)
         self._by_name[info.name] = shard
+        if self.name:
+            shard.announce(self.name)
         try:
             await shard.open(self._now)
         except StoreError as error:
@@ -66,13 +70,13 @@ class Shards:
             self._mender = None
         late = [task for tasks in self._late.values() for task in tasks]
         if late:
-            await asyncio.wait(late)
+            await asyncio.wait(late, timeout=MOVING_SECONDS)
         for shard in self._by_name.values():
             await shard.close()
         self._by_name.clear()
 
     async def follow(self, fresh: ShardMap) -> None:
-        """Take another map; shards that it brings are opened."""
+        """Use another map; its new shards are opened."""
         if fresh.version <= self.map.version:
             return
         for info in fresh.shards:
@@ -85,7 +89,7 @@ class Shards:
         self._map_changed = asyncio.Event()
 
     async def recover(self, now: int) -> None:
-        """Bring back every shard that failed; raises while the first does."""
+        """Reopen every shard that failed; raises while the first shard does not work."""
         self._now = now
         for place, shard in enumerate(self):
             if shard.failure is not None:
@@ -111,7 +115,9 @@ class Shards:
     # Waiting for buckets that move
 
     async def steady(self, topic: Topic, buckets: Iterable[int] | None = None) -> None:
-        """Wait until none of the buckets, or of the topic's, is on its way; raises UNAVAILABLE when it takes long."""
+        """Wait until none of the buckets, or of the topic's buckets, is being moved; raises UNAVAILABLE when it takes
+        long.
+        """
         deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
         listed = range(topic.settings.buckets) if buckets is None else list(buckets)
         while self.map.moving > self.map.done and any(self.map.frozen(topic, bucket) for bucket in listed):
@@ -121,12 +127,12 @@ class Shards:
         """Wait for the next map, for `poll` seconds at most; raises UNAVAILABLE at the deadline."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise Moving("the messages are on their way to another shard; try again")
+            raise Moving("the messages are being moved to another shard; try again")
         with suppress(TimeoutError):
             await asyncio.wait_for(self._map_changed.wait(), min(left, poll))
 
     async def until_moved(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """Do something that is undone when it meets a bucket on its way, until it does not."""
+        """Repeat an operation that is undone when it meets a moving bucket, until it meets none."""
         deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
         while True:
             try:
@@ -143,24 +149,26 @@ class Shards:
         return len(self.map.shards)
 
     def at(self, place: int) -> PostgresShard:
-        """The shard at a place of the map."""
+        """The shard at an index of the map."""
         return self._by_name[self.map.shards[place].name]
 
     async def ask(self, place: int, call: Ask[Result]) -> Result:
-        """Ask one shard; one that does not work is UNAVAILABLE, since others may."""
+        """Ask one shard; one that does not work is UNAVAILABLE, because other shards may work."""
         shard = self.at(place)
         if len(self.map.shards) == 1:
             return await call(shard)
         try:
             return await call(shard)
         except StoreError as error:
+            if error.code is Code.STORE_CORRUPT:
+                raise
             raise Unavailable(
                 f"shard {shard.name!r} of the storage does not work now; nothing was changed there",
                 details=error.message,
             ) from None
 
     async def ask_all(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result | DejaqError]:
-        """Ask several shards at once; who fails gives its error."""
+        """Ask several shards at once; the answer of a shard that fails is its error."""
         if len(calls) == 1:
             ((place, call),) = calls.items()
             try:
@@ -170,7 +178,7 @@ class Shards:
         tasks = {place: asyncio.ensure_future(self.ask(place, call)) for place, call in calls.items()}
         if not tasks:
             return {}
-        # Nothing is cancelled: a commit whose caller went away is made all the same.
+        # Nothing is cancelled: a commit whose caller was cancelled is made all the same.
         await asyncio.wait(tasks.values())
         found: dict[int, Result | DejaqError] = {}
         for place, task in tasks.items():
@@ -181,7 +189,7 @@ class Shards:
         return found
 
     async def ask_steadily(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result | DejaqError]:
-        """Ask several shards at once, and those again that met a bucket on its way: they have done nothing."""
+        """Ask several shards at once, and ask those again that met a moving bucket: they have changed nothing."""
         deadline = asyncio.get_running_loop().time() + MOVING_SECONDS
         answers = await self.ask_all(calls)
         while again := [place for place, answer in answers.items() if isinstance(answer, Moving)]:
@@ -190,7 +198,7 @@ class Shards:
         return answers
 
     async def look(self, calls: Mapping[int, Ask[Result]]) -> dict[int, Result]:
-        """What the shards that answer soon say; raises when none does."""
+        """The answers of the shards that answer soon; raises when none does."""
         names = {place: self.map.shards[place].name for place in calls}
         tasks = {
             place: asyncio.ensure_future(self.ask(place, call))
@@ -225,7 +233,7 @@ class Shards:
 
 
 def raise_if_all_failed(answers: Mapping[int, object]) -> None:
-    """Raise the first error where no shard did what it was asked."""
+    """Raise the first error when every shard failed."""
     errors = [answer for answer in answers.values() if isinstance(answer, DejaqError)]
     if errors and len(errors) == len(answers):
         raise errors[0]

@@ -1,4 +1,4 @@
-"""A snapshot over several shards: one view of each, taken together."""
+"""A snapshot over several shards: one view per shard, opened together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dejaq.storage.base import Filter, Snapshot
 
 
 class ShardedSnapshot:
-    """The views of the shards. They are of one time as far as `now` goes, and not of one instant of the machines."""
+    """The views of the shards. They have the same `now`, but are not from exactly the same instant."""
 
     def __init__(self, now: int, views: Mapping[int, Snapshot], owners: Mapping[int, int]) -> None:
         self.at = now
         self._views = views
-        # Which shard had which bucket when the views were taken.
+        # The map of buckets when the views were opened.
         self._owners = owners
 
     @property
@@ -23,7 +23,7 @@ class ShardedSnapshot:
         return sum(view.count for view in self._views.values())
 
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
-        """The messages that match, shard by shard."""
+        """The matching messages, shard by shard."""
         for place, view in self._views.items():
             own = [bucket for bucket in buckets if self._owners.get(bucket) == place]
             if own:
@@ -31,10 +31,10 @@ class ShardedSnapshot:
                     yield portion
 
     def scan_stored(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
-        """The same as `scan`: there are no runs here."""
+        """The same as `scan`: this storage has no runs."""
         return self.scan(buckets, where, bodies=bodies)
 
     def close(self) -> None:
-        """Let go of every view."""
+        """Close every view."""
         for view in self._views.values():
             view.close()

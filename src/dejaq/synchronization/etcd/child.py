@@ -17,7 +17,7 @@ from dejaq.errors import SynchronizationError
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-# A cluster's changes are few; an hour of them is kept, so that a watch seldom has to read anew.
+# A cluster's changes are few; an hour of them is kept, so that a watch seldom has to read everything again.
 _HOUSEKEEPING = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=1h", "--logger=zap")
 
 

@@ -8,11 +8,11 @@ import secrets
 from collections.abc import AsyncIterator
 from math import inf
 
-from dejaq.errors import ClusterRefused, DejaqError, SynchronizationError
+from dejaq.errors import ClusterRefused, DejaqError, SynchronizationError, SynchronizationFull
 from dejaq.protocol.etcd import rpc_pb2 as rpc
-from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Change, Record
+from dejaq.synchronization.base import TTL_SECONDS_DEFAULT, Record, RecordChange
 from dejaq.synchronization.etcd.endpoints import Endpoints
-from dejaq.synchronization.etcd.wire import Answer, NotThere, Wire
+from dejaq.synchronization.etcd.wire import EtcdAnswer, NotThere, Wire
 from dejaq.synchronization.mirror import Mirror
 from dejaq.timekeeper.clock import Clock
 
@@ -40,6 +40,7 @@ class EtcdSynchronization:
         self._bound: dict[str, bytes] = {}
         self._keeper: asyncio.Task[None] | None = None
         self.failure: str | None = None
+        self.full: str | None = None
 
     async def open(self) -> None:
         """Become a member and keep it so."""
@@ -105,7 +106,7 @@ class EtcdSynchronization:
                         await self._bind()
                     self._renewed(sent, left)
                 else:
-                    log.warning("the membership has lapsed and begins anew")
+                    log.warning("the membership has expired; the broker joins again")
                     self._until = -inf
                     await self._begin()
             except DejaqError as error:
@@ -135,10 +136,12 @@ class EtcdSynchronization:
         response = (await self._wire.call("KV.Range", request, rpc.RangeResponse)).response
         return [self._record(kv) for kv in response.kvs], response.header.revision
 
-    async def put(self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False) -> Record | None:
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False, comes_back: bool = True
+    ) -> Record | None:
         """Write a record in one transaction with the comparison."""
         record = await self._put(key, value, expected=expected, bound=bound)
-        if record is not None and bound:
+        if record is not None and bound and comes_back:
             self._bound[key] = value
         return record
 
@@ -149,9 +152,13 @@ class EtcdSynchronization:
         try:
             answer = await self._transact(key, rpc.RequestOp(request_put=put), expected)
         except NotThere as error:
-            raise SynchronizationError("the membership has lapsed", details=str(error)) from None
+            raise SynchronizationError("the membership has expired", details=str(error)) from None
+        except SynchronizationFull as error:
+            self.full = str(error)
+            raise
         kvs = answer.response.responses[-1].response_range.kvs
         if answer.response.succeeded:
+            self.full = None
             return self._record(kvs[0])
         # The comparison also fails when an unanswered try was done: then the record is the one it wrote.
         ours = (again or answer.unsure) and kvs and kvs[0].value == value and kvs[0].lease == put.lease
@@ -167,7 +174,7 @@ class EtcdSynchronization:
             return True
         return answer.unsure and not response.responses[-1].response_range.kvs
 
-    async def _transact(self, key: str, change: rpc.RequestOp, expected: int | None) -> Answer[rpc.TxnResponse]:
+    async def _transact(self, key: str, change: rpc.RequestOp, expected: int | None) -> EtcdAnswer[rpc.TxnResponse]:
         """Make a change if the key has the revision `expected`, and read the key behind it either way."""
         name = self._key(key)
         read = rpc.RequestOp(request_range=rpc.RangeRequest(key=name))
@@ -176,7 +183,7 @@ class EtcdSynchronization:
             request.compare.add(key=name, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=expected)
         return await self._wire.call("KV.Txn", request, rpc.TxnResponse)
 
-    async def watch(self, prefix: str) -> AsyncIterator[list[Change]]:
+    async def watch(self, prefix: str) -> AsyncIterator[list[RecordChange]]:
         """Every record, then every change from the next revision on; again so when etcd has forgotten that one."""
         start = self._key(prefix)
         mirror = Mirror()
@@ -193,7 +200,7 @@ class EtcdSynchronization:
                 request = rpc.WatchCreateRequest(key=start, range_end=_end(start), start_revision=revision + 1)
                 async for answer in self._wire.watch(request):
                     if answer.canceled:
-                        # Behind a compaction, or the server gave the watch up: either way a fresh reading tells.
+                        # Behind a compaction, or the server cancelled the watch: in both cases read all records again.
                         revision = None
                         break
                     if answer.events:
@@ -201,12 +208,12 @@ class EtcdSynchronization:
                         if changes := mirror.apply(self._change(event) for event in answer.events):
                             yield changes
             except SynchronizationError as error:
-                log.info("the watch of %s goes on elsewhere: %s", prefix, error)
+                log.info("the watch of %s continues at another server: %s", prefix, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _change(self, event: rpc.Event) -> Change:
+    def _change(self, event: rpc.Event) -> RecordChange:
         record = None if event.type == rpc.Event.DELETE else self._record(event.kv)
-        return Change(self._name(event.kv.key), record)
+        return RecordChange(self._name(event.kv.key), record)
 
     def _key(self, name: str) -> bytes:
         return (self._prefix + name).encode()

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from dejaq.errors import ClusterRefused, SynchronizationError
+from dejaq.errors import ClusterRefused, SynchronizationError, SynchronizationFull
 from dejaq.protocol.etcd import rpc_pb2 as rpc
 from dejaq.protocol.poller import hold_poller
 from dejaq.synchronization.etcd.endpoints import Endpoints
@@ -44,6 +44,8 @@ _ELSEWHERE = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+# The only mark of this error: etcd's own clients know its errors by these words, too.
+_NO_SPACE = "mvcc: database space exceeded"
 # A server that has lost its leader says so instead of keeping a watcher waiting.
 _NEEDS_LEADER = ("hasleader", "true")
 
@@ -53,7 +55,7 @@ class NotThere(SynchronizationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Response]):
+class EtcdAnswer(Generic[Response]):
     """An answer of etcd. `unsure`: an earlier try of the same call may have been done already."""
 
     response: Response
@@ -85,7 +87,7 @@ class Wire:
 
     async def call(
         self, method: str, request: Message, response: type[Response], *, seconds: float = CALL_SECONDS
-    ) -> Answer[Response]:
+    ) -> EtcdAnswer[Response]:
         """A unary call, `method` as in `KV.Range`, to whichever server answers within `seconds`."""
         until = asyncio.get_running_loop().time() + seconds
         unsure = False
@@ -93,7 +95,7 @@ class Wire:
             address = self._address()
             try:
                 await self._log_in(address)
-                return Answer(await self._unary(address, method, request, response), unsure)
+                return EtcdAnswer(await self._unary(address, method, request, response), unsure)
             except grpc.aio.AioRpcError as error:
                 trouble = self._judge(error, address)
                 unsure = unsure or error.code() is not grpc.StatusCode.UNAUTHENTICATED
@@ -205,12 +207,17 @@ class Wire:
             self._token = (await self._unary(address, "Auth.Authenticate", request, rpc.AuthenticateResponse)).token
 
     def _judge(self, error: grpc.aio.AioRpcError, address: str) -> SynchronizationError:
-        """What another try may mend, as the error to raise when none does; raises what no try mends."""
+        """The error to raise if no further try succeeds; raises at once an error that no further try can change."""
         code, details = error.code(), (error.details() or "").removeprefix("etcdserver: ")
         if code is grpc.StatusCode.UNAUTHENTICATED or "auth store is old" in details:
             self._token = ""
         elif code is grpc.StatusCode.NOT_FOUND:
             raise NotThere(f"etcd: {details}") from None
+        elif details == _NO_SPACE:
+            raise SynchronizationFull(
+                f"etcd ({self.shown}) has no space left and takes no writes; compact and defragment it, disarm its "
+                "alarm, and see docs/operations.md for its quota"
+            ) from None
         elif code not in _ELSEWHERE:
             raise ClusterRefused(f"etcd at {address} refuses this broker: {details}") from None
         else:

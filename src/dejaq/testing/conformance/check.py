@@ -1,4 +1,4 @@
-"""One check of a storage: a sentence and the coroutine that tries it."""
+"""One check of a storage: a sentence and the coroutine that verifies it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from types import ModuleType
 from dejaq.storage.base import Storage
 from dejaq.testing.conformance.scene import Scene, StorageFactory
 
-# What a store of several parts does in one of them: transactions, and what has one order over all buckets.
+# A store with several parts does these only within one part: transactions, and one order over all buckets.
 ON_ONE_PART = frozenset(
     {
         "transactions_survive",
+        "a_transaction_decides_as_its_changes",
         "lease_ids_grow",
         "the_end_of_a_lease_is_told_once",
         "several_leases_are_deleted_from_at_once",
@@ -26,9 +27,9 @@ __all__ = ["Check", "Storage", "StorageFactory", "checks_of"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A named check; `restarts` says that it needs contents that survive close and open.
+    """A named check; `restarts` means that the contents must survive close and open.
 
-    With `on_one_part` a store of several parts is tried with topics that are on one of them.
+    With `on_one_part` a store with several parts is checked with topics that are on one of them.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Check:
     on_one_part: bool = False
 
     async def run(self, factory: StorageFactory) -> None:
-        """Try the check on a new scene; raises AssertionError when the storage fails it."""
+        """Run the check on a new scene; raises AssertionError when the storage fails it."""
         scene = await Scene.begin(factory, on_one_part=self.on_one_part)
         try:
             await self.body(scene)

@@ -1,4 +1,4 @@
-"""A storage with one topic and a clock that stands still, and short ways to act on them."""
+"""A storage with one topic and a clock that the test moves, and short functions to use them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.batch import ChangeName, CreateBatch, LeaseRequest, LeaseSet, Outcomes, RowRange
+from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Extend, Recall, Redrive, Reject, Release
+from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.dead_letter import Cause
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.ids import ProducerSession, generated_ids
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, Conflict, Refused
-from dejaq.storage.base import Edits, Filter, Holder, Storage
-from dejaq.storage.steps import Step, Transaction, Verdict
+from dejaq.storage.base import Filter, Holder, Storage, apply_one
+from dejaq.storage.transactions import Step, Transaction, Verdict
 
 StorageFactory = Callable[[], Storage]
 T = TypeVar("T")
@@ -28,10 +31,10 @@ STEPS = ProducerSession(START_MS, 2**32 - 1)
 
 
 class Scene:
-    """The stage of one check.
+    """The environment of one check.
 
     Times are given relative to `now`, which only `advance` moves. Rows of a lease are given by their place in its
-    columns, which are in the order of time; the numbers they are settled by may be in another order.
+    columns, which are in the order of time; the row numbers that settle them may be in another order.
     """
 
     def __init__(self, factory: StorageFactory, *, on_one_part: bool = False) -> None:
@@ -39,13 +42,17 @@ class Scene:
         self._sessions = 0
         self.storage = factory()
         self.now = START_MS
+        # The call that the following changes are part of.
+        self.context = DIRECT_CALL
         # A topic of one bucket is on one part of a store that has several.
         self._buckets = 1 if on_one_part and self.storage.capabilities.parts > 1 else BUCKETS
         self.topic = Topic(name="mail", number=0, settings=TopicSettings(buckets=BUCKETS))
 
     @classmethod
     async def begin(cls, factory: StorageFactory, *, on_one_part: bool = False) -> Scene:
-        """Open the storage and make a topic; `on_one_part` for what a store of several does only within one."""
+        """Open the storage and create a topic; `on_one_part` for operations that a store of several parts does in one
+        part only.
+        """
         scene = cls(factory, on_one_part=on_one_part)
         await scene.storage.open(scene.now)
         scene.topic = await scene.new_topic("mail")
@@ -70,13 +77,13 @@ class Scene:
         number = await self.storage.next_topic_number()
         chosen = TopicSettings(buckets=buckets or self._buckets, **settings)  # type: ignore[arg-type]
         topic = Topic(name, number, chosen, created_ms=self.now)
-        await self.storage.put_topic(topic)
+        await self.storage.put_topic(topic, self.context)
         return topic
 
-    # The producer's side
+    # Producer
 
     def session(self) -> ProducerSession:
-        """A producer session that nobody has used."""
+        """A producer session that is not used yet."""
         self._sessions += 1
         return ProducerSession(self.now, self._sessions)
 
@@ -93,6 +100,7 @@ class Scene:
         sequence: int = 0,
         bucket: int = 0,
         refused: Mapping[int, Code] | None = None,
+        relative_rows: Sequence[RowRange] = (),
     ) -> CreateBatch:
         """A batch due at `now` plus each of `delays`, by default in a session of its own."""
         return CreateBatch(
@@ -106,11 +114,12 @@ class Scene:
             priorities=priorities,
             headers=[encode_headers(one) for one in headers] if headers is not None else None,
             refused=dict(refused or {}),
+            relative_rows=relative_rows,
         )
 
     async def create(self, batch: CreateBatch, topic: Topic | None = None) -> list[Code]:
-        """Create a batch and give the outcome of every row."""
-        outcomes = await self.storage.create(topic or self.topic, batch, self.now)
+        """Create a batch and return the outcome of every row."""
+        outcomes = await apply_one(self.storage, Create(topic or self.topic, batch), self.now, self.context)
         assert outcomes.count == len(batch)
         return listed(outcomes, len(batch))
 
@@ -150,14 +159,25 @@ class Scene:
         return ids_of(batch)
 
     async def edit(self, edits: Edits, owner: str = OWNER) -> list[Code]:
-        """Edit and give the outcome of every row."""
-        return listed(await self.storage.edit(self.topic, owner, edits, self.now), len(edits.ids))
+        """Edit and return the outcome of every row."""
+        return listed(
+            await apply_one(self.storage, Edit(self.topic, owner, edits), self.now, self.context), len(edits.ids)
+        )
 
-    async def cancel(self, *ids: str, owner: str = OWNER, versions: Sequence[int] | None = None) -> list[Code]:
-        """Cancel and give the outcome of every row."""
-        return listed(await self.storage.cancel(self.topic, owner, ids, self.now, versions), len(ids))
+    async def cancel(
+        self,
+        *ids: str,
+        owner: str = OWNER,
+        versions: Sequence[int] | None = None,
+        name: ChangeName | None = None,
+    ) -> list[Code]:
+        """Cancel and return the outcome of every row."""
+        return listed(
+            await apply_one(self.storage, Cancel(self.topic, owner, ids, versions, name), self.now, self.context),
+            len(ids),
+        )
 
-    # The consumer's side
+    # Consumer
 
     async def try_lease(
         self,
@@ -171,7 +191,7 @@ class Scene:
         topic: Topic | None = None,
         dead_letter: Topic | None = None,
     ) -> LeaseSet | None:
-        """Lease what is due up to `ahead` from now, in every bucket unless told otherwise."""
+        """Lease the messages that are due up to `ahead` from now, by default in every bucket."""
         request = LeaseRequest(
             buckets=range(self.topic.settings.buckets) if buckets is None else buckets,
             consumer=consumer,
@@ -181,7 +201,7 @@ class Scene:
             bytes_max=bytes_max,
             dead_letter=dead_letter,
         )
-        lease = await self.storage.lease(topic or self.topic, request, self.now)
+        lease = await self.storage.lease(topic or self.topic, request, self.now, self.context)
         if lease is not None and len(lease):
             check_shape(lease, request, by_priority=(topic or self.topic).by_priority)
         return lease
@@ -189,7 +209,7 @@ class Scene:
     async def lease(
         self, consumer: str = WORKER, *, ahead: int = 0, lease_ms: int = LEASE_MS, rows_max: int = 1_000
     ) -> LeaseSet:
-        """Lease what is due, which must be something."""
+        """Lease the due messages; there must be at least one."""
         lease = await self.try_lease(consumer, ahead=ahead, lease_ms=lease_ms, rows_max=rows_max)
         assert lease is not None, "nothing was leased although something is due"
         return lease
@@ -197,9 +217,11 @@ class Scene:
     async def delete(
         self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
     ) -> list[Code]:
-        """Delete rows and give the outcome of every row asked for."""
+        """Delete rows and return the outcome of each requested row."""
         asked = numbered(lease, rows)
-        answer = self.storage.delete(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now)
+        answer = apply_one(
+            self.storage, Delete(self.topic, lease.lease_id, consumer or lease.consumer, asked), self.now, self.context
+        )
         return await settled(answer, lease, rows)
 
     async def extend(
@@ -210,10 +232,13 @@ class Scene:
         by: int = LEASE_MS,
         consumer: str | None = None,
     ) -> list[Code]:
-        """Extend rows to `by` from now and give the outcome of every row asked for."""
+        """Extend rows to `by` from now and return the outcome of each requested row."""
         asked = numbered(lease, rows)
-        answer = self.storage.extend(
-            self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now + by, self.now
+        answer = apply_one(
+            self.storage,
+            Extend(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now + by),
+            self.now,
+            self.context,
         )
         return await settled(answer, lease, rows)
 
@@ -225,24 +250,31 @@ class Scene:
         delay: int | Sequence[int] = 0,
         consumer: str | None = None,
     ) -> list[Code]:
-        """Release rows to `delay` from now and give the outcome of every row asked for."""
+        """Release rows to `delay` from now and return the outcome of each requested row."""
         ts = self.now + delay if isinstance(delay, int) else [self.now + one for one in delay]
-        # All rows means all in the order of their numbers, so a list of times names its rows.
+        # All rows are taken in the order of their numbers, so a list of times belongs to known rows.
         asked = numbered(lease, [(0, len(lease))] if rows is None and not isinstance(ts, int) else rows)
-        answer = self.storage.release(self.topic, lease.lease_id, consumer or lease.consumer, asked, ts, self.now)
+        answer = apply_one(
+            self.storage,
+            Release(self.topic, lease.lease_id, consumer or lease.consumer, asked, ts),
+            self.now,
+            self.context,
+        )
         return await settled(answer, lease, rows)
 
     async def recall(
         self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
     ) -> list[Code]:
-        """Recall rows and give the outcome of every row asked for."""
+        """Recall rows and return the outcome of each requested row."""
         asked = numbered(lease, rows)
-        answer = self.storage.recall(self.topic, lease.lease_id, consumer or lease.consumer, asked, self.now)
+        answer = apply_one(
+            self.storage, Recall(self.topic, lease.lease_id, consumer or lease.consumer, asked), self.now, self.context
+        )
         return await settled(answer, lease, rows)
 
     async def transact(self, *steps: Step, sequence: int = 0) -> Verdict:
-        """Do steps together, under a name in the session `STEPS`."""
-        return await self.storage.transact(Transaction(STEPS, sequence, steps), self.now)
+        """Run steps together, under a name in the session `STEPS`."""
+        return await self.storage.transact(Transaction(STEPS, sequence, steps), self.now, self.context)
 
     async def reject(
         self,
@@ -251,16 +283,24 @@ class Scene:
         *,
         dead_letter: Topic,
         reason: str = "no use",
+        cause: Cause | None = None,
         consumer: str | None = None,
     ) -> list[Code]:
-        """Reject rows and give the outcome of every row asked for."""
+        """Reject rows and return the outcome of each requested row."""
         holder, asked = consumer or lease.consumer, numbered(lease, rows)
-        answer = self.storage.reject(self.topic, lease.lease_id, holder, asked, dead_letter, reason, self.now)
+        answer = apply_one(
+            self.storage,
+            Reject(self.topic, lease.lease_id, holder, asked, dead_letter, cause or Cause(reason)),
+            self.now,
+            self.context,
+        )
         return await settled(answer, lease, rows)
 
     async def redrive(self, topic: Topic, *ids: str, target: Topic | None = None) -> list[Code]:
-        """Move messages of a topic to `target`, or to the scene's topic, and give the outcome of every id."""
-        return listed(await self.storage.redrive(topic, target or self.topic, ids, self.now), len(ids))
+        """Move messages of a topic to `target`, or to the scene's topic, and return the outcome of each id."""
+        return listed(
+            await apply_one(self.storage, Redrive(topic, target or self.topic, ids), self.now, self.context), len(ids)
+        )
 
     # Queries
 
@@ -270,22 +310,22 @@ class Scene:
         return found
 
     async def get(self, message_id: str, topic: Topic | None = None) -> Message:
-        """The message with this id, which must be there."""
+        """The message with this id, which must exist."""
         found = await self.find(message_id, topic)
         assert found is not None, f"{message_id} is not there"
         return found
 
     async def holder(self, message_id: str) -> Holder | None:
-        """Who holds the live lease of this id."""
+        """The consumer that holds the live lease of this id."""
         (found,) = await self.storage.holders(self.topic, [message_id], self.now)
         return found
 
     async def count(self, **where: object) -> int:
-        """How many messages match the fields of a Filter."""
+        """The number of messages that match the fields of a Filter."""
         return await self.storage.count(self.topic, Filter(**where), self.now)  # type: ignore[arg-type]
 
     async def statuses(self) -> tuple[int, int, int]:
-        """How many messages are available, waiting and processing."""
+        """The numbers of available, waiting and processing messages."""
         return (
             await self.count(status=Status.AVAILABLE),
             await self.count(status=Status.WAITING),
@@ -311,7 +351,7 @@ class Scene:
 
 
 async def refusal_of(answer: Awaitable[object]) -> Code:
-    """The code that the call was refused with as a whole; OK when it was done."""
+    """The code with which the call was refused as a whole; OK when it succeeded."""
     try:
         await answer
     except Refused as refusal:
@@ -342,7 +382,7 @@ def positions(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[int]:
 
 
 def numbered(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[RowRange] | None:
-    """Ranges of places in the lease's columns as ranges of row numbers; what lies outside stays as it is."""
+    """Convert ranges of places in the lease's columns to ranges of row numbers; places outside stay unchanged."""
     if rows is None:
         return None
     if not _within(lease, rows):
@@ -358,7 +398,7 @@ def numbered(lease: LeaseSet, rows: Sequence[RowRange] | None) -> list[RowRange]
 
 
 async def settled(answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[RowRange] | None = None) -> list[Code]:
-    """The outcome of every row asked for; a lease that is forgotten as a whole may answer with one for all."""
+    """The outcome of each requested row; a lease that is forgotten as a whole may answer with one outcome for all."""
     asked = [numbers_of(lease)[place] for place in positions(lease, rows)] if _within(lease, rows) else []
     try:
         outcomes = await answer
@@ -372,7 +412,7 @@ async def settled(answer: Awaitable[Outcomes], lease: LeaseSet, rows: Sequence[R
 
 
 def check_shape(lease: LeaseSet, request: LeaseRequest, *, by_priority: bool = False) -> None:
-    """Every column of a lease set is None or as long as the set, which is sorted and within the request."""
+    """Every column of a lease set is None or as long as the set, and the set is sorted and matches the request."""
     count = len(lease)
     assert 0 < count <= request.rows_max
     assert lease.consumer == request.consumer
@@ -382,10 +422,10 @@ def check_shape(lease: LeaseSet, request: LeaseRequest, *, by_priority: bool = F
     columns = (priorities_of(lease), lease.ts) if by_priority else (lease.ts, priorities_of(lease))
     keys = list(zip(*columns, strict=True))
     assert keys == sorted(keys), "the rows of a lease are not sorted by time and priority"
-    # A store in parts has numbered rows before it found that they are dead.
+    # A store with several parts has numbered rows before it found that they are dead letters.
     numbers = set(numbers_of(lease))
     assert len(numbers) == count, "two rows of a lease have one number"
-    assert numbers <= set(range(count + lease.dead)), "the rows of a new lease are numbered from 0"
+    assert numbers <= set(range(count + lease.dead_lettered)), "the rows of a new lease are numbered from 0"
 
 
 def attempts_of(lease: LeaseSet) -> list[int]:
@@ -409,5 +449,5 @@ def numbers_of(lease: LeaseSet) -> list[int]:
 
 
 def sized_to(count: int, values: Sequence[T]) -> list[T]:
-    """`values` repeated up to `count` of them."""
+    """`values`, repeated to a length of `count`."""
     return [values[index % len(values)] for index in range(count)]

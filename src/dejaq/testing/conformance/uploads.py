@@ -1,11 +1,11 @@
-"""Short ways to large bodies, for the checks that need some."""
+"""Short functions for the checks that need large bodies."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 
 from dejaq import limits
-from dejaq.domain.large import PART_BYTES, Reference, declare, sealed_parts
+from dejaq.domain.bodies.large import PART_BYTES, Reference, declare, sealed_parts
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
 from dejaq.testing.conformance.scene import Scene, refusal_of
@@ -34,7 +34,7 @@ async def read(scene: Scene, reference: Reference) -> bytes:
 
 
 async def gone(scene: Scene, reference: Reference) -> bool:
-    """Whether a body is not there when its time is over; it is, by then."""
+    """Whether a body is removed when its time is over; afterwards the time is over."""
     scene.advance(2 * limits.UPLOAD_KEEP_MS)
     await scene.storage.bodies.reclaim(scene.now)
     return await refusal_of(read(scene, reference)) is Code.BODY_MISSING

@@ -1,26 +1,26 @@
-"""Checks of watches: everything first, then every change, in order and without a gap."""
+"""Checks of watches: a watch reports all records first, then every change, in order and without a gap."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 
-from dejaq.synchronization.base import Change, Synchronization
-from dejaq.testing.synchronization.stage import Scene
+from dejaq.synchronization.base import RecordChange, Synchronization
+from dejaq.testing.synchronization.stage import ClusterScene
 
 SECONDS = 20.0
 
 
 class _Watcher:
-    """Collects what a watch tells."""
+    """Collects the reports of a watch."""
 
     def __init__(self, place: Synchronization, prefix: str) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[RecordChange] = []
         self.told = asyncio.Event()
         self._began = asyncio.Event()
         self._task = asyncio.create_task(self._read(place.watch(prefix)))
 
-    async def _read(self, watch: AsyncIterator[list[Change]]) -> None:
+    async def _read(self, watch: AsyncIterator[list[RecordChange]]) -> None:
         async for changes in watch:
             self.changes += changes
             self._began.set()
@@ -31,7 +31,7 @@ class _Watcher:
             await self._began.wait()
 
     async def until(self, key: str, value: bytes | None) -> None:
-        """Wait until the last that was told of `key` is this."""
+        """Wait until the last reported value of `key` is this."""
         async with asyncio.timeout(SECONDS):
             while True:
                 self.told.clear()
@@ -45,8 +45,8 @@ class _Watcher:
         await asyncio.wait((self._task,))
 
 
-async def a_watch_begins_with_what_is_there(scene: Scene) -> None:
-    """The first that a watch tells is every record under the prefix, be it none."""
+async def a_watch_begins_with_what_is_there(scene: ClusterScene) -> None:
+    """The first report of a watch is every record under the prefix, also when there is none."""
     place = await scene.place()
     await place.put("members/a", b"1")
     await place.put("other/a", b"1")
@@ -63,8 +63,8 @@ async def a_watch_begins_with_what_is_there(scene: Scene) -> None:
         await empty.end()
 
 
-async def a_watch_tells_every_change_in_order(scene: Scene) -> None:
-    """Each change of another member is told once and in its order, removals included."""
+async def a_watch_tells_every_change_in_order(scene: ClusterScene) -> None:
+    """Each change of another member is reported once and in its order, including removals."""
     one, other = await scene.place(), await scene.place()
     watcher = _Watcher(one, "n/")
     try:
@@ -81,8 +81,8 @@ async def a_watch_tells_every_change_in_order(scene: Scene) -> None:
         await watcher.end()
 
 
-async def a_watch_goes_on_after_an_outage(scene: Scene) -> None:
-    """What changed while the watcher was cut off is told when it is back: nothing is missed."""
+async def a_watch_goes_on_after_an_outage(scene: ClusterScene) -> None:
+    """Changes that happen while the watcher is disconnected are reported after it reconnects: none is missed."""
     member, other = await scene.join(), await scene.place()
     watcher = _Watcher(member.place, "n/")
     try:

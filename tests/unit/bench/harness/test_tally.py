@@ -14,7 +14,7 @@ def tally(delivered: object, *, target: int, deadline_ns: int | None = None) -> 
     return Tally(delivered=delivered, target=target, deadline_ns=deadline, timed=True)  # type: ignore[arg-type]
 
 
-def test_consumers_of_one_run_are_done_together() -> None:
+def test_consumers_of_one_run_end_together() -> None:
     delivered = multiprocessing.get_context("spawn").Value("q", 0)
     one, other = tally(delivered, target=5), tally(delivered, target=5)
     one.deleted(3)
@@ -24,12 +24,12 @@ def test_consumers_of_one_run_are_done_together() -> None:
     assert (one.count, other.count) == (3, 2)
 
 
-def test_it_gives_up_at_the_deadline() -> None:
+def test_a_tally_stops_at_the_deadline() -> None:
     delivered = multiprocessing.get_context("spawn").Value("q", 0)
     assert tally(delivered, target=1, deadline_ns=time.time_ns() - 1).done()
 
 
-def test_a_message_that_comes_early_is_seen_as_early() -> None:
+def test_an_early_message_is_counted_as_early() -> None:
     seen = tally(multiprocessing.get_context("spawn").Value("q", 0), target=1)
     now_us = time.time_ns() // 1_000
     seen.taken([stamped(now_us + 60_000_000), stamped(now_us - 60_000_000)])

@@ -2,7 +2,7 @@ import pytest
 
 from dejaq.config import BrokerConfig, load_config
 from dejaq.errors import Code, DejaqError
-from dejaq.storage.postgres.address import Address, without_password
+from dejaq.storage.postgres.connection.address import Address, without_password
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,12 @@ from dejaq.storage.postgres.address import Address, without_password
         ("postgres://u:secret@[::1/db", "postgres://..."),
     ],
 )
-def test_an_address_is_shown_without_its_password(dsn: str, shown: str):
+def test_an_address_is_shown_without_its_password(dsn: str, shown: str) -> None:
     assert without_password(dsn) == shown
     assert "secret" not in shown
 
 
-def test_a_config_and_its_refusals_never_show_the_password():
+def test_a_config_and_its_refusals_never_show_the_password() -> None:
     config = load_config(env={}, storage="postgres://u:secret@h/db")
     assert "secret" not in repr(config)
     assert "secret" not in repr(Address(str(config.storage), config.cluster))
@@ -35,11 +35,11 @@ def test_a_config_and_its_refusals_never_show_the_password():
 
 
 @pytest.mark.parametrize("name", ["public", "pg_catalog", "information_schema", "x" * 64])
-def test_a_cluster_must_be_able_to_name_a_schema(name: str):
+def test_a_cluster_must_be_able_to_name_a_schema(name: str) -> None:
     with pytest.raises(DejaqError, match="cluster"):
         BrokerConfig(storage="postgres://h/db", cluster=name).check()
 
 
-def test_a_port_that_is_none_is_refused_in_one_sentence():
+def test_an_invalid_port_is_refused_in_one_sentence() -> None:
     with pytest.raises(DejaqError, match="not a number up to 65535"):
         Address("postgres://u:secret@h:99999/db", "dejaq")

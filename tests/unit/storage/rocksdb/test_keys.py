@@ -1,11 +1,11 @@
-"""R15: the key codec keeps numbers, order and tables apart for every input."""
+"""R15: the key codec keeps numbers, order and tables distinct for every input."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.storage.rocksdb import keys
+from dejaq.storage.rocksdb.engine import keys
 
 places = st.tuples(
     st.integers(0, 2**16 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)
@@ -13,7 +13,7 @@ places = st.tuples(
 
 
 @given(st.integers(0, 2**32 - 1), places)
-def test_a_run_key_is_read_back_from_its_place(topic: int, place: tuple[int, int, int, int]) -> None:
+def test_a_run_key_is_parsed_to_its_place(topic: int, place: tuple[int, int, int, int]) -> None:
     key = keys.run(topic, *place)
     assert keys.unpack_place(keys.place(key)) == place
     assert keys.at_place(keys.RUN, topic, keys.place(key)) == key
@@ -28,7 +28,7 @@ def test_run_keys_sort_as_their_numbers(
 
 
 @given(st.binary(min_size=1, max_size=8).filter(lambda prefix: set(prefix) != {255}), st.binary(max_size=8))
-def test_after_lies_behind_every_key_with_the_prefix(prefix: bytes, rest: bytes) -> None:
+def test_after_is_greater_than_every_key_with_the_prefix(prefix: bytes, rest: bytes) -> None:
     assert prefix + rest < keys.after(prefix)
     assert keys.after(prefix) > prefix
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dejaq.storage.rocksdb import masks
+from dejaq.storage.rocksdb.timeline import masks
 
 row_sets = st.sets(st.integers(0, 300))
 
@@ -24,7 +24,7 @@ def test_rows_and_ranges_name_the_same_rows(rows: set[int]) -> None:
 
 
 @given(row_sets)
-def test_a_packed_mask_comes_back(rows: set[int]) -> None:
+def test_a_packed_mask_is_unpacked_unchanged(rows: set[int]) -> None:
     assert masks.unpack(masks.pack(_mask(rows))) == _mask(rows)
 
 

@@ -1,4 +1,4 @@
-"""Rows of many runs that come next in priority are brought together, and nothing else about them changes."""
+"""The rows of many runs that come next in priority are merged into one run, and nothing else about them changes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import random
 from pathlib import Path
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
+from dejaq.domain.changes import Create, Delete, Edit, Edits, Recall
+from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
-from dejaq.storage.base import Edits, Filter
-from dejaq.storage.rocksdb import keys
-from dejaq.storage.rocksdb.prioritising import PriorityImage
+from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 
 NOW = 1_800_000_000_000
 BATCHES, ROWS, PRIORITIES, LEASED = 48, 200, 1_000, 100
 TOPIC = Topic(name="urgent", number=1, settings=TopicSettings(kind=TopicKind.PRIORITY, buckets=2))
-TABLES = (keys.RUN, keys.GONE, keys.DIRECTORY, keys.INDEX, keys.YOUNG, keys.LEASE, keys.TERMS, keys.CELL)
+TABLES = (keys.RUN, keys.GONE, keys.DIRECTORY, keys.INDEX, keys.YOUNG, keys.LEASE, keys.TERMS, keys.MINUTE_COUNT)
 
 
 class Stage:
-    """A store with many batches over many priorities, and the order in which they must leave."""
+    """A store with many batches over many priorities, and the order in which they must be leased."""
 
     def __init__(self, path: Path) -> None:
         self.storage = RocksStorage(path, journal=True)
@@ -30,13 +32,13 @@ class Stage:
         self.left: list[tuple[int, int]] = []
 
     async def begin(self) -> None:
-        """Create them: in one bucket generated ids, in the other ids of our own."""
+        """Create the batches: in one bucket with generated ids, in the other with natural ids."""
         await self.storage.open(self.now)
-        await self.storage.put_topic(TOPIC)
+        await self.storage.put_topic(TOPIC, DIRECT_CALL)
         await self.create(range(BATCHES))
 
     async def create(self, numbers: range) -> None:
-        """Create batches; what comes when a lease has been given stays in memory."""
+        """Create batches; batches that are created after the first lease stay in memory."""
         for number in numbers:
             chance = random.Random(number)
             self.now += 1
@@ -51,16 +53,16 @@ class Stage:
                 priorities=priorities,
                 ids=[f"own-{number}-{row}" for row in range(ROWS)] if number % 2 else None,
             )
-            assert not (await self.storage.create(TOPIC, batch, self.now)).codes
+            assert not (await apply_one(self.storage, Create(TOPIC, batch), self.now, DIRECT_CALL)).codes
             self.ids += [batch.id_of(row) for row in range(ROWS)]
             self.left += [(priority, self.now) for priority in priorities]
         self.left.sort()
 
     async def lease(self, rows: int = LEASED) -> LeaseSet:
-        """Lease the next rows, which must be the first ones."""
+        """Lease the next rows, and check that they are the first ones."""
         self.now += 1
         request = LeaseRequest(range(2), "c", until=self.now, expires=self.now + 60_000, rows_max=rows)
-        lease = await self.storage.lease(TOPIC, request, self.now)
+        lease = await self.storage.lease(TOPIC, request, self.now, DIRECT_CALL)
         assert lease is not None
         priorities = lease.priorities or [0] * len(lease)
         assert list(zip(priorities, lease.ts, strict=True)) == self.left[: len(lease)]
@@ -69,22 +71,24 @@ class Stage:
         return lease
 
     async def delete(self, lease: LeaseSet) -> None:
-        """Delete all of a lease."""
-        assert not (await self.storage.delete(TOPIC, lease.lease_id, "c", None, self.now)).codes
+        """Delete all rows of a lease."""
+        assert not (
+            await apply_one(self.storage, Delete(TOPIC, lease.lease_id, "c", None), self.now, DIRECT_CALL)
+        ).codes
 
     def parts(self, lease: LeaseSet) -> int:
-        """From how many stretches of runs a lease was put together."""
-        held = self.storage._images[TOPIC.number].leases.get(lease.lease_id)
+        """The number of stretches of runs from which a lease was built."""
+        held = self.storage._states[TOPIC.number].leases.get(lease.lease_id)
         assert held is not None
         return len(held.parts)
 
     async def versions(self) -> dict[str, int]:
-        """The version of each message that is in no lease."""
+        """The version of each message that is not leased."""
         found = await self.storage.get(TOPIC, self.ids, self.now)
         return {message.id: message.version for message in found if message is not None and not message.lock_consumer}
 
 
-async def test_a_lease_of_many_thin_runs_makes_the_next_ones_cheap(tmp_path: Path) -> None:
+async def test_a_lease_from_many_small_runs_makes_the_next_leases_cheap(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "store")
     await stage.begin()
     try:
@@ -97,8 +101,8 @@ async def test_a_lease_of_many_thin_runs_makes_the_next_ones_cheap(tmp_path: Pat
                 await stage.create(range(BATCHES, 2 * BATCHES))
         assert parts[0] > LEASED // 4
         assert sum(parts) / len(parts) < LEASED // 8
-        image, database = stage.storage._images[TOPIC.number], stage.storage._database
-        assert image.total == 0
+        state, database = stage.storage._states[TOPIC.number], stage.storage._database
+        assert state.total == 0
         for table in TABLES:
             prefix = keys.of_topic(table, TOPIC.number)
             assert list(database.scan_keys(prefix, keys.after(prefix))) == []
@@ -106,16 +110,16 @@ async def test_a_lease_of_many_thin_runs_makes_the_next_ones_cheap(tmp_path: Pat
         await stage.storage.close()
 
 
-async def test_merging_is_seen_by_nobody(tmp_path: Path) -> None:
+async def test_merging_is_not_visible_to_callers(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "store")
     await stage.begin()
     try:
         before = await stage.versions()
         recalled = await stage.lease()
         leases = [await stage.lease() for _ in range(4)]
-        image = stage.storage._images[TOPIC.number]
-        assert isinstance(image, PriorityImage)
-        assert any(run.merged for bucket in range(2) for run in image.ready(bucket).runs())
+        state = stage.storage._states[TOPIC.number]
+        assert isinstance(state, PriorityTopicState)
+        assert any(run.merged for bucket in range(2) for run in state.ready(bucket).runs())
         after = await stage.versions()
         assert after == {message_id: before[message_id] for message_id in after}
         assert len(after) == len(stage.left)
@@ -127,14 +131,16 @@ async def test_merging_is_seen_by_nobody(tmp_path: Path) -> None:
         snapshot.close()
         assert seen.items() <= after.items()
         assert len(seen) > LEASED
-        # An owner who looked before still has its say after.
+        # An owner that read a message before the merge can still change it afterwards.
         changed = sorted(seen)[:3]
         edits = Edits(ids=changed, priorities=[-9_000] * 3, versions=[before[one] for one in changed])
-        assert not (await stage.storage.edit(TOPIC, "g", edits, stage.now)).codes
+        assert not (await apply_one(stage.storage, Edit(TOPIC, "g", edits), stage.now, DIRECT_CALL)).codes
         counts = await stage.storage.histogram(TOPIC, Filter(status=Status.AVAILABLE), 1, stage.now)
         assert sum(count for _, count in counts) == len(after)
         assert [ts for ts, _ in counts] == [NOW + 1 + number for number in range(BATCHES)]
-        assert not (await stage.storage.recall(TOPIC, recalled.lease_id, "c", None, stage.now)).codes
+        assert not (
+            await apply_one(stage.storage, Recall(TOPIC, recalled.lease_id, "c", None), stage.now, DIRECT_CALL)
+        ).codes
         await stage.storage.close()
         stage.storage = RocksStorage(tmp_path / "store", journal=True)
         await stage.storage.open(stage.now)

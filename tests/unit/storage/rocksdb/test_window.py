@@ -1,17 +1,17 @@
-"""The window of a bucket: what is on disk, or on its way there, is never passed over."""
+"""The window of a bucket never skips a run that is on disk or is being written to disk."""
 
 from __future__ import annotations
 
-from dejaq.storage.rocksdb import keys
-from dejaq.storage.rocksdb.window import Window
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.timeline.window import Window
 
 
 def key(time_slice: int, number: int) -> bytes:
     return keys.run(1, 0, time_slice, number, 0)
 
 
-def test_a_run_that_the_disk_does_not_show_yet_is_not_passed_over() -> None:
-    """G2: of two runs of one write, the first is left on disk; the other does not hide it, be it before or behind."""
+def test_a_run_that_is_not_yet_visible_on_disk_is_not_skipped() -> None:
+    """G2: of two runs of one write, the first is only on disk; the other, before or after it, does not hide it."""
     for left, kept in ((3, 5), (5, 3)):
         window = Window(1, 0)
         disk: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Which shard has which bucket."""
+"""The assignment of buckets to shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, DejaqError
-from dejaq.storage.postgres.address import shard_dsns, shown
+from dejaq.storage.postgres.connection.address import shard_dsns, shown
 from dejaq.storage.sharded.placement import ShardInfo, ShardMap, first_map
 
 TOPICS = [Topic(f"topic-{number}", number, TopicSettings(buckets=64)) for number in range(1, 21)]
@@ -27,7 +27,7 @@ def test_buckets_are_spread_evenly() -> None:
         assert min(owners.values()) > 0.8 * 1_280 / count
 
 
-def test_a_new_shard_takes_its_share_and_moves_nothing_else() -> None:
+def test_a_new_shard_gets_its_share_and_no_other_bucket_moves() -> None:
     before, after = shards(3), shards(4)
     moved = [unit for unit in UNITS if before.owner(*unit) != after.owner(*unit)]
     assert {after.owner(*unit) for unit in moved} == {3}
@@ -43,12 +43,12 @@ def test_a_new_shard_takes_its_share_and_moves_nothing_else() -> None:
         TopicSettings(expires=True),
     ],
 )
-def test_what_needs_one_order_or_one_commit_is_on_the_first_shard(settings: TopicSettings) -> None:
+def test_a_topic_that_needs_one_order_or_one_commit_is_on_the_first_shard(settings: TopicSettings) -> None:
     topic = Topic("whole", 7, settings)
     assert {shards(4).owner(topic, bucket) for bucket in range(settings.buckets)} == {0}
 
 
-def test_a_change_is_done_in_the_order_of_topic_and_bucket() -> None:
+def test_changes_are_applied_in_the_order_of_topic_and_bucket() -> None:
     old, new = shards(2), shards(3)
     start = ShardMap(new.shards, changing="s2")
     assert all(start.owner(*unit) == old.owner(*unit) for unit in UNITS)
@@ -65,10 +65,10 @@ def test_a_change_is_done_in_the_order_of_topic_and_bucket() -> None:
     assert all(end.owner(*unit) == new.owner(*unit) for unit in UNITS)
 
 
-def test_a_map_is_read_as_it_was_written() -> None:
-    told = ShardMap(shards(3).shards, version=9, changing="s2", done=(3, 4), moving=(3, 9))
-    assert ShardMap.decode(told.encode()) == told
-    assert "postgres" not in repr(replace(told, shards=(ShardInfo("a", 0, "postgres://u:secret@h/x"),)))
+def test_a_map_is_parsed_as_it_was_written() -> None:
+    written = ShardMap(shards(3).shards, version=9, changing="s2", done=(3, 4), moving=(3, 9))
+    assert ShardMap.decode(written.encode()) == written
+    assert "postgres" not in repr(replace(written, shards=(ShardInfo("a", 0, "postgres://u:secret@h/x"),)))
 
 
 def test_shards_are_named_in_a_setting() -> None:

@@ -26,7 +26,7 @@ WHERE name = (
 )
 RETURNING name;
 
--- Bodies that are, byte for byte, the one that was just uploaded.
+-- Bodies that equal, byte for byte, the body that was just uploaded.
 -- name: same_large
 SELECT other.name FROM large_body AS own
 JOIN large_body AS other ON other.digest = own.digest
@@ -37,7 +37,7 @@ WHERE own.name = $1 AND other.name <> $1 AND other.whole AND other.stored = own.
 )
 ORDER BY other.name LIMIT 1;
 
--- Where a body stands that messages are about to refer to.
+-- The place of a body to which messages are about to refer.
 -- name: place_large
 UPDATE large_body SET touched_ms = greatest(touched_ms, $5)
 WHERE name = $1 AND whole AND size = $2 AND stored = $3 AND digest = $4
@@ -47,7 +47,7 @@ RETURNING place;
 INSERT INTO large_body (name, place, size, stored, digest, touched_ms) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE SET touched_ms = greatest(large_body.touched_ms, excluded.touched_ms);
 
--- A body of another store is here when all of its bytes are; octet_length does not read them.
+-- The copy of a body from another store is complete when all of its bytes are here; octet_length does not read them.
 -- name: finish_adopted
 UPDATE large_body SET whole = true, touched_ms = greatest(touched_ms, $2)
 WHERE name = $1 AND stored = (SELECT sum(octet_length(data)) FROM large_part WHERE name = $1)
@@ -56,14 +56,14 @@ RETURNING name;
 -- name: part
 SELECT data FROM large_part WHERE name = $1 AND part = $2;
 
--- Say that messages are about to refer to these, and which of them are there.
+-- Record that messages are about to refer to these bodies; returns the bodies that exist.
 -- name: touch_large
 UPDATE large_body SET touched_ms = greatest(touched_ms, $2)
 WHERE name = any($1::bytea []) AND whole
 RETURNING name, size, stored, digest;
 
--- What nobody has touched for long: those that no message refers to, here or on its way from here, go; the others are
--- looked at again later.
+-- Bodies that were not used for a long time: those without a reference, from a message here or in transit from here, are
+-- removed; the others are checked again later.
 -- name: reclaim_large
 WITH old AS MATERIALIZED (
     SELECT name FROM large_body WHERE touched_ms <= $1 ORDER BY touched_ms LIMIT 1000 FOR UPDATE SKIP LOCKED

@@ -1,10 +1,11 @@
 -- Lease and settle.
 
--- The leases with an end that has not been told.
+-- The leases with an end that the journal has not recorded.
 -- name: ended_leases
 SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
 
--- The rows of a lease that have ended, locked: nobody extends them any more. Who is at one now is not waited for.
+-- The expired rows of a lease, locked, so that no change extends them any more. Rows that another change has locked are
+-- skipped.
 -- name: take_ended
 SELECT asked.place - 1 AS row, m.ts, m.attempts, m.owner
 FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
@@ -18,8 +19,8 @@ FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
 JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
 WHERE m.version = $3;
 
--- Rows whose lease has ended wait behind its end, as if their last holder had released them.
--- name: put_back
+-- Rows of an expired lease wait after its end, as if their last holder had released them.
+-- name: retry_later
 WITH number AS MATERIALIZED (
     SELECT nextval('version') AS version
 )
@@ -34,8 +35,8 @@ UPDATE lease SET keys = $3, open = $4, next_end = $5 WHERE topic = $1 AND id = $
 -- name: drop_lease
 DELETE FROM lease WHERE topic = $1 AND id = $2;
 
--- What is due in one bucket, in order. The queries below merge as many of these as there are buckets, each read only as far
--- as the merge needs it.
+-- The due rows of one bucket, in order. The queries below merge one of these per bucket, and read each only as far as the
+-- merge needs it.
 -- name: due
 SELECT m.id, m.version, m.ts, m.priority, m.size, m.attempts
 FROM message AS m
@@ -57,13 +58,13 @@ UPDATE message AS m SET
 FROM first
 WHERE
     m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version AND (first.upto <= $6 OR first.upto = first.size)
-    -- An extension that came between has left the version as it was.
+    -- An extension in between has not changed the version.
     AND (m.consumer = '' OR m.ts + 0 <= $4)
-    -- Versions only grow, also where another shard has counted further since it was looked at.
+    -- Versions only grow, also when another shard has used more numbers since it was read.
     AND ($10::bigint IS NULL OR m.version < $10)
 RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner;
 
--- What would be leased next and may not be, since it was leased too often. Locked, with everything it is.
+-- The next rows that may not be leased, because they were leased too often. Locked, with all columns.
 -- name: take_exhausted
 WITH first AS MATERIALIZED (
     SELECT id, attempts FROM ({due}) AS due ORDER BY {order} LIMIT $5
@@ -76,7 +77,7 @@ WHERE first.attempts >= $6 AND m.attempts >= $6 AND m.ts + 0 <= $3 AND (m.consum
 ORDER BY {final_order}
 FOR UPDATE OF m;
 
--- The rows of a lease that their consumer still holds. Locked, with everything they are.
+-- The rows of a lease that their consumer still holds. Locked, with all columns.
 -- name: take_held
 SELECT
     asked.place - 1 AS place, m.id, m.ts, m.due_ts, m.version, m.priority, m.attempts, m.owner, m.consumer, m.headers,
@@ -102,7 +103,7 @@ WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id]) AND m.version = $3 AND m.
 RETURNING asked.place - 1 AS place, m.ts, m.owner;
 
 -- The usual delete, in one statement that commits by itself: every row is held. Otherwise it ends with an error and
--- removes nothing. A run of generated ids is found by its ends; what else may lie between them has no mark.
+-- removes nothing. A run of generated ids is found by its first and last key; other keys between them have no mark.
 -- name: delete_all
 WITH gone AS (
     DELETE FROM message AS m USING unnest($2::text [], $3::text [], $4::bigint []) AS asked (first, last, lease)
@@ -111,7 +112,7 @@ WITH gone AS (
         AND m.version = asked.lease AND m.consumer = $5 AND m.ts + 0 > $6
     RETURNING m.ts, m.owner
 ),
-told AS (
+recorded AS (
     INSERT INTO journal (origin, ticket, record)
     SELECT $7, nextval('ticket'), record FROM unnest($8::bytea []) AS record
 ),
@@ -203,9 +204,9 @@ JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
 WHERE m.version = $3 AND m.ts + 0 > $4
 ORDER BY m.ts, asked.place;
 
--- The end of every change: its record, its counts, what became of leases, and its mark.
+-- The end of every change: its record, its counts, the changes of leases, and its mark.
 -- name: finish
-WITH told AS (
+WITH recorded AS (
     INSERT INTO journal (origin, ticket, record)
     SELECT $1, nextval('ticket'), record FROM unnest($2::bytea []) AS record
 ),
@@ -225,6 +226,12 @@ closed AS (
 ),
 noted AS (
     UPDATE writer SET change = $17 WHERE number = $16
+),
+listed AS (
+    INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+    SELECT $20, nextval('count_list_number'), cardinality(listed.minutes), $21, $22, listed.minutes, listed.counts
+    FROM (SELECT $23::bigint [] AS minutes, $24::bigint [] AS counts) AS listed
+    WHERE cardinality(listed.minutes) > 0
 )
 INSERT INTO counter (topic, minute, held, shard, owner, count)
 SELECT change.topic, change.minute, change.held, $3, change.owner, change.rows

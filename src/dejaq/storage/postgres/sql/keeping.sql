@@ -1,4 +1,4 @@
--- Topics, the journal and the house.
+-- Topics, the journal and maintenance.
 
 -- name: topics
 SELECT number, name, state, created_ms, settings FROM topic ORDER BY number;
@@ -28,6 +28,12 @@ sessions AS (
 ),
 counters AS (
     DELETE FROM counter WHERE topic = $1
+),
+lists AS (
+    DELETE FROM count_list WHERE topic = $1
+),
+created AS (
+    DELETE FROM created_count WHERE topic = $1
 )
 DELETE FROM topic WHERE number = $1 RETURNING number;
 
@@ -48,7 +54,7 @@ GROUP BY o.name ORDER BY o.name;
 -- name: make_origin
 INSERT INTO origin (number, name) VALUES (nextval('origin_number'), $1) ON CONFLICT (name) DO NOTHING;
 
--- Give the records that were not read yet their places behind those that were.
+-- Give the records that were not read yet their positions after the records that were read.
 -- name: stamp
 WITH fresh AS MATERIALIZED (
     SELECT ticket FROM journal WHERE origin = $1 AND sequence IS NULL ORDER BY ticket LIMIT $2
@@ -84,7 +90,7 @@ DELETE FROM journal WHERE origin = $1 AND sequence <= $2;
 -- name: new_writer
 INSERT INTO writer (number, change) VALUES (nextval('writer_number'), 0) RETURNING number;
 
--- Written, so that its commit vouches for everything before it.
+-- Written, so that its commit proves that everything before it is durable.
 -- name: change_of_writer
 UPDATE writer SET change = change WHERE number = $1 RETURNING change;
 
@@ -98,17 +104,59 @@ SELECT
 -- name: drop_writers
 DELETE FROM writer WHERE number = any($1::bigint []);
 
--- Bring the shards of minutes that are not near together; nobody waits for these rows.
--- name: fold_counters
+-- Counts of minutes far from now become lists; no change waits for these rows.
+-- name: list_counters
 WITH old AS (
-    DELETE FROM counter WHERE shard >= 0 AND (minute < $1 OR minute > $2) RETURNING topic, minute, held, owner, count
+    DELETE FROM counter WHERE minute < $1 OR minute > $2 RETURNING topic, minute, held, owner, count
+),
+summed AS (
+    SELECT topic, held, owner, minute, sum(count)::bigint AS count
+    FROM old GROUP BY topic, held, owner, minute HAVING sum(count) <> 0
 )
-INSERT INTO counter (topic, minute, held, shard, owner, count)
-SELECT topic, minute, held, -1, owner, sum(count) FROM old GROUP BY topic, minute, held, owner HAVING sum(count) <> 0
-ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count;
+INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+SELECT
+    topic, nextval('count_list_number'), count(*), held, owner,
+    array_agg(minute ORDER BY minute), array_agg(count ORDER BY minute)
+FROM summed GROUP BY topic, held, owner;
 
--- name: drop_empty_counters
-DELETE FROM counter WHERE shard = -1 AND count = 0;
+-- Join the lists of every topic and owner that has at least so many minutes outside its longest list, and at least half as
+-- many as in it: so a minute is written about three times. With 0, join all lists.
+-- name: join_lists
+WITH wanted AS MATERIALIZED (
+    SELECT topic, held, owner FROM count_list GROUP BY topic, held, owner
+    HAVING count(*) > 1 AND sum(size) - max(size) >= CASE WHEN $1::bigint = 0 THEN 0 ELSE greatest($1, max(size) / 2) END
+),
+taken AS MATERIALIZED (
+    SELECT list.topic, list.number
+    FROM wanted JOIN count_list AS list ON list.topic = any(ARRAY[wanted.topic])
+    WHERE list.held = wanted.held AND list.owner = wanted.owner
+    FOR UPDATE OF list SKIP LOCKED
+),
+old AS (
+    DELETE FROM count_list AS list USING taken
+    WHERE list.topic = any(ARRAY[taken.topic]) AND list.number = any(ARRAY[taken.number])
+    RETURNING list.topic, list.held, list.owner, list.minutes, list.counts
+),
+summed AS (
+    SELECT old.topic, old.held, old.owner, entry.minute, sum(entry.count)::bigint AS count
+    FROM old CROSS JOIN LATERAL unnest(old.minutes, old.counts) AS entry (minute, count)
+    GROUP BY old.topic, old.held, old.owner, entry.minute HAVING sum(entry.count) <> 0
+)
+INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+SELECT
+    topic, nextval('count_list_number'), count(*), held, owner,
+    array_agg(minute ORDER BY minute), array_agg(count ORDER BY minute)
+FROM summed GROUP BY topic, held, owner;
 
 -- name: unstamped_count
 SELECT count(*) FROM journal WHERE origin = $1 AND sequence IS NULL;
+
+-- The connections to this database, by their names.
+-- name: users
+SELECT DISTINCT application_name AS name, coalesce(host(client_addr), 'this machine') AS place
+FROM pg_stat_activity
+WHERE datname = current_database() AND starts_with(application_name, $1);
+
+-- How many messages there are, according to the last cleaning; negative when there was none.
+-- name: message_estimate
+SELECT reltuples FROM pg_class WHERE oid = 'message'::regclass;

@@ -1,4 +1,4 @@
--- Topics by priority: of what is due, the lowest priority is next, then the oldest.
+-- Priority topics: of the due messages, the lowest priority is next, then the oldest.
 
 -- name: browse_by_priority
 SELECT found.*
@@ -23,7 +23,7 @@ SELECT priority, min(ts) AS ts FROM message
 WHERE place = any($1::integer []) AND ts <= $2
 GROUP BY priority;
 
--- The priorities at either end of what is available, a bucket at a time: from each priority the index is asked for the next.
+-- The lowest and the highest available priorities, one bucket at a time: from each priority the index finds the next one.
 -- name: outermost
 WITH RECURSIVE urgent AS (
     SELECT asked.place, first.priority, first.ts, 1 AS number

@@ -1,45 +1,67 @@
 -- Create and the owner's changes.
 
--- The usual create, in one statement: the session stands as we know it, every row is new. A taken id ends it with an
--- error; a session that stands otherwise, or a topic that is not there, makes nothing. A column that says the same of every
--- row is empty.
+-- The usual create, of one or several batches in one statement that commits by itself: every session is as we know it, and
+-- every row is new. A taken id, another state of a session, or a topic that does not exist ends it with an error. A column
+-- with the same value in every row is empty.
 -- name: create_all
-WITH named AS (
+WITH live AS MATERIALIZED (
+    SELECT number FROM topic WHERE number = $1 AND state <> 'deleting'
+),
+continued AS (
+    UPDATE session SET used_ms = greatest(session.used_ms, $2), seen = row.seen
+    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known)
+    WHERE
+        session.topic = any(ARRAY[live.number]) AND session.session = any(ARRAY[row.session])
+        AND row.known <> '' AND session.seen = row.known
+    RETURNING 1
+),
+begun AS (
     INSERT INTO session (topic, session, used_ms, seen)
-    SELECT $1, $2, $3, $4 FROM topic WHERE number = $1 AND state <> 'deleting'
+    SELECT $1, row.session, $2, row.seen
+    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known) WHERE row.known = ''
     ON CONFLICT (topic, session) DO UPDATE
     SET used_ms = greatest(session.used_ms, excluded.used_ms), seen = excluded.seen
-    WHERE session.seen = $5
+    WHERE session.seen = ''
     RETURNING 1
 ),
 number AS MATERIALIZED (
-    SELECT nextval('version') AS version FROM named
+    SELECT nextval('version') AS version
+    FROM live
+    WHERE (SELECT count(*) FROM continued) + (SELECT count(*) FROM begun) = cardinality($3)
 ),
 made AS (
     INSERT INTO message (topic, id, place, ts, asked_ts, version, priority, size, owner, headers, body)
     SELECT
-        $1, row.id, coalesce(row.place, $18), row.ts, row.ts, number.version, coalesce(row.priority, 0),
-        coalesce(octet_length(row.headers), 0) + octet_length(row.body), $6, coalesce(row.headers, ''), row.body
-    FROM number, unnest($7::text [], $8::integer [], $9::bigint [], $10::integer [], $11::bytea [], $12::bytea [])
-    AS row (id, place, ts, priority, headers, body)
+        $1, row.id, coalesce(row.place, $7), row.ts, row.ts, number.version, coalesce(row.priority, 0),
+        coalesce(octet_length(row.headers), 0) + octet_length(row.body), coalesce(row.owner, $6),
+        coalesce(row.headers, ''), row.body
+    FROM number, unnest(
+        $8::text [], $9::integer [], $10::bigint [], $11::integer [], $12::bytea [], $13::bytea [], $14::text []
+    )
+    AS row (id, place, ts, priority, headers, body, owner)
     RETURNING 1
 ),
-told AS (
+recorded AS (
     INSERT INTO journal (origin, ticket, record)
-    SELECT $13, nextval('ticket'), record
-    FROM unnest($14::bytea []) AS record, (SELECT count(*) AS rows FROM made) AS done
+    SELECT $15, nextval('ticket'), record
+    FROM unnest($16::bytea []) AS record, (SELECT count(*) AS rows FROM made) AS done
     WHERE done.rows > 0
 ),
 counted AS (
     INSERT INTO counter (topic, minute, held, shard, owner, count)
-    SELECT $1, change.minute, false, $15, $6, change.rows
-    FROM named, unnest($16::bigint [], $17::bigint []) AS change (minute, rows)
-    ORDER BY change.minute
+    SELECT $1, change.minute, false, $17, change.owner, change.rows
+    FROM number, unnest($18::bigint [], $19::text [], $20::bigint []) AS change (minute, owner, rows)
     ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count
+),
+listed AS (
+    INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+    SELECT $1, nextval('count_list_number'), cardinality(listed.minutes), false, $21, listed.minutes, listed.counts
+    FROM number, (SELECT $22::bigint [] AS minutes, $23::bigint [] AS counts) AS listed
+    WHERE cardinality(listed.minutes) > 0
 )
-SELECT count(*) FROM named;
+SELECT CASE WHEN count(*) = 1 THEN 1 ELSE cast('another state, ' || count(*) AS integer) END FROM number;
 
--- Take the session for the rest of the transaction.
+-- Lock the session for the rest of the transaction.
 -- name: take_session
 INSERT INTO session (topic, session, used_ms, seen)
 SELECT $1, $2, $3, '' FROM topic WHERE number = $1 AND state <> 'deleting'
@@ -68,7 +90,7 @@ RETURNING id;
 -- name: contents
 SELECT id, asked_ts, owner, priority, headers, body FROM message WHERE topic = $1 AND id = any($2::text []);
 
--- Messages that come from another topic.
+-- Messages that arrive from another topic.
 -- name: enter
 WITH number AS MATERIALIZED (
     SELECT nextval('version') AS version
@@ -82,7 +104,7 @@ AS row (id, place, priority, owner, headers, body)
 ON CONFLICT (id, topic) DO NOTHING
 RETURNING id;
 
--- Take the name of a transaction; topic 0 is no topic.
+-- Record the name of a transaction; topic 0 is not a topic.
 -- name: take_name
 INSERT INTO session (topic, session, used_ms, seen) VALUES (0, $1, $2, '')
 ON CONFLICT (topic, session) DO UPDATE SET used_ms = greatest(session.used_ms, excluded.used_ms)
@@ -93,8 +115,34 @@ SELECT id, ts, owner, consumer, version, priority, headers, body
 FROM message WHERE topic = $1 AND id = any($2::text []) ORDER BY id FOR UPDATE;
 
 -- name: take_owned_without_bodies
-SELECT id, ts, owner, consumer, version, priority, ''::bytea AS headers, ''::bytea AS body
+SELECT id, ts, owner, consumer, version, priority, headers, ''::bytea AS body
 FROM message WHERE topic = $1 AND id = any($2::text []) ORDER BY id FOR UPDATE;
+
+-- The usual edit: a message of the owner that nobody holds. A column without values leaves that field. While nobody holds a
+-- message, `due_ts` and `before` have no other use: here they return the time that the message had, and whether a lease of
+-- it has expired.
+-- name: edit_all
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+)
+UPDATE message AS m SET
+    ts = coalesce(row.ts, m.ts), asked_ts = coalesce(row.ts, m.ts), due_ts = m.ts,
+    before = CASE WHEN m.consumer = '' THEN 0 ELSE 1 END, version = number.version, consumer = '',
+    priority = coalesce(row.priority, m.priority), body = coalesce(row.body, m.body),
+    size = octet_length(m.headers) + octet_length(coalesce(row.body, m.body))
+FROM number, unnest($2::text [], $3::bigint [], $4::integer [], $5::bytea [], $6::bigint [])
+WITH ORDINALITY AS row (id, ts, priority, body, version, place)
+WHERE
+    m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.owner = $7 AND (m.consumer = '' OR m.ts + 0 <= $8)
+    AND (row.version IS NULL OR m.version = row.version)
+RETURNING row.place, m.ts, m.due_ts, m.before <> 0 AS held, m.priority;
+
+-- name: remove_all
+DELETE FROM message AS m USING unnest($2::text [], $3::bigint []) AS row (id, version)
+WHERE
+    m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.owner = $4 AND (m.consumer = '' OR m.ts + 0 <= $5)
+    AND (row.version IS NULL OR m.version = row.version)
+RETURNING m.ts, m.consumer <> '' AS held;
 
 -- name: edit
 WITH number AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- Looking, without changing.
+-- Queries, which change nothing.
 
 -- name: get
 SELECT id, place, ts, priority, body, owner, consumer, version, attempts, headers
@@ -13,7 +13,15 @@ SELECT id, keys FROM lease WHERE topic = $1 AND id = any($2::bigint []);
 
 -- name: minutes
 SELECT minute, held, sum(count)::bigint AS rows
-FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
+FROM (
+    SELECT minute, held, count
+    FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
+    UNION ALL
+    SELECT entry.minute, list.held, entry.count
+    FROM count_list AS list CROSS JOIN LATERAL unnest(list.minutes, list.counts) AS entry (minute, count)
+    WHERE
+        list.topic = $1 AND ($4::text IS NULL OR list.owner = $4) AND entry.minute >= $2 AND entry.minute <= $3
+) AS change
 GROUP BY minute, held HAVING sum(count) <> 0;
 
 -- name: rows_between
@@ -42,7 +50,7 @@ WHERE
     AND NOT EXISTS (SELECT 1 FROM unnest($11::bytea []) AS entry WHERE position(entry IN m.headers) = 0)
 GROUP BY 1;
 
--- What headers a message has is known when they are read; the search for their bytes only narrows.
+-- Only reading the headers shows whether a message has them; the search for their bytes reduces the number of rows.
 -- name: rows_with_headers
 SELECT m.ts, m.priority, m.headers
 FROM message AS m

@@ -1,15 +1,15 @@
--- One store among several.
+-- A store that is one of several shards.
 
--- What is due in some buckets, in the order in which it would be leased.
+-- The due rows of some buckets, in the order in which they would be leased.
 -- name: peek
 SELECT ts, priority, size FROM ({due}) AS due WHERE $1::integer IS NOT NULL ORDER BY {order} LIMIT $5;
 
--- Numbers of another shard are in use here: let ours be greater from now on. The leap is so wide that whoever counts
--- meanwhile stays below it.
+-- Numbers of another shard are in use here: use only greater numbers from now on. The step is so large that changes that
+-- take numbers meanwhile stay below it.
 -- name: keep_up
 SELECT setval('version', $1::bigint - $1 % $2::bigint + $3::bigint + $2::bigint * 1048576::bigint) FROM version WHERE last_value < $1;
 
--- The same for tickets, so that what happens from now on stands behind what has happened there.
+-- The same for tickets, so that later records are ordered after the records of the other shard.
 -- name: keep_up_ticket
 SELECT setval('ticket', $1::bigint + 1048576::bigint) FROM ticket WHERE last_value < $1;
 
@@ -38,17 +38,17 @@ SELECT
 FROM unnest($2::bigint [], $3::bytea [], $4::integer [], $5::integer [], $6::text [], $7::text [], $8::bytea [], $9::bytea [])
 AS row (sent_ms, name, bucket, priority, id, owner, headers, body);
 
--- name: parcels
+-- name: transfers
 SELECT number, name, topic, bucket, priority, sent_ms, id, owner, headers, body FROM parcel ORDER BY number LIMIT $1;
 
--- name: drop_parcels
+-- name: drop_transfers
 DELETE FROM parcel WHERE number = any($1::bigint []);
 
--- name: drop_parcels_to
+-- name: drop_transfers_to
 DELETE FROM parcel WHERE topic = $1;
 
--- Which parcels come for the first time; topic -1 is no topic.
--- name: take_parcels
+-- The transfers that arrive for the first time; topic -1 is not a topic.
+-- name: take_transfers
 INSERT INTO session (topic, session, used_ms, seen)
 SELECT -1, name, $2, '' FROM unnest($1::bytea []) AS name
 ON CONFLICT (topic, session) DO NOTHING
@@ -81,7 +81,7 @@ BEGIN
 END
 $$;
 
--- Waits for those who write, as its lock says; who comes later finds it.
+-- The lock waits for writes in progress; later writes find the frozen bucket.
 -- name: freeze
 CREATE OR REPLACE TRIGGER message_moving_to BEFORE INSERT OR UPDATE ON message
 FOR EACH ROW WHEN (new.place = any('{{{places}}}'::integer [])) EXECUTE FUNCTION refuse_moving();

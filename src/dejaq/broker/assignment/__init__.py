@@ -1,0 +1,1 @@
+"""Which consumer leases from which bucket: pure, so that every broker computes the same."""

@@ -1,0 +1,1 @@
+"""The calls of a broker outside of sessions, one module per subject."""

@@ -1,0 +1,285 @@
+"""The calls of the `Overseer` service: the cluster, its topics, and the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from dejaq.backup.checkpoint import make_checkpoint
+from dejaq.broker.cluster.member import Member
+from dejaq.broker.context import bound
+from dejaq.broker.sessions.broker_context import BrokerContext
+from dejaq.broker.sessions.greeter import Census, Greeter
+from dejaq.broker.sessions.session import Session, SessionState
+from dejaq.domain.context import CallContext
+from dejaq.domain.message import Status
+from dejaq.domain.topic import Topic
+from dejaq.errors import DejaqError, StoreError
+from dejaq.protocol.columns import settings_from_proto, settings_to_proto
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.version import package_version
+from dejaq.storage.base import Filter
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 1.0
+CREATE_SECONDS = 3.0
+# After so many topics of a list the event loop does other work.
+TOPICS_PER_STEP = 20
+# The same for clients; the buckets of each are copied.
+CLIENTS_PER_STEP = 50
+
+
+class OverseerService:
+    """Answers about the broker as a whole; available in every state of a client."""
+
+    def __init__(self, *, broker: BrokerContext, greeter: Greeter) -> None:
+        self._broker = broker
+        self._greeter = greeter
+        self._started_ms = broker.clock.now_ms()
+        # Where it is reached, known once it listens.
+        self.address = "in-process"
+
+    async def info(self, context: CallContext, request: overseer.InfoRequest) -> overseer.InfoResponse:
+        """Brokers, topics and clients of the whole cluster; a silent broker is shown as it last published itself."""
+        info = await self.describe()
+        cluster = self._broker.cluster
+        others = [member for member in cluster.members.values() if member.id != cluster.own]
+        answers = await cluster.connections.gather(
+            cluster.connections.call(
+                member.id, "Peer.Describe", request, overseer.InfoResponse, bound(context, ASK_SECONDS)
+            )
+            for member in others
+        )
+        for member, answer in zip(others, answers, strict=True):
+            if isinstance(answer, DejaqError):
+                info.brokers.append(_silent(member))
+            else:
+                _add(info, answer)
+        silent = {member.id for member, answer in zip(others, answers, strict=True) if isinstance(answer, DejaqError)}
+        for broker in info.brokers[1:]:
+            sample = cluster.offsets.best(broker.id)
+            known = cluster.members.get(broker.id)
+            reported_ms = known.seen_ms if known is not None else 0
+            broker.seen_ms = reported_ms if broker.id in silent else self._broker.clock.now_ms()
+            if sample is not None:
+                broker.offset_ms, broker.latency_ms = sample.offset_ms, sample.round_trip_ms / 2
+        return info
+
+    async def describe(self, *, counts: bool = True) -> overseer.InfoResponse:
+        """What this broker alone has to say; the counts of the topics are the storage's, and the same everywhere."""
+        topics = self._broker.catalog.all()
+        census = self._greeter.census()
+        # The counts come first: they may find that the storage is damaged.
+        outlines = await self._topics(topics) if counts else await _outlines(topics, census)
+        return overseer.InfoResponse(
+            cluster=self._broker.config.cluster,
+            brokers=[self._broker_info()],
+            topics=outlines,
+            clients=await self._clients(),
+        )
+
+    async def ping(self, context: CallContext, request: overseer.PingRequest) -> overseer.PingResponse:
+        """The broker's time."""
+        return overseer.PingResponse(client_us=request.client_us, broker_us=self._broker.clock.now_us())
+
+    async def create_topic(self, context: CallContext, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
+        """Make a topic, or find the same one, at the least loaded broker that answers in time."""
+        self._broker.doctor.admit("create_topic")
+        cluster = self._broker.cluster
+        for member in cluster.placement.recommended():
+            if member.id == cluster.own:
+                break
+            try:
+                answer = await cluster.connections.call(
+                    member.id, "Peer.CreateTopic", request, overseer.TopicResponse, bound(context, CREATE_SECONDS)
+                )
+                await cluster.steward.learn(request.name)
+                return answer
+            except DejaqError as error:
+                if not error.retryable:
+                    raise
+                log.info("broker %s did not make topic %s: %s", member.id, request.name, error)
+        return await self.create_topic_here(context, request)
+
+    async def create_topic_here(
+        self, context: CallContext, request: overseer.CreateTopicRequest
+    ) -> overseer.TopicResponse:
+        """Make a topic, or find the same one."""
+        self._broker.doctor.admit("create_topic")
+        steward = self._broker.cluster.steward
+        topic, created = await steward.create(context, request.name, settings_from_proto(request.settings))
+        if topic.settings.max_attempts:
+            # At once, so that a broker with too many topics reports it to the caller.
+            await self._broker.dead_letters.topic_for(context, topic)
+        return overseer.TopicResponse(topic=(await self._topics([topic]))[0], created=created)
+
+    async def edit_topic(self, context: CallContext, request: overseer.EditTopicRequest) -> overseer.TopicResponse:
+        """Change settings of a topic; its clients come back by themselves."""
+        self._broker.doctor.admit("create_topic")
+        values = {field.name: value for field, value in request.settings.ListFields()}
+        topic = await self._broker.cluster.steward.edit(context, request.name, values)
+        if topic.settings.max_attempts:
+            await self._broker.dead_letters.topic_for(context, topic)
+        return overseer.TopicResponse(topic=(await self._topics([topic]))[0])
+
+    async def describe_topic(self, context: CallContext, request: overseer.TopicRequest) -> overseer.TopicResponse:
+        """One topic and its numbers."""
+        topic = self._broker.catalog.find(request.name)
+        capabilities = self._broker.storage.capabilities
+        shared = capabilities.shared_inline_bytes_max if topic.settings.share_bodies else 0
+        return overseer.TopicResponse(topic=(await self._topics([topic]))[0], inline_body_bytes_max=shared)
+
+    async def list_topics(
+        self, context: CallContext, request: overseer.ListTopicsRequest
+    ) -> overseer.ListTopicsResponse:
+        """The topics after a name, and their numbers."""
+        catalog = self._broker.catalog
+        count = request.count or len(catalog.all())
+        topics = catalog.after(request.after, count)
+        more = len(topics) == count and bool(topics) and bool(catalog.after(topics[-1].name, 1))
+        return overseer.ListTopicsResponse(topics=await self._topics(topics), more=more)
+
+    async def delete_topic(self, context: CallContext, request: overseer.TopicRequest) -> overseer.TopicResponse:
+        """Mark a topic as deleting; its messages are removed in the background."""
+        self._broker.doctor.admit("delete_topic")
+        topic = await self._broker.cluster.steward.delete(context, request.name)
+        return overseer.TopicResponse(topic=_outline(topic, self._greeter.census()))
+
+    async def checkpoint(
+        self, context: CallContext, request: overseer.CheckpointRequest
+    ) -> overseer.CheckpointResponse:
+        """Link the files of the store as they are now, to be copied from."""
+        self._broker.doctor.admit("checkpoint")
+        config, recorder = self._broker.config, self._broker.recorder
+        path = await make_checkpoint(
+            self._broker.storage,
+            Path(config.data) if config.data is not None else None,
+            recorder.place.directory,
+            held=recorder.held(),
+            now_ms=self._broker.clock.now_ms(),
+        )
+        return overseer.CheckpointResponse(path=str(path))
+
+    async def _topics(self, topics: list[Topic]) -> list[overseer.TopicInfo]:
+        census = self._greeter.census()
+        infos = await _outlines(topics, census)
+        # With a failed storage the numbers are left out, so that the rest can still be seen.
+        if self._broker.storage.failure is None:
+            try:
+                await self._count(topics, infos)
+            except StoreError:
+                self._broker.doctor.look()
+        return infos
+
+    async def _count(self, topics: list[Topic], infos: list[overseer.TopicInfo]) -> None:
+        now = self._broker.clock.now_ms()
+        for place, (topic, info) in enumerate(zip(topics, infos, strict=True)):
+            if place % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
+                await asyncio.sleep(0)
+            for status in Status:
+                count = await self._broker.storage.count(topic, Filter(status=status), now)
+                setattr(info, status.value, count)
+
+    def _broker_info(self) -> overseer.BrokerInfo:
+        doctor = self._broker.doctor
+        return overseer.BrokerInfo(
+            id=self._broker.config.name,
+            address=self.address,
+            version=package_version(),
+            storage=self._broker.storage.capabilities.label,
+            started_ms=self._started_ms,
+            clock_ms=self._broker.clock.now_ms(),
+            degradations=list(doctor.degradations.values()),
+            draining=doctor.draining,
+            drift_ms=doctor.drift_ms,
+            notes=self._notes(),
+            sessions=len(self._greeter),
+            synchronization=self._broker.cluster.synchronization.name,
+        )
+
+    def _notes(self) -> list[str]:
+        place = self._broker.recorder.place
+        if place.directory is None:
+            return [place.note]
+        silent = sorted(topic.name for topic in self._broker.catalog.all() if not topic.settings.journal)
+        return [f"no journal is kept of {', '.join(silent)}"] if silent else []
+
+    async def _clients(self) -> list[overseer.ClientInfo]:
+        clients: list[overseer.ClientInfo] = []
+        for session in list(self._greeter):
+            clients.append(self._client(session))
+            if len(clients) % CLIENTS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return clients
+
+    def _client(self, session: Session) -> overseer.ClientInfo:
+        reading = self._broker.pinger.reading(session.number)
+        consumer, producer = session.consumer, session.producer
+        return overseer.ClientInfo(
+            id=f"{session.number}@{session.peer}",
+            name=session.client,
+            sdk=session.sdk,
+            state=session.state,
+            topic=session.topic.name if session.topic is not None else "",
+            who=producer.group if producer else consumer.name if consumer else "",
+            latency_ms=reading.latency_ms,
+            clock_offset_ms=reading.clock_offset_ms,
+            inflight=consumer.inflight.rows if consumer else 0,
+            buckets=list(consumer.buckets) if consumer else [],
+            weight=consumer.seat.weight if consumer else 0,
+            rack=consumer.rack if consumer else "",
+            broker=self._broker.config.name,
+        )
+
+
+async def _outlines(topics: list[Topic], census: Census) -> list[overseer.TopicInfo]:
+    """What is known of each topic without the storage."""
+    outlines: list[overseer.TopicInfo] = []
+    for topic in topics:
+        outlines.append(_outline(topic, census))
+        if len(outlines) % TOPICS_PER_STEP == 0:
+            await asyncio.sleep(0)
+    return outlines
+
+
+def _outline(topic: Topic, census: Census) -> overseer.TopicInfo:
+    return overseer.TopicInfo(
+        name=topic.name,
+        state=topic.state,
+        settings=settings_to_proto(topic.settings),
+        created_ms=topic.created_ms,
+        consumers=census[topic.number, SessionState.CONSUMER] + census[topic.number, SessionState.SUBSCRIBED],
+        producers=census[topic.number, SessionState.PRODUCER],
+    )
+
+
+def _silent(member: Member) -> overseer.BrokerInfo:
+    """A broker that is in the cluster and does not answer."""
+    return overseer.BrokerInfo(
+        id=member.id,
+        address=member.address,
+        version=member.version,
+        storage=member.storage,
+        started_ms=member.started_ms,
+        clock_ms=member.seen_ms,
+        degradations=[*member.degradations, "it does not answer"],
+        draining=member.draining,
+        drift_ms=member.drift_ms,
+        sessions=member.sessions,
+    )
+
+
+def _add(info: overseer.InfoResponse, other: overseer.InfoResponse) -> None:
+    """Add what another broker says; the clients of a topic are the sum over the brokers."""
+    info.brokers.extend(other.brokers)
+    info.clients.extend(other.clients)
+    topics = {topic.name: topic for topic in info.topics}
+    for topic in other.topics:
+        known = topics.get(topic.name)
+        if known is None:
+            info.topics.append(topic)
+        else:
+            known.consumers += topic.consumers
+            known.producers += topic.producers

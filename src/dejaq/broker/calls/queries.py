@@ -1,0 +1,173 @@
+"""Looks at messages without changing them: get, count, histogram and browse, each within a limit of size."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from dejaq import limits
+from dejaq.broker.delivery.progress import ProgressReports
+from dejaq.domain.context import CallContext
+from dejaq.domain.ids import valid_id
+from dejaq.domain.message import Message, Status
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, InvalidArgument, error_of
+from dejaq.protocol.columns import messages_to_proto
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.base import Filter, Page, Storage
+from dejaq.timekeeper.clock import Clock
+
+# How many bodies are read at once before their size is known.
+CHUNK_ROWS = 64
+# The same from a storage that is elsewhere, where each reading is a call, once the bodies are known to be small.
+REMOTE_CHUNK_ROWS = 256
+SMALL_BYTES = 4_096
+BROWSE_PAGE_DEFAULT = 500
+
+
+class QueryCalls:
+    """The read side of the `Carrier` service."""
+
+    def __init__(
+        self, *, storage: Storage, clock: Clock, find_topic: Callable[[str], Topic], reports: ProgressReports
+    ) -> None:
+        self._reports = reports
+        self._storage = storage
+        self._clock = clock
+        self._find_topic = find_topic
+
+    async def get(self, context: CallContext, request: carrier.GetRequest) -> carrier.MessageColumns:
+        """The messages of these ids that are there; `asked` says which id each row answers."""
+        topic = self._find_topic(request.topic)
+        if len(request.ids) > limits.BATCH_COUNT_MAX:
+            raise error_of(
+                Code.BATCH_TOO_LARGE, f"{len(request.ids)} ids in one call; at most {limits.BATCH_COUNT_MAX}"
+            )
+        asked = [place for place, message_id in enumerate(request.ids) if valid_id(message_id)]
+        found: list[tuple[int, Message]] = []
+        size = 0
+        now = self._clock.now_ms()
+        start, chunk_rows = 0, CHUNK_ROWS
+        while start < len(asked):
+            places = asked[start : start + chunk_rows]
+            start += chunk_rows
+            rows = await self._storage.get(topic, [request.ids[place] for place in places], now)
+            for place, message in zip(places, rows, strict=True):
+                if message is not None:
+                    found.append((place, message))
+                    size += _size(message)
+            if size > limits.BATCH_BYTES_MAX:
+                raise error_of(
+                    Code.BATCH_TOO_LARGE,
+                    f"the messages have over {limits.BATCH_BYTES_MAX} bytes; ask for fewer",
+                )
+            small = self._storage.capabilities.shared and size < SMALL_BYTES * start
+            chunk_rows = REMOTE_CHUNK_ROWS if small else CHUNK_ROWS
+        messages = await self._reports.added(topic, [message for _, message in found], now)
+        return messages_to_proto(messages, now=now, asked=[place for place, _ in found])
+
+    async def count(self, context: CallContext, request: carrier.CountRequest) -> carrier.CountResponse:
+        """How many messages match, exactly."""
+        topic = self._find_topic(request.topic)
+        where = filter_from_proto(request.filter)
+        return carrier.CountResponse(count=await self._storage.count(topic, where, self._clock.now_ms()))
+
+    async def histogram(self, context: CallContext, request: carrier.HistogramRequest) -> carrier.HistogramResponse:
+        """How many messages match in each step of time."""
+        topic = self._find_topic(request.topic)
+        where = filter_from_proto(request.filter)
+        if not (request.filter.HasField("start") and request.filter.HasField("end")):
+            raise InvalidArgument("a histogram needs a start and an end")
+        step = request.step_ms
+        if step < 1 or (where.end - where.start - 1) // step >= limits.HISTOGRAM_STEPS_MAX:
+            raise error_of(
+                Code.LIMIT_EXCEEDED,
+                f"step_ms={step} does not cut {where.end - where.start} ms into at most "
+                f"{limits.HISTOGRAM_STEPS_MAX} steps",
+            )
+        steps = await self._storage.histogram(topic, where, step, self._clock.now_ms())
+        return carrier.HistogramResponse(starts=[start for start, _ in steps], counts=[count for _, count in steps])
+
+    async def browse(
+        self, context: CallContext, request: carrier.BrowseRequest
+    ) -> AsyncIterator[carrier.MessageColumns]:
+        """Page after page of the messages that match."""
+        topic = self._find_topic(request.topic)
+        where = filter_from_proto(request.filter)
+        if request.page_size > limits.BROWSE_PAGE_MAX:
+            raise error_of(Code.LIMIT_EXCEEDED, f"page_size={request.page_size}; at most {limits.BROWSE_PAGE_MAX}")
+        rows_max = request.page_size or BROWSE_PAGE_DEFAULT
+        cursor: bytes | None = request.cursor or None
+        while True:
+            now = self._clock.now_ms()
+            page = await self._page(topic, where, cursor, rows_max, now)
+            yield messages_to_proto(page.messages, now=now, cursor=page.cursor)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def _page(self, topic: Topic, where: Filter, cursor: bytes | None, rows_max: int, now: int) -> Page:
+        """A page that fits into a frame, read in chunks so that large bodies never accumulate."""
+        messages: list[Message] = []
+        size = 0
+        while True:
+            limit = min(CHUNK_ROWS, rows_max - len(messages))
+            if messages:
+                average = max(1, size // len(messages))
+                limit = min(rows_max - len(messages), (limits.BATCH_BYTES_MAX - size) // (2 * average))
+            if limit < 1:
+                return Page(messages, cursor)
+            chunk = await self._storage.browse(topic, where, cursor, limit, now)
+            fitting = _fitting(chunk.messages, limits.BATCH_BYTES_MAX - size)
+            if fitting < len(chunk.messages):
+                if messages:
+                    return Page(messages, cursor)
+                # Only the storage knows the cursor behind a row, so the smaller page is asked for again.
+                return await self._storage.browse(topic, where, cursor, max(1, fitting), now)
+            messages += chunk.messages
+            size += sum(map(_size, chunk.messages))
+            cursor = chunk.cursor
+            if cursor is None:
+                return Page(messages, None)
+
+
+def _size(message: Message) -> int:
+    # The other columns are small and bounded; 256 is a generous guess of them.
+    return len(message.body) + 256 + sum(len(key) + len(value) + 16 for key, value in message.headers.items())
+
+
+def _fitting(messages: list[Message], budget: int) -> int:
+    for place, message in enumerate(messages):
+        budget -= _size(message)
+        if budget < 0:
+            return place
+    return len(messages)
+
+
+def filter_from_proto(proto: carrier.Filter) -> Filter:
+    """The filter of a query, or INVALID_ARGUMENT."""
+    status: Status | None = None
+    if proto.status:
+        try:
+            status = Status(proto.status)
+        except ValueError:
+            raise InvalidArgument(f"{proto.status!r} is not a status; known: {', '.join(Status)}") from None
+    start = max(0, proto.start) if proto.HasField("start") else 0
+    end = proto.end if proto.HasField("end") else 2**63 - 1
+    return Filter(
+        start=start,
+        end=max(start, end),
+        status=status,
+        owner=proto.owner or None,
+        consumer=proto.consumer or None,
+        priorities=_priorities(proto),
+        headers=tuple(sorted(proto.headers.items())),
+    )
+
+
+def _priorities(proto: carrier.Filter) -> tuple[int, int] | None:
+    if not (proto.HasField("priority_min") or proto.HasField("priority_max")):
+        return None
+    return (
+        proto.priority_min if proto.HasField("priority_min") else limits.PRIORITY_MIN,
+        proto.priority_max if proto.HasField("priority_max") else limits.PRIORITY_MAX,
+    )

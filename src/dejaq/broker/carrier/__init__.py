@@ -1,1 +1,0 @@
-"""Messages: sessions, dealing buckets, leasing and pushing."""

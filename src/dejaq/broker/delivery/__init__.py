@@ -1,0 +1,1 @@
+"""Delivery: what is due in the buckets of each consumer is leased and pushed."""

@@ -1,1 +1,0 @@
-"""Topics, clients and the state of the cluster."""

@@ -1,0 +1,69 @@
+"""The frames that wait to be sent to one client: a short queue and the one task that writes them.
+
+A stream takes one write at a time, and a write that has begun must not be cancelled by the task that queued it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from dejaq.crashpoints import crash_at
+from dejaq.protocol.spliced import BrokerSent, Spliced
+
+FRAMES_MAX = 16
+_CRASH_POINTS = {"outcomes": "ack", "push": "push"}
+
+
+class FrameQueue:
+    """Takes frames while there is room and writes them in order until it is closed."""
+
+    def __init__(self) -> None:
+        self._frames: deque[BrokerSent] = deque()
+        self._filled = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._writing = False
+        self._closed = False
+
+    async def put(self, frame: BrokerSent) -> None:
+        """Queue a frame; waits while the client is not reading. After the end frames are dropped."""
+        while len(self._frames) >= FRAMES_MAX and not self._closed:
+            self._moved.clear()
+            await self._moved.wait()
+        if not self._closed:
+            self._frames.append(frame)
+            self._filled.set()
+
+    async def write(self, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
+        """Write what is queued until cancelled or until the client is gone, which raises."""
+        try:
+            while True:
+                while not self._frames:
+                    self._filled.clear()
+                    await self._filled.wait()
+                await self._write_one(self._frames.popleft(), send)
+        finally:
+            self.close()
+
+    async def _write_one(self, frame: BrokerSent, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
+        self._writing = True
+        event = "push" if isinstance(frame, Spliced) else frame.WhichOneof("event") or ""
+        point = _CRASH_POINTS.get(event, "other")
+        crash_at(f"broker.before_{point}")
+        await send(frame)
+        crash_at(f"broker.after_{point}")
+        self._writing = False
+        self._moved.set()
+
+    async def flushed(self) -> None:
+        """Wait until everything queued is written."""
+        while (self._frames or self._writing) and not self._closed:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def close(self) -> None:
+        """Drop what is queued and what comes."""
+        self._closed = True
+        self._frames.clear()
+        self._moved.set()

@@ -1,0 +1,1 @@
+"""Shards of a running cluster: their map, and the moves of buckets between them."""

@@ -1,0 +1,205 @@
+"""`dejaq topic`: creates, changes, lists, describes and deletes topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
+from dejaq.cli.terminal.output import iso
+from dejaq.cli.terminal.times import SECONDS
+from dejaq.errors import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dejaq.sdk.admin.cluster import TopicInfo
+    from dejaq.sdk.client import Client
+
+COLUMNS = ("name", "state", "available", "waiting", "processing", "consumers", "producers", "buckets")
+
+
+def topic_values(info: TopicInfo) -> dict[str, Any]:
+    """A topic as plain values."""
+    return {
+        "name": info.name,
+        "state": str(info.state),
+        "available": info.available,
+        "waiting": info.waiting,
+        "processing": info.processing,
+        "consumers": info.consumers,
+        "producers": info.producers,
+        "created_at": iso(info.created_ms),
+        **info.settings.as_dict(),
+    }
+
+
+@click.group(cls=Group)
+def topic() -> None:
+    """Create, edit, list, describe and delete topics."""
+
+
+def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each setting of a topic."""
+    for option in reversed(
+        (
+            click.option("--buckets", type=int, help="The number of buckets; it cannot be changed later."),
+            click.option("--max-future", type=SECONDS, help="How far in the future a message may be due, such as 90d."),
+            click.option("--max-lease", type=SECONDS, help="The longest lease a consumer may ask for, such as 15m."),
+            click.option(
+                "--max-body", type=int, metavar="BYTES", help="The largest body that is accepted, up to 64 MiB."
+            ),
+            click.option(
+                "--durability", type=click.Choice(["fsync", "relaxed"]), help="When a change is acknowledged."
+            ),
+            click.option(
+                "--kind",
+                type=click.Choice(["timeline", "priority", "cron"]),
+                help="The order in which messages are delivered.",
+            ),
+            click.option(
+                "--max-attempts",
+                type=int,
+                help="The number of leases a message may have before it moves to the dead-letter topic.",
+            ),
+            click.option("--dead-letter", metavar="TOPIC", help="The topic for dead letters. Default: NAME.dead"),
+            click.option(
+                "--expiry-backoff",
+                metavar="POLICY",
+                help="The wait after an expired lease, such as exponential:1s:5m:0.5",
+            ),
+            click.option(
+                "--expires",
+                is_flag=True,
+                default=None,
+                help="Discard messages when their time comes; they are never leased.",
+            ),
+            click.option(
+                "--journal/--no-journal", default=None, help="Whether every change is written to the journal."
+            ),
+            click.option(
+                "--client-rate",
+                type=int,
+                metavar="N",
+                help="The number of messages per second that one client may create or change.",
+            ),
+            click.option("--compression", type=click.Choice(["none", "zstd"]), help="How clients compress bodies."),
+            click.option("--share-bodies/--no-share-bodies", default=None, help="Store each body once."),
+            click.option(
+                "--dedup",
+                type=SECONDS,
+                help="How long an own id stays taken after its creation, such as 24h; it cannot be changed later.",
+            ),
+            click.option(
+                "--max-dedup-ids", type=int, metavar="N", help="The maximum number of ids that are remembered."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _chosen(max_body: int | None, rest: dict[str, Any]) -> Any:
+    """The settings that were given, by the names they have in the SDK."""
+    values = {**rest, "max_body_bytes": max_body}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@topic.command()
+@click.argument("name")
+@_settings_options
+@pass_invocation
+def create(
+    invocation: Invocation,
+    /,
+    name: str,
+    max_body: int | None,
+    **rest: Any,
+) -> None:
+    """Create the topic NAME. A repeat with the same settings changes nothing."""
+    settings = _chosen(max_body, rest)
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.create_topic(name, **settings)
+
+    made = invocation.run(work)
+    fate = "created" if made.created else "already exists, with the same settings"
+    invocation.output.record(
+        {**topic_values(made), "created": made.created}, f"topic {name} {fate}; {made.settings.buckets} buckets"
+    )
+
+
+@topic.command()
+@click.argument("name")
+@_settings_options
+@pass_invocation
+def edit(
+    invocation: Invocation,
+    /,
+    name: str,
+    max_body: int | None,
+    **rest: Any,
+) -> None:
+    """Change settings of the topic NAME while it is in use; what is not given stays.
+
+    Buckets, kind, journal, expires, share-bodies and dedup are fixed when a topic is created.
+    """
+    settings = _chosen(max_body, rest)
+    if not settings:
+        raise click.UsageError("Give a setting to change, such as --max-attempts 5.")
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.edit_topic(name, **settings)
+
+    from dejaq.sdk.admin.topics import DURATIONS
+
+    changed = topic_values(invocation.run(work))
+    line = ", ".join(f"{key} is {changed[key]}" for key in (DURATIONS.get(key, key) for key in settings))
+    invocation.output.record(changed, f"topic {name}: {line}")
+
+
+@topic.command(name="list")
+@pass_invocation
+def list_topics(invocation: Invocation) -> None:
+    """List every topic with its exact counts."""
+
+    async def work(client: Client) -> list[TopicInfo]:
+        return list(await client.topics())
+
+    rows = [topic_values(info) for info in invocation.run(work)]
+    invocation.output.table(
+        rows,
+        COLUMNS,
+        numbers=COLUMNS[2:],
+        empty="no topics yet; make one with `dejaq topic create NAME`",
+    )
+
+
+@topic.command()
+@click.argument("name")
+@pass_invocation
+def describe(invocation: Invocation, name: str) -> None:
+    """Show one topic: its state, counts and settings."""
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.describe_topic(name)
+
+    invocation.output.record(topic_values(invocation.run(work)))
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@pass_invocation
+def delete(invocation: Invocation, name: str, yes: bool) -> None:
+    """Delete the topic NAME with every message in it."""
+    invocation.hints[Code.TOPIC_NOT_FOUND] = "nothing was deleted; `dejaq topic list` shows all topics"
+    if not yes and not invocation.json:
+        click.confirm(f"Delete topic {name} and every message in it?", abort=True, err=True)
+
+    async def work(client: Client) -> None:
+        await client.delete_topic(name)
+
+    invocation.run(work)
+    invocation.output.record({"name": name, "state": "deleting"}, f"topic {name} is being deleted")

@@ -1,0 +1,1 @@
+"""Commands for operators: brokers, clusters, stores and journals."""

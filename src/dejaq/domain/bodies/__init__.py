@@ -1,0 +1,1 @@
+"""Bodies: compressed, in the form of the protocol, and large ones."""

@@ -1,0 +1,1 @@
+"""Schedules of cron topics and the time zones they run in."""

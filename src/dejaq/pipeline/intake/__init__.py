@@ -1,0 +1,1 @@
+"""How the events of a journal enter the lake."""

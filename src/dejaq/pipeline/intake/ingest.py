@@ -1,0 +1,215 @@
+"""One batch of segments into the lake: events, then the messages they change, then the facts of their minutes.
+
+A batch reads the new segments, the pending messages due on the days it touches, and what the lake has of the minutes it
+touches. Where events may belong before others that the lake has, it also looks for the messages of which that is so
+(`dejaq.pipeline.intake.merging`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dejaq.journal.extents import journal_extents
+from dejaq.pipeline.intake import messages
+from dejaq.pipeline.intake.events import (
+    KEY,
+    TOPIC,
+    Touched,
+    handed_ms,
+    joined,
+    read_segments,
+    touched_by,
+    touched_by_segments,
+)
+from dejaq.pipeline.intake.facts import facts, within
+from dejaq.pipeline.intake.handovers import given_back, hand_overs
+from dejaq.pipeline.intake.merging import Again, again
+from dejaq.pipeline.intake.segments import Checked, SegmentBatch, add_all, batches, check, new_segments
+from dejaq.pipeline.lake.commit import Commit
+from dejaq.pipeline.lake.compaction import compact
+from dejaq.pipeline.lake.gaps import begins
+from dejaq.pipeline.lake.lake import Lake
+from dejaq.pipeline.lake.tables import TABLES
+from dejaq.pipeline.spark.failures import explained
+from dejaq.pipeline.spark.session import suited_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EVENTS_MAX_DEFAULT = 10_000_000
+# Of a partition with more small files than this, they are made one.
+FILES_MAX, BYTES_SMALL = 256, 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A batch that is part of the lake now."""
+
+    version: int
+    segments: int
+    events: int
+    late: bool
+    seconds: float
+
+
+def run(
+    lake: Lake, journal: Path, *, events_max: int = EVENTS_MAX_DEFAULT, step: Callable[[str, int], None] | None = None
+) -> Iterator[Ingested]:
+    """Add every segment that is not yet in the lake; yields one result per batch, after its commit.
+
+    `step` is called before each step, with its name and the number of events.
+    """
+    say = step or (lambda what, events: None)
+    with lake.writing(), explained(f"Spark could not write the lake {lake.files.address}"):
+        # The statements first: a broker that writes meanwhile only adds segments after them.
+        extents = journal_extents(journal)
+        found = new_segments(journal, dict(lake.head.records))
+        for batch in batches(found, dict(lake.head.records), events_max):
+            begun = time.monotonic()
+            say("checking", batch.events)
+            checked = [check(segment) for segment in batch.segments]
+            with suited_to(lake.spark, lake.head.events + batch.events):
+                _ingest(lake, batch, checked, begins(extents), partial(_say, say, batch.events))
+            yield Ingested(
+                version=lake.head.version,
+                segments=len(batch.segments),
+                events=batch.events,
+                late=batch.late,
+                seconds=time.monotonic() - begun,
+            )
+        if found:
+            compact(lake, files_max=FILES_MAX, bytes_small=BYTES_SMALL)
+
+
+def _say(say: Callable[[str, int], None], events: int, what: str) -> None:
+    say(what, events)
+
+
+def _ingest(
+    lake: Lake, batch: SegmentBatch, checked: Sequence[Checked], begins: Mapping[str, int], say: Callable[[str], None]
+) -> None:
+    name = lake.new_batch()
+    new = read_segments(lake.spark, batch.segments)
+    say("events")
+    after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
+    say("messages")
+    touched = touched_by_segments(checked) or touched_by(new)
+    stores = {**after.stores, **{one.segment.origin: one.store for one in checked if one.store != one.segment.origin}}
+    after = replace(
+        after,
+        events=after.events + batch.events,
+        records=add_all(dict(after.records), batch.segments),
+        newest_ms=_newest(after.newest_ms, touched.newest_ms),
+        begins={**after.begins, **begins},
+        stores=stores,
+    )
+    drops = messages.drops_of(new) if touched.dropped else None
+    minutes = dict(touched.minutes)
+    if lake.head.files("messages") and (batch.late or _is_shared(after, checked)):
+        begin_ms = min(first for first, _ in touched.minutes.values())
+        with again(lake, after, new, dropped=touched.dropped, begin_ms=begin_ms, late=batch.late) as found:
+            after = _put_messages(lake, after, name, _change(lake, new, touched, drops, found))
+            minutes = joined(minutes, found.touched.minutes)
+    else:
+        after = _put_messages(lake, after, name, _change(lake, new, touched, drops))
+    say("facts")
+    added = lake.write("facts", _facts(lake, after, minutes), name)
+    lake.commit(after.with_table("facts", replaced=[f"day={day}" for day in minutes], added=added))
+
+
+def _is_shared(after: Commit, checked: Sequence[Checked]) -> bool:
+    """Whether journals of other brokers contain events of the same messages."""
+    stores = {after.store_of(one.segment.origin) for one in checked}
+    return any(len(after.origins_of(store)) > 1 for store in stores)
+
+
+def _put_events(lake: Lake, checked: Sequence[Checked], batch: str) -> list[str]:
+    """Segments of one day are taken as they are; the few that reach over midnight are written in two."""
+    over_midnight = [one.segment for one in checked if one.day is None]
+    written = lake.write("events", read_segments(lake.spark, over_midnight), batch) if over_midnight else []
+    of_a_day = {one.segment.path: f"day={one.day}" for one in checked if one.day is not None}
+    return [*written, *lake.adopt("events", of_a_day, batch)]
+
+
+def _newest(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {origin: max(before.get(origin, 0), now.get(origin, 0)) for origin in {*before, *now}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The rows that a batch writes, and the partitions and files they take the place of."""
+
+    messages: DataFrame
+    messages_replaced: list[str]
+    messages_dropped: list[str]
+    releases: DataFrame | None
+    releases_dropped: list[str]
+
+
+def _put_messages(lake: Lake, after: Commit, name: str, change: _Change) -> Commit:
+    added = lake.write("messages", change.messages, name)
+    after = after.with_table(
+        "messages", replaced=change.messages_replaced, dropped=change.messages_dropped, added=added
+    )
+    if change.releases is None:
+        return after
+    added = lake.write("releases", change.releases, name)
+    return after.with_table("releases", dropped=change.releases_dropped, added=added)
+
+
+def _change(
+    lake: Lake, new: DataFrame, touched: Touched, drops: DataFrame | None, found: Again | None = None
+) -> _Change:
+    """What events do to the lake: added to its pending messages, but for those `found` to be added up again."""
+    keys = new.select(*KEY)
+    if found is not None:
+        keys = keys.unionByName(found.keys.select(*KEY))
+    open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
+    pending = lake.read("messages", open_parts)
+    replaced = _partitions_with(pending, keys.distinct(), "messages") if open_parts else []
+    if drops is not None and open_parts:
+        replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=TOPIC)})
+    rows = messages.from_events(new)
+    if replaced:
+        rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
+    if found is not None:
+        rows = rows.join(found.keys, list(KEY), "left_anti")
+    changed = messages.fold(rows, drops if found is None else found.drops)
+    releases: DataFrame | None = None
+    gone: list[str] = []
+    if touched.gave_back:
+        returned = new.where("kind = 'released'").select(*KEY).distinct()
+        releases = given_back(rows.join(returned, list(KEY), "left_semi"))
+    if found is None:
+        return _Change(changed, replaced, [], releases, [])
+    columns = [*TABLES["messages"].columns, *TABLES["messages"].partitioned_by]
+    changed = changed.select(*columns).unionByName(found.messages(lake))
+    if found.touched.gave_back:
+        back, gone = found.releases(lake)
+        releases = back if releases is None else back.unionByName(releases.select(*back.columns))
+    return _Change(changed, replaced, found.files, releases, gone)
+
+
+def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequence[str] = KEY) -> list[str]:
+    """The partitions of a table in which any of the keys is."""
+    names = TABLES[table].partitioned_by
+    found = rows.join(keys, list(by), "left_semi").select(*names).distinct().collect()
+    return sorted("/".join(f"{name}={row[name]}" for name in names) for row in found)
+
+
+def _facts(lake: Lake, after: Commit, minutes: Mapping[str, tuple[int, int]]) -> DataFrame:
+    """The facts of the days concerned: the minutes concerned are counted again, the others are unchanged."""
+    days = [f"day={day}" for day in minutes]
+    done = [f"state={messages.DONE}/{day}" for day in days]
+    events = lake.read("events", days, commit=after)
+    handed = hand_overs(lake.read("messages", done, commit=after), lake.read("releases", days, commit=after))
+    counted = facts(events.where(within(minutes, events["at_ms"])), handed.where(within(minutes, handed_ms())))
+    before = lake.read("facts", days)
+    stay = before.where(~within(minutes, before["minute_ms"]))
+    columns = [*TABLES["facts"].columns, *TABLES["facts"].partitioned_by]
+    return counted.select(*columns).unionByName(stay.select(*columns))

@@ -1,0 +1,174 @@
+"""The lake as a whole: its tables at a commit, and the one step by which a batch becomes part of it.
+
+A batch writes its rows into directories of its own name, which nobody reads. Then one small file, the commit, is put in
+place, and names the files of which each table consists from then on together with the records that are in them.
+A pipeline that is killed before has changed nothing; what it left is removed by the next.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from dejaq.crashpoints import crash_at
+from dejaq.errors import PipelineError
+from dejaq.pipeline.intake.events import with_store
+from dejaq.pipeline.lake.commit import DIGITS, Commit, batch_of
+from dejaq.pipeline.lake.files import Files, local_path
+from dejaq.pipeline.lake.tables import TABLES, TEXT, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COMMITS = "_commits"
+LOCK = "_writer.lock"
+# Readers that began with an earlier commit find its files until this many have followed.
+COMMITS_KEPT = 5
+
+
+def no_lake(root: str) -> PipelineError:
+    """What to say where nothing has been committed."""
+    return PipelineError(f"there is no lake at {root}; fill one with `dejaq pipeline run --journal DIR --lake {root}`")
+
+
+def local_head(root: str) -> Commit | None:
+    """What a lake on this machine is, found without Spark; None for one elsewhere."""
+    path = local_path(root)
+    if path is None:
+        return None
+    commits = sorted(path.glob(f"{COMMITS}/*.json"))
+    return Commit.from_json(commits[-1].read_bytes(), str(commits[-1])) if commits else Commit()
+
+
+class Lake:
+    """A directory of tables."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.files = Files(spark, root)
+        self.head = self._newest()
+
+    @classmethod
+    def existing(cls, spark: SparkSession, root: str) -> Lake:
+        """A lake to be read; raises PipelineError when there is none."""
+        lake = cls(spark, root)
+        if not lake.head.version:
+            raise no_lake(root)
+        return lake
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the lake's only writer; clears away what an earlier one left unfinished."""
+        self.files.make(COMMITS)
+        with self.files.locked(LOCK):
+            self.head = self._newest()
+            self.clear_away()
+            yield
+
+    # Reading
+
+    def read(self, table: str, partitions: Iterable[str] | None = None, *, commit: Commit | None = None) -> DataFrame:
+        """A table, or some of its partitions, at the present commit or at another."""
+        found = (commit or self.head).partitions(table)
+        chosen = found if partitions is None else [name for name in partitions if name in found]
+        return self.read_files(table, [file for name in chosen for file in found[name]])
+
+    def read_files(self, table: str, files: list[str], *, named: bool = False) -> DataFrame:
+        """The rows of a table that are in some of its files; `named`: each with its `file`."""
+        kind = TABLES[table]
+        schema = type(kind.schema)(list(kind.schema))
+        for column in kind.partitioned_by:
+            schema.add(column, TEXT)
+        if not files:
+            schema = schema.add("file", TEXT) if named else schema
+            return self.spark.range(0).select(*(F.lit(None).cast(c.dataType).alias(c.name) for c in schema))
+        # An earlier release wrote the origin where the store is now.
+        before = "store" in kind.columns and "origin" not in kind.columns
+        reader = self.spark.read.schema(schema.add("origin", TEXT) if before else schema)
+        rows = reader.option("basePath", self.files.path(table)).parquet(
+            *(self.files.path(f"{table}/{file}") for file in files)
+        )
+        rows = with_store(rows) if "store" in kind.columns else rows
+        if named:
+            rows = rows.withColumn("file", F.element_at(F.split(F.input_file_name(), f"/{table}/"), -1))
+        return rows.drop("batch", "origin") if before else rows.drop("batch")
+
+    # Writing
+
+    def new_batch(self) -> str:
+        """The name of the directories that a batch writes, never used before."""
+        return batch_of(self.head.version + 1, secrets.token_hex(4))
+
+    def write(self, table: str, rows: DataFrame, batch: str) -> list[str]:
+        """Write the rows of a batch and make them durable; the files they are in."""
+        kind = TABLES[table]
+        where = f"{table}/{batch}"
+        rows.select(*kind.columns, *kind.partitioned_by).write.partitionBy(*kind.partitioned_by).mode(
+            "overwrite"
+        ).parquet(self.files.path(where))
+        crash_at(f"pipeline.{table}_written")
+        self.files.sync(where)
+        return [f"{batch}/{file}" for file in self._files_in(where, kind)]
+
+    def adopt(self, table: str, files: Mapping[Path, str], batch: str) -> list[str]:
+        """Take files that have the columns of a table as they are, each into the partition given for it."""
+        where = f"{table}/{batch}"
+        adopted = [f"{partition}/{path.name}" for path, partition in files.items()]
+        for path, name in zip(files, adopted, strict=True):
+            self.files.copy_in(path, f"{where}/{name}")
+        if adopted:
+            crash_at(f"pipeline.{table}_written")
+            self.files.sync(where)
+        return [f"{batch}/{name}" for name in adopted]
+
+    def commit(self, after: Commit) -> None:
+        """Make `after` what the lake is, if nobody else has changed it meanwhile."""
+        after = replace(after.with_reached(self.head.version + 1), written_ms=int(time.time() * 1000))
+        crash_at("pipeline.before_commit")
+        self.files.write_new(f"{COMMITS}/{after.version:0{DIGITS}d}.json", after.to_json())
+        crash_at("pipeline.committed")
+        self.head = after
+        self.clear_away()
+
+    def clear_away(self) -> None:
+        """Remove what none of the newest commits needs: old commits, replaced batches, unfinished ones."""
+        names = self._commit_names()
+        for name in names[:-COMMITS_KEPT]:
+            self.files.remove(f"{COMMITS}/{name}")
+        kept = [self._load(name) for name in names[-COMMITS_KEPT:]]
+        for table in TABLES.values():
+            needed = {file.partition("/")[0] for commit in kept for file in commit.files(table.name)}
+            for batch in self.files.list(table.name):
+                if batch not in needed:
+                    self.files.remove(f"{table.name}/{batch}")
+
+    def _files_in(self, where: str, table: Table) -> list[str]:
+        """The files of a batch, each below the directories of its partition."""
+        found = [""]
+        for _ in range(len(table.partitioned_by) + 1):
+            found = [
+                f"{above}/{name}".lstrip("/")
+                for above in found
+                for name in self.files.list(f"{where}/{above}".rstrip("/"))
+                if not name.startswith(("_", "."))
+            ]
+        return found
+
+    # Commits
+
+    def _commit_names(self) -> list[str]:
+        return [name for name in self.files.list(COMMITS) if name.endswith(".json")]
+
+    def _newest(self) -> Commit:
+        names = self._commit_names()
+        return self._load(names[-1]) if names else Commit()
+
+    def _load(self, name: str) -> Commit:
+        return Commit.from_json(self.files.read(f"{COMMITS}/{name}"), self.files.path(f"{COMMITS}/{name}"))

@@ -1,0 +1,1 @@
+"""Findings, plots and the report."""

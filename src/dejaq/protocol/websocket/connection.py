@@ -1,0 +1,238 @@
+"""One WebSocket connection after its handshake, at either end: frames in and out, pings, back-pressure, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dejaq.protocol.websocket.framing import (
+    CloseCode,
+    FrameError,
+    FrameReader,
+    Opcode,
+    Payload,
+    close_payload,
+    frame_head,
+    parse_close,
+)
+from dejaq.protocol.websocket.messages import MESSAGE_BYTES_MAX
+
+# Bytes that wait for the network, before senders wait too.
+WRITE_BYTES_MAX = 1024 * 1024
+# Bytes that were received and wait to be worked on, before nothing more is read from the connection.
+HELD_BYTES_MAX = 32 * 1024 * 1024
+# A connection is pinged when nothing came for one interval, and closed when nothing came for two more.
+SILENT_INTERVALS = 3
+# How long a message may take from its first byte to its last, and how long a connection may not be read.
+STALL_SECONDS = 60.0
+# How long the other side may take to answer a close frame.
+CLOSE_SECONDS = 1.0
+
+
+class WebSocketConnection(asyncio.BufferedProtocol):
+    """Delivers whole binary messages to `on_message`, which may raise FrameError, and then `on_lost` once."""
+
+    def __init__(
+        self,
+        *,
+        client: bool,
+        on_message: Callable[[Payload], None],
+        on_lost: Callable[[str], None],
+        ping_seconds: float,
+    ) -> None:
+        self._client = client
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._ping_seconds = ping_seconds
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(masked=not client, message_bytes_max=MESSAGE_BYTES_MAX, deliver=self._deliver)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._held = 0
+        self._paused_at: float | None = None
+        self._written = 0
+        # For the pings: whether anything came since the last look, and what had left the write buffer then.
+        self._heard = True
+        self._left_then = 0
+        self._silent = 0
+        self._message_began: float | None = None
+        self._closing = False
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self.reason = ""
+        self.open = False
+
+    def attach(self, transport: asyncio.Transport, early: bytes = b"") -> None:
+        """Take over a transport whose handshake is done; `early` is what came behind the handshake."""
+        self._transport = transport
+        self.open = True
+        transport.set_write_buffer_limits(WRITE_BYTES_MAX)
+        transport.set_protocol(self)
+        self._timer = self._loop.call_later(self._ping_seconds, self._look)
+        if early:
+            self._read(lambda: self._reader.read(early))
+
+    # Sending
+
+    @property
+    def writable(self) -> bool:
+        """Whether a message would be sent soon."""
+        return self._writable.is_set()
+
+    async def wait_writable(self) -> None:
+        """Wait until the other side has read, or the connection is gone."""
+        await self._writable.wait()
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Send one message without waiting; after the end it is dropped."""
+        self._write_frame(Opcode.BINARY, *parts)
+
+    def _write_frame(self, opcode: Opcode, *parts: bytes | memoryview) -> None:
+        if not self.open or self._transport is None:
+            return
+        size = sum(map(len, parts))
+        frame = b"".join((frame_head(opcode, size, masked=self._client), *parts))
+        self._written += len(frame)
+        self._transport.write(frame)
+
+    def pause_writing(self) -> None:
+        """Called by the transport when the other side reads too slowly."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the transport when the other side has read."""
+        self._writable.set()
+
+    # Receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the transport: where the next bytes are to be written."""
+        return self._reader.place()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the transport: so many bytes were written there."""
+        self._heard = True
+        self._read(lambda: self._reader.received(nbytes))
+
+    def _read(self, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except FrameError as error:
+            # What follows cannot be read any more.
+            self._reader.closed = True
+            self.close(error.code, error.reason)
+
+    def _deliver(self, opcode: Opcode, payload: Payload) -> None:
+        if opcode is Opcode.BINARY:
+            if not self._closing:
+                self._on_message(payload)
+        elif opcode is Opcode.PING:
+            self._write_frame(Opcode.PONG, bytes(payload))
+        elif opcode is Opcode.CLOSE:
+            self._closed_by_other(*parse_close(payload))
+        elif opcode is Opcode.TEXT:
+            raise FrameError(CloseCode.NOT_BINARY, "messages are binary")
+
+    def hold(self, size: int) -> None:
+        """Count received bytes that wait; nothing more is read while there are too many."""
+        self._held += size
+        if self._held > HELD_BYTES_MAX and self._paused_at is None and self._transport is not None:
+            self._paused_at = self._loop.time()
+            self._transport.pause_reading()
+
+    def release(self, size: int) -> None:
+        """Count received bytes that have been worked on."""
+        self._held -= size
+        if self._paused_at is not None and self._held <= HELD_BYTES_MAX:
+            self._paused_at = None
+            self._heard = True
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    # Pings
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(self._ping_seconds, self._look)
+        now = self._loop.time()
+        if self._stalls(now):
+            self.abort("a message took too long to arrive, or to be worked on")
+            return
+        left = self._written - (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+        # A slow reader is alive while what is sent to it gets fewer.
+        if self._heard or self._paused_at is not None or (left != self._left_then and not self.writable):
+            self._heard, self._silent = False, 0
+        else:
+            self._silent += 1
+            if self._silent >= SILENT_INTERVALS:
+                self.abort("the other side was silent for too long")
+                return
+            self._write_frame(Opcode.PING)
+            left = self._written
+        self._left_then = left
+
+    def _stalls(self, now: float) -> bool:
+        if not self._reader.within_message:
+            self._message_began = None
+        elif self._message_began is None:
+            self._message_began = now
+        return any(
+            began is not None and now - began > STALL_SECONDS for began in (self._message_began, self._paused_at)
+        )
+
+    # The end
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Send why the connection ends, then end it; messages that still come are ignored."""
+        if self._closing:
+            return
+        self._write_frame(Opcode.CLOSE, close_payload(code, reason))
+        self._begin_close(f"closed with code {int(code)}: {reason}")
+        if self._paused_at is not None and self._transport is not None and not self._transport.is_closing():
+            # The answer to the close frame is behind what was not read.
+            self._transport.resume_reading()
+        self._loop.call_later(CLOSE_SECONDS, self._cut)
+
+    def _begin_close(self, reason: str) -> None:
+        self._closing = True
+        self.open = False
+        self.reason = self.reason or reason
+        self._writable.set()
+
+    def _closed_by_other(self, code: int, reason: str) -> None:
+        self._reader.closed = True
+        if not self._closing:
+            answer = CloseCode.NORMAL if code == CloseCode.NO_STATUS else code
+            self._write_frame(Opcode.CLOSE, close_payload(answer, ""))
+            self._begin_close(f"closed by the other side with code {code}: {reason}")
+            self._loop.call_later(CLOSE_SECONDS, self._cut)
+        if self._transport is not None:
+            self._transport.close()
+
+    async def shut(self, code: CloseCode, reason: str) -> None:
+        """Close, and wait until the connection is gone, shortly."""
+        self.close(code, reason)
+        await asyncio.wait((self._gone,), timeout=2 * CLOSE_SECONDS)
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once."""
+        self._begin_close(reason)
+        self._cut()
+
+    def _cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        """Called by the transport when the other side sends nothing more; the connection ends."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport at the end."""
+        self._begin_close(str(exc) if exc is not None else "the connection was closed")
+        self._reader.closed = True
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._gone.set_result(None)
+        self._on_lost(self.reason)

@@ -1,0 +1,1 @@
+"""Topics, schedules, dead letters, replies and queries."""

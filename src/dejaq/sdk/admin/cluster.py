@@ -1,0 +1,157 @@
+"""Topics and the cluster, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dejaq.domain.topic import TopicSettings, TopicStage
+from dejaq.protocol.columns import settings_from_proto
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic with its settings and exact counts.
+
+    `created` is False when a create call found that the topic existed.
+    """
+
+    name: str
+    state: TopicStage
+    settings: TopicSettings
+    created_ms: int
+    available: int
+    waiting: int
+    processing: int
+    consumers: int
+    producers: int
+    created: bool = False
+
+    @classmethod
+    def from_proto(cls, proto: overseer.TopicInfo, *, created: bool = False) -> TopicInfo:
+        """The topic that the broker's answer describes."""
+        return cls(
+            name=proto.name,
+            state=TopicStage(proto.state),
+            settings=settings_from_proto(proto.settings),
+            created_ms=proto.created_ms,
+            available=proto.available,
+            waiting=proto.waiting,
+            processing=proto.processing,
+            consumers=proto.consumers,
+            producers=proto.producers,
+            created=created,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A broker, its health (`degradations`, each one a sentence), its clock, and details for diagnosis."""
+
+    id: str
+    address: str
+    version: str
+    storage: str
+    started_ms: int
+    clock_ms: int
+    degradations: tuple[str, ...]
+    draining: bool
+    drift_ms: float
+    notes: tuple[str, ...] = ()
+    # From the view of the broker that was asked: the last report of this broker (0 for itself), its clock, the round
+    # trip.
+    seen_ms: int = 0
+    offset_ms: float = 0.0
+    latency_ms: float = 0.0
+    sessions: int = 0
+    synchronization: str = ""
+
+    @classmethod
+    def from_proto(cls, proto: overseer.BrokerInfo) -> BrokerInfo:
+        """The broker that the broker's answer describes."""
+        return cls(
+            id=proto.id,
+            address=proto.address,
+            version=proto.version,
+            storage=proto.storage,
+            started_ms=proto.started_ms,
+            clock_ms=proto.clock_ms,
+            degradations=tuple(proto.degradations),
+            draining=proto.draining,
+            drift_ms=proto.drift_ms,
+            notes=tuple(proto.notes),
+            seen_ms=proto.seen_ms,
+            offset_ms=proto.offset_ms,
+            latency_ms=proto.latency_ms,
+            sessions=proto.sessions,
+            synchronization=proto.synchronization,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """One session of a client: its kind and `state`, its topic, its user (`who`), and its round-trip time."""
+
+    id: str
+    name: str
+    sdk: str
+    state: str
+    topic: str
+    who: str
+    latency_ms: float
+    clock_offset_ms: float
+    inflight: int
+    buckets: tuple[int, ...]
+    weight: int
+    rack: str
+    broker: str
+
+    @classmethod
+    def from_proto(cls, proto: overseer.ClientInfo) -> ClientInfo:
+        """The client that the broker's answer describes."""
+        return cls(
+            id=proto.id,
+            name=proto.name,
+            sdk=proto.sdk,
+            state=proto.state,
+            topic=proto.topic,
+            who=proto.who,
+            latency_ms=proto.latency_ms,
+            clock_offset_ms=proto.clock_offset_ms,
+            inflight=proto.inflight,
+            buckets=tuple(proto.buckets),
+            weight=proto.weight,
+            rack=proto.rack,
+            broker=proto.broker,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster: brokers, topics and clients."""
+
+    cluster: str
+    brokers: tuple[BrokerInfo, ...]
+    topics: tuple[TopicInfo, ...]
+    clients: tuple[ClientInfo, ...]
+
+    @classmethod
+    def from_proto(cls, proto: overseer.InfoResponse) -> ClusterInfo:
+        """The cluster that the broker's answer describes."""
+        return cls(
+            cluster=proto.cluster,
+            brokers=tuple(map(BrokerInfo.from_proto, proto.brokers)),
+            topics=tuple(map(TopicInfo.from_proto, proto.topics)),
+            clients=tuple(map(ClientInfo.from_proto, proto.clients)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """The answer to a ping: how long it took, how far the broker's clock is ahead of ours, and how exact that number
+    is.
+    """
+
+    latency_ms: float
+    clock_offset_ms: float
+    uncertainty_ms: float

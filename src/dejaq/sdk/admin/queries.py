@@ -1,0 +1,110 @@
+"""Queries about the messages on a timeline; any broker can answer them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+
+from dejaq import limits
+from dejaq.domain.message import Message, Status
+from dejaq.errors import Code, DejaqError, error_of
+from dejaq.protocol.columns import messages_from_proto
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.session.seeds import Seeds
+from dejaq.sdk.session.settings import ClientSettings
+from dejaq.sdk.times import At, to_ms
+
+PAGE_SIZE = 1_000
+GET_COUNT = 1_000
+
+
+def filter_of(
+    start: At | None = None,
+    end: At | None = None,
+    status: Status | str | None = None,
+    group: str | None = None,
+    consumer: str | None = None,
+    priorities: tuple[int, int] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> carrier.Filter:
+    """A filter for `start <= ts < end` and for each other condition that is given."""
+    if status is not None:
+        try:
+            status = Status(status)
+        except ValueError:
+            known = ", ".join(Status)
+            raise error_of(Code.INVALID_ARGUMENT, f"{status!r} is not a status; known: {known}") from None
+    low, high = priorities or (None, None)
+    for bound in (low, high):
+        if bound is not None and not limits.PRIORITY_MIN <= bound <= limits.PRIORITY_MAX:
+            raise error_of(Code.INVALID_PRIORITY, details=str(bound))
+    return carrier.Filter(
+        priority_min=low,
+        priority_max=high,
+        headers=headers,
+        start=None if start is None else to_ms(start),
+        end=None if end is None else to_ms(end),
+        status=status or "",
+        owner=group or "",
+        consumer=consumer or "",
+    )
+
+
+class Queries:
+    """Get, count, histogram and browse; they lease nothing and change nothing."""
+
+    def __init__(self, seeds: Seeds, settings: ClientSettings) -> None:
+        self._seeds = seeds
+        self._settings = settings
+
+    async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
+        """The messages, in the order of `ids`; None for an id that no message has."""
+        found: list[Message | None] = [None] * len(ids)
+        for start in range(0, len(ids), GET_COUNT):
+            request = carrier.GetRequest(topic=topic, ids=ids[start : start + GET_COUNT])
+            answer = await self._seeds.call("Carrier.Get", request, carrier.MessageColumns, patience=self._settings)
+            for asked, message in zip(answer.asked, messages_from_proto(answer, topic=topic), strict=True):
+                found[start + asked] = message
+        return found
+
+    async def count(self, topic: str, where: carrier.Filter) -> int:
+        """How many messages match, exactly."""
+        request = carrier.CountRequest(topic=topic, filter=where)
+        answer = await self._seeds.call("Carrier.Count", request, carrier.CountResponse, patience=self._settings)
+        return answer.count
+
+    async def histogram(self, topic: str, where: carrier.Filter, step: float | timedelta) -> list[tuple[int, int]]:
+        """(start of the step in epoch ms, count) for each step that has messages."""
+        seconds = step.total_seconds() if isinstance(step, timedelta) else step
+        step_ms = round(seconds * 1_000)
+        if step_ms < 1:
+            raise error_of(Code.INVALID_ARGUMENT, f"a step of {step} s; the shortest is 0.001 s")
+        request = carrier.HistogramRequest(topic=topic, filter=where, step_ms=step_ms)
+        answer = await self._seeds.call(
+            "Carrier.Histogram", request, carrier.HistogramResponse, patience=self._settings
+        )
+        return list(zip(answer.starts, answer.counts, strict=True))
+
+    async def browse(
+        self, topic: str, where: carrier.Filter, page_size: int = PAGE_SIZE
+    ) -> AsyncIterator[list[Message]]:
+        """Pages of messages in order of (ts, id); an outage between two pages only delays the next page."""
+        if not 1 <= page_size <= limits.BROWSE_PAGE_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}")
+        request = carrier.BrowseRequest(topic=topic, filter=where, page_size=page_size)
+        patience = self._seeds.patience(self._settings)
+        while True:
+            transport = self._seeds.first()
+            pages = transport.stream("Carrier.Browse", request, carrier.MessageColumns)
+            try:
+                async for page in pages:
+                    patience.reset()
+                    messages = messages_from_proto(page, topic=topic)
+                    if messages:
+                        yield messages
+                    if not page.cursor:
+                        return
+                    request.cursor = page.cursor
+                return
+            except DejaqError as error:
+                await patience.after(error, transport)

@@ -1,0 +1,159 @@
+"""What a client does with topics: create, edit, describe, list and delete them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dejaq.domain.backoff import Backoff
+from dejaq.domain.topic import check_topic_name
+from dejaq.errors import DejaqError, Missing
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.sdk.admin.cluster import TopicInfo
+from dejaq.sdk.admin.topics import create_topic, settings_message
+from dejaq.sdk.session.seeds import Seeds
+from dejaq.sdk.session.settings import ClientSettings
+from dejaq.sdk.times import Duration
+
+# Topics that are read in one call.
+TOPICS_PER_CALL = 500
+
+
+class TopicCalls:
+    """The calls of `Client` for topics."""
+
+    # Set by the client.
+    _seeds: Seeds
+    _settings: ClientSettings
+
+    async def create_topic(
+        self,
+        name: str,
+        *,
+        buckets: int | None = None,
+        max_future: Duration | None = None,
+        max_lease: Duration | None = None,
+        max_body_bytes: int | None = None,
+        durability: str | None = None,
+        journal: bool | None = None,
+        expires: bool | None = None,
+        client_rate: int | None = None,
+        compression: str | None = None,
+        share_bodies: bool | None = None,
+        kind: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        expiry_backoff: str | Backoff | None = None,
+        dedup: Duration | None = None,
+        max_dedup_ids: int | None = None,
+    ) -> TopicInfo:
+        """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
+
+        `max_future` is how far in the future a message may be due, `max_lease` the longest lease that a consumer may
+        ask for, and `dedup` how long an own id stays taken after its creation, even when its message is gone. Each is
+        seconds, a timedelta or a text such as `90s`, `24h` or `7d`, and is stored in milliseconds, as `dedup_ms`.
+
+        While a topic of this name is being deleted it waits, up to the client's deadline.
+        """
+        check_topic_name(name)
+        chosen = settings_message(
+            buckets=buckets,
+            max_future=max_future,
+            max_lease=max_lease,
+            max_body_bytes=max_body_bytes,
+            durability=durability,
+            journal=journal,
+            expires=expires,
+            client_rate=client_rate,
+            compression=compression,
+            share_bodies=share_bodies,
+            kind=kind,
+            max_attempts=max_attempts,
+            dead_letter=dead_letter,
+            expiry_backoff=expiry_backoff,
+            dedup=dedup,
+            max_dedup_ids=max_dedup_ids,
+        )
+        return await create_topic(self._seeds, self._settings, name, chosen)
+
+    async def edit_topic(
+        self,
+        name: str,
+        *,
+        max_future: Duration | None = None,
+        max_lease: Duration | None = None,
+        max_body_bytes: int | None = None,
+        durability: str | None = None,
+        client_rate: int | None = None,
+        compression: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        expiry_backoff: str | Backoff | None = None,
+        max_dedup_ids: int | None = None,
+        **fixed: Any,
+    ) -> TopicInfo:
+        """Change settings of a topic while it is in use; a setting that is not given keeps its value.
+
+        The new settings apply to messages that are created or leased from now on; durations are as in `create_topic`.
+        The other settings of `create_topic` are fixed: a value that differs from the topic's is refused with
+        INVALID_SETTING.
+        """
+        check_topic_name(name)
+        chosen = settings_message(
+            max_future=max_future,
+            max_lease=max_lease,
+            max_body_bytes=max_body_bytes,
+            durability=durability,
+            client_rate=client_rate,
+            compression=compression,
+            max_attempts=max_attempts,
+            dead_letter=dead_letter,
+            expiry_backoff=expiry_backoff,
+            max_dedup_ids=max_dedup_ids,
+            **fixed,
+        )
+        request = overseer.EditTopicRequest(name=name, settings=chosen)
+        answer = await self._seeds.call("Overseer.EditTopic", request, overseer.TopicResponse, patience=self._settings)
+        return TopicInfo.from_proto(answer.topic)
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """One topic with its settings and exact counts."""
+        answer = await self._seeds.call(
+            "Overseer.DescribeTopic",
+            overseer.TopicRequest(name=name),
+            overseer.TopicResponse,
+            patience=self._settings,
+        )
+        return TopicInfo.from_proto(answer.topic)
+
+    async def topics(self) -> list[TopicInfo]:
+        """Every topic, by name; many are read in several calls."""
+        topics: list[TopicInfo] = []
+        while True:
+            answer = await self._seeds.call(
+                "Overseer.ListTopics",
+                overseer.ListTopicsRequest(after=topics[-1].name if topics else "", count=TOPICS_PER_CALL),
+                overseer.ListTopicsResponse,
+                patience=self._settings,
+            )
+            topics += [TopicInfo.from_proto(topic) for topic in answer.topics]
+            if not answer.more or not answer.topics:
+                return topics
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages; returns when it accepts no more; the broker removes the data later."""
+        request = overseer.TopicRequest(name=name)
+        patience = self._seeds.patience(self._settings)
+        again = False
+        while True:
+            transport = self._seeds.first()
+            try:
+                await transport.call("Overseer.DeleteTopic", request, overseer.TopicResponse, self._settings.timeout)
+                return
+            except Missing:
+                if again:
+                    # An earlier try may have been done, and the topic is gone, as asked.
+                    return
+                raise
+            except DejaqError as error:
+                await patience.after(error, transport)
+                again = True

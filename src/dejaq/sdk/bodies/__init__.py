@@ -1,0 +1,1 @@
+"""Large bodies: uploaded and downloaded in parts."""

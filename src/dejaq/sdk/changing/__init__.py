@@ -1,0 +1,1 @@
+"""Changes to messages: by their owner, and in transactions."""

@@ -1,0 +1,1 @@
+"""One session with a broker: the connection, its address, and the broker's clock."""

@@ -1,0 +1,1 @@
+"""Workers: call a function of the user for each message."""

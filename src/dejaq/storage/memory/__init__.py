@@ -1,0 +1,1 @@
+"""The reference storage, in the memory of this process."""

@@ -1,0 +1,1 @@
+"""The changes of a store, one module per kind."""

@@ -1,0 +1,1 @@
+"""One store among several: messages and buckets that move between shards."""

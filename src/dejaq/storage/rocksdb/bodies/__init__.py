@@ -1,0 +1,1 @@
+"""Large and shared bodies."""

@@ -1,0 +1,1 @@
+"""The database under the embedded store: keys, group commit, the watermark."""

@@ -1,0 +1,280 @@
+"""Group commit: one thread makes changes durable in the commit log; all changes made during one sync share the next.
+
+A change can be read at once, from the overlay of the database. When its group is durable, the loop writes it to the
+database, and only then is it acknowledged: the database never has what the log may lose.
+
+A failure is final: after a write or a sync that failed, nothing is written, synced or acknowledged by this committer.
+The content of the disk is known again when the store has been opened again, with another committer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dejaq import limits
+from dejaq.crashpoints import crash_at
+from dejaq.errors import Code, Indefinite, StoreError, error_of
+from dejaq.storage.commit_log.writer import CommitLog
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, write_error
+from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
+from dejaq.storage.rocksdb.engine.overlay import Generation
+from dejaq.storage.rocksdb.engine.watermark import NO_MANIFEST, Mark, Watermark, manifest_of
+
+_WATERMARK_S = 1.0
+# The loop does other work after this time of writing to the database.
+_STEP_S = 0.001
+
+
+class CommitGroup:
+    """The changes that share a sync."""
+
+    __slots__ = ("batches", "bytes", "failure", "future", "generation")
+
+    def __init__(self, generation: Generation, future: asyncio.Future[None]) -> None:
+        self.generation = generation
+        self.future = future
+        # Each with its sequence in the log.
+        self.batches: deque[tuple[int, Batch]] = deque()
+        self.bytes = 0
+        self.failure: StoreError | None = None
+
+
+class Committer:
+    """Appends batches to the log on the loop, writes and syncs the log in a thread, and then fills the database."""
+
+    def __init__(
+        self,
+        database: RocksDatabase,
+        log: CommitLog,
+        watermark: Watermark,
+        uses: FrameUses,
+        on_failure: Callable[[StoreError], None],
+    ) -> None:
+        self._database = database
+        self._log = log
+        self._watermark = watermark
+        self._on_failure = on_failure
+        # What runs need of the log.
+        self.uses = uses
+        # Called when the database has got another group.
+        self.on_applied: Callable[[], None] = lambda: None
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        # The group that is open for changes, and the last one that was opened.
+        self._waiting: CommitGroup | None = None
+        self._last: CommitGroup | None = None
+        # Groups that are durable, or failed, and are not in the database yet.
+        self._synced: deque[CommitGroup] = deque()
+        self._applying = False
+        self._wake = threading.Event()
+        self._stopping = False
+        self._broken: StoreError | None = None
+        self._marked = log.durable
+        self._marked_at = time.monotonic()
+        self._manifest = manifest_of(database.path)
+        # The last change that the database has.
+        self.applied = log.sequence
+        # Of the changes that the database does not have yet.
+        self.pending_bytes = 0
+        self.syncs = 0
+        self.writes = 0
+        self.sync_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="dejaq-commit", daemon=True)
+        self._thread.start()
+
+    def write(self, batch: Batch) -> asyncio.Future[None]:
+        """Take `batch`, which can be read from now on; the future is done when it is durable, or fails with Indefinite.
+
+        Raises STORE_FAILED, and takes nothing, when an earlier write or sync failed.
+        """
+        if self._broken is not None:
+            raise error_of(Code.STORE_FAILED, "the storage takes no writes after a failure", details=str(self._broken))
+        crash_at("storage.before_write")
+        frames = [frame.data for frame in batch.frames]
+        runs = batch.place_frames(self._log.addresses(frames))
+        self.uses.record(batch, self._log.sequence + 1)
+        with self._lock:
+            encoded = batch.encode()
+            sequence = self._log.append(encoded, frames)
+            if self._waiting is None:
+                self._waiting = self._last = self._new_group()
+                # Not at once: what else is ready to run belongs to the same group.
+                self._loop.call_soon(self._wake.set)
+            group = self._waiting
+            group.batches.append((sequence, batch))
+        size = len(encoded) + sum(map(len, frames))
+        group.bytes += size
+        self.pending_bytes += size
+        group.generation.add(batch)
+        group.generation.frames.update(runs)
+        self.writes += 1
+        return group.future
+
+    def _new_group(self) -> CommitGroup:
+        future = self._loop.create_future()
+        # Nobody may wait for a relaxed topic's write; a failure is known by `on_failure` too.
+        future.add_done_callback(_retrieve)
+        return CommitGroup(self._database.overlay.begin(), future)
+
+    def pending(self) -> asyncio.Future[None] | None:
+        """What to wait for so that everything visible now is durable; None when it is."""
+        if self._last is None or self._last.future.done():
+            return None
+        return self._last.future
+
+    @property
+    def syncing(self) -> asyncio.Future[None] | None:
+        """The sync in progress, if nothing waits for the one behind it."""
+        return self.pending() if self._waiting is None else None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the changes that are not durable yet take too much memory."""
+        return self.pending_bytes > limits.COMMIT_LOG_PENDING_BYTES and self._broken is None
+
+    async def make_room(self) -> None:
+        """Wait while it is crowded, because the disk is slow or stuck."""
+        while self.crowded:
+            pending = self.pending()
+            if pending is None:
+                return
+            await asyncio.wait([pending])
+
+    @property
+    def pending_changes(self) -> int:
+        """How many changes the database does not have yet."""
+        return self._log.sequence - self.applied
+
+    @property
+    def broken(self) -> bool:
+        """Whether a write or a sync has failed."""
+        return self._broken is not None
+
+    async def stop(self) -> None:
+        """Make durable what was written, and end the thread."""
+        pending = self.pending()
+        if pending is not None:
+            await asyncio.wait([pending])
+        self._stopping = True
+        self._wake.set()
+        await asyncio.to_thread(self._thread.join)
+
+    # In the thread
+
+    def _run(self) -> None:
+        while True:
+            marked = self._marked == self._log.durable or self._broken is not None
+            if not self._stopping:
+                self._wake.wait(None if marked else _WATERMARK_S)
+            self._wake.clear()
+            with self._lock:
+                group, self._waiting = self._waiting, None
+            if group is not None:
+                group.failure = self._broken or self._sync()
+                self._mark()
+                try:
+                    self._loop.call_soon_threadsafe(self._finish, group)
+                except RuntimeError:  # the loop is closed: the program is ending
+                    return
+            elif self._stopping:
+                return
+            else:
+                self._mark()
+
+    def _sync(self) -> StoreError | None:
+        """Write and sync everything that was appended; the reason where that failed."""
+        began = time.monotonic()
+        try:
+            self._log.write()
+            crash_at("storage.after_write")
+            crash_at("storage.before_sync")
+            self._log.sync()
+            crash_at("storage.after_sync")
+        except Exception as cause:  # noqa: BLE001
+            self._broken = write_error(self._database.path.parent, getattr(cause, "details", "") or cause)
+            return self._broken
+        self.sync_seconds += time.monotonic() - began
+        self.syncs += 1
+        return None
+
+    def _mark(self) -> None:
+        """Raise the watermark, at most once per second.
+
+        The manifest is taken as it was at the last mark: by now that much of it is durable.
+        """
+        sequence = self._log.durable
+        if self._broken or sequence == self._marked or time.monotonic() - self._marked_at < _WATERMARK_S:
+            return
+        try:
+            durable, self._manifest = self._manifest, manifest_of(self._database.path, self._manifest)
+            if durable[0] != self._manifest[0]:
+                durable = NO_MANIFEST
+            self._watermark.write(Mark(sequence, *durable))
+        except Exception as cause:  # noqa: BLE001
+            self._broken = write_error(self._database.path.parent, cause)
+            self._loop.call_soon_threadsafe(self._on_failure, self._broken)
+            return
+        self._marked, self._marked_at = sequence, time.monotonic()
+
+    # On the loop again
+
+    def _finish(self, group: CommitGroup) -> None:
+        self._synced.append(group)
+        if not self._applying:
+            self._apply()
+
+    def _apply(self) -> None:
+        """Write what is durable to the database, in order, for a short time; then let others run."""
+        began = time.monotonic()
+        self._applying = False
+        while self._synced:
+            group = self._synced[0]
+            if group.failure is None and not self._fill(group, began + _STEP_S):
+                self._applying = True
+                self._loop.call_soon(self._apply)
+                return
+            if group.failure is not None:
+                self._refuse(group.failure)
+                return
+            self._synced.popleft()
+            self._database.overlay.drop(group.generation)
+            self.pending_bytes -= group.bytes
+            group.future.set_result(None)
+            self.on_applied()
+
+    def _fill(self, group: CommitGroup, until: float) -> bool:
+        """Write changes of a group to the database; whether none is left to be written."""
+        while group.batches:
+            sequence, batch = group.batches[0]
+            try:
+                if self.applied != sequence - 1:
+                    raise error_of(Code.STORE_FAILED, f"change {sequence} does not follow {self.applied}")
+                self._database.apply(batch, sequence)
+            except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception
+                self._broken = write_error(self._database.path, cause)
+                group.failure = self._broken
+                return True
+            self.applied = sequence
+            group.batches.popleft()
+            if group.batches and time.monotonic() > until:
+                return False
+        return True
+
+    def _refuse(self, failure: StoreError) -> None:
+        """Acknowledge nothing of the first group, and nothing behind it, also if it is durable."""
+        self._on_failure(failure)
+        self._synced.popleft().future.set_exception(
+            Indefinite("the storage failed while writing", details=failure.details)
+        )
+        if self._synced:
+            self._applying = True
+            self._loop.call_soon(self._apply)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

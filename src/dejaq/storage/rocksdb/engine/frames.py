@@ -1,0 +1,60 @@
+"""Values that are frames of the commit log: the database has a *pointer* in the place of the value.
+
+A pointer begins with a byte that no run begins with, so that both can be under the same key: a run that was created is
+a frame; one that was moved out of the log, or that an older release wrote, is in the database itself.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from dejaq.storage.commit_log.record import FrameAddress
+
+_ADDRESS = Struct(">IQI")
+# A field of a protobuf message never has the number 0.
+_POINTER = b"\0"
+
+
+class NewFrame:
+    """A frame of a change that is not in the log yet. It has its address from then on, and `data` no more."""
+
+    __slots__ = ("address", "data", "part", "prefix", "topic")
+
+    def __init__(self, part: int, data: bytes, topic: int | None) -> None:
+        # Which part of the operations is to be its address.
+        self.part = part
+        self.data = data
+        # The topic that has it, or None for a record of the journal.
+        self.topic = topic
+        self.prefix = b"" if topic is None else _POINTER
+        self.address: FrameAddress | None = None
+
+
+# What a run keeps of the frame that it is stored in.
+Stored = FrameAddress | NewFrame | None
+
+
+def pack_address(address: FrameAddress) -> bytes:
+    """What is stored of the address of a record of the journal."""
+    return _ADDRESS.pack(*address)
+
+
+def unpack_address(value: bytes) -> FrameAddress:
+    """Where a record of the journal is."""
+    return FrameAddress(*_ADDRESS.unpack(value))
+
+
+def pointer_to(address: FrameAddress) -> bytes:
+    """What is stored in the place of a value."""
+    return _POINTER + _ADDRESS.pack(*address)
+
+
+def address_in(value: bytes) -> FrameAddress | None:
+    """The address in a pointer; None where the value itself is there."""
+    return FrameAddress(*_ADDRESS.unpack_from(value, 1)) if value.startswith(_POINTER) else None
+
+
+def size_of(stored: bytes) -> int:
+    """The size of a value, of which the database may have a pointer."""
+    address = address_in(stored)
+    return len(stored) if address is None else address.length

@@ -1,0 +1,40 @@
+"""A change as it is recorded: operations for the database, and frames for the commit log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dejaq.storage.commit_log.operations import Operations
+from dejaq.storage.commit_log.record import FrameAddress
+from dejaq.storage.rocksdb.engine.frames import NewFrame, Stored, pack_address
+
+
+class RecordedBatch(Operations):
+    """An atomic batch of changes, and the frames that go into the commit log with it."""
+
+    __slots__ = ("dropped_topics", "frames", "released")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[NewFrame] = []
+        # Frames of runs that are removed, with their topics; and topics that lose all of theirs.
+        self.released: list[tuple[int, Stored]] = []
+        self.dropped_topics: list[int] = []
+
+    def put_frame(self, key: bytes, data: bytes, topic: int | None = None) -> NewFrame:
+        """Put a frame into the commit log, and its address under a key: of a run of a topic, or of the journal."""
+        frame = NewFrame(len(self.parts) + 1, data, topic)
+        self.put(key, b"")
+        self.frames.append(frame)
+        return frame
+
+    def place_frames(self, addresses: Sequence[FrameAddress]) -> dict[bytes, bytes]:
+        """Fill in where the frames are; returns those of runs by the pointers to them."""
+        runs: dict[bytes, bytes] = {}
+        for frame, address in zip(self.frames, addresses, strict=True):
+            frame.address = address
+            value = self.parts[frame.part] = frame.prefix + pack_address(address)
+            if frame.topic is not None:
+                runs[value] = frame.data
+            frame.data = b""
+        return runs

@@ -1,0 +1,283 @@
+"""Create: a batch of columns becomes runs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import TypeVar
+
+from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
+from dejaq.domain.bodies.body_block import BodyBlock
+from dejaq.domain.bodies.large import content_of
+from dejaq.domain.id_column import IdColumn
+from dejaq.domain.ids import GENERATED_LENGTH
+from dejaq.domain.transitions import decide_create
+from dejaq.errors import Code
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage import ranges
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
+from dejaq.storage.rocksdb.engine.database import Batch
+from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
+from dejaq.storage.rocksdb.timeline.levels.scatter import is_scattered, near_and_far
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState, cuts
+from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.topic_state import TopicState
+
+T = TypeVar("T")
+
+
+def decide(state: TopicState, incoming: CreateBatch, *, ids_free: bool = False) -> Outcomes:
+    """The outcome of each row; nothing is changed yet. With `ids_free` no message is known to have one of the ids."""
+    count = len(incoming)
+    outcomes = Outcomes(count, dict(incoming.refused))
+    for row in state.sequences.rows(incoming, count):
+        outcomes.codes.setdefault(row, Code.ALREADY_EXISTS)
+    if incoming.ids is not None:
+        if not ids_free:
+            _check_ids(state, incoming, outcomes)
+        if state.created is not None:
+            _check_created(state, state.created, incoming.ids, outcomes)
+    if incoming.large:
+        for row, body in enumerate(incoming.bodies):
+            if row not in outcomes.codes and state.body_store.missing(body):
+                outcomes.codes[row] = Code.BODY_MISSING
+    if incoming.ids is not None and state.created is not None:
+        room = state.created.room(state.topic.settings.max_dedup_ids, state.now)
+        for row in [row for row in range(count) if row not in outcomes.codes][room:]:
+            outcomes.codes[row] = Code.LIMIT_EXCEEDED
+    if len(outcomes.codes) < count:
+        state.sequences.check_room(incoming.session)
+        state.owners.check(incoming.owner, state.total)
+    return outcomes
+
+
+def create(
+    state: TopicState, incoming: CreateBatch, now: int, batch: Batch, decided: Outcomes | None = None
+) -> Outcomes:
+    """Put the admitted rows of `incoming` into `batch`, and return the outcome of each row, unless it is `decided`."""
+    outcomes = decided if decided is not None else decide(state, incoming)
+    fresh = note(state, incoming, outcomes, now, batch)
+    if fresh:
+        store(state, incoming, fresh, now, batch)
+    return outcomes
+
+
+def note(state: TopicState, incoming: CreateBatch, outcomes: Outcomes, now: int, batch: Batch) -> list[RowRange]:
+    """Remember the name of the batch, and the ids of its admitted rows in a topic that remembers ids; returns these
+    rows.
+    """
+    count = len(incoming)
+    # A row that was refused may yet be created by a later try; only rows that succeeded count as done.
+    used = ranges.without(count, outcomes.failed)
+    if used:
+        state.sequences.add(incoming, used, now, batch)
+    fresh = ranges.without(count, outcomes.codes)
+    if fresh and state.created is not None and incoming.ids is not None:
+        state.created.add([incoming.ids[row] for row in _rows(fresh)], now, batch)
+    return fresh
+
+
+def store(
+    state: TopicState,
+    incoming: CreateBatch,
+    fresh: list[RowRange],
+    now: int,
+    batch: Batch,
+    buckets: Sequence[int] | None = None,
+) -> None:
+    """Put admitted rows into `batch` as runs. `buckets` has the bucket of each row if its listed id does not say it."""
+    state.owners.forget(state.total, batch)
+    owner = state.owners.number(incoming.owner, batch)
+    if isinstance(state, PriorityTopicState):
+        _add_by_priority(state, incoming, fresh, owner, batch, buckets)
+    elif incoming.ids is None:
+        _add_generated(state, incoming, fresh, owner, now, batch)
+    else:
+        _add_listed(state, incoming, fresh, owner, now, batch, buckets)
+    if state.outbox is not None:
+        state.outbox.created(state.topic.name, incoming, fresh)
+
+
+def _add_generated(
+    state: TopicState, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
+) -> None:
+    ts = incoming.ts
+    for stretch in stretches:
+        scattered = is_scattered(state.levels, ts[slice(*stretch)], 1)
+        parts = near_and_far(state.levels, ts, *stretch, now) if scattered else _by_slice(ts, *stretch)
+        for start, end in parts:
+            record = records.Run(owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start)
+            block = _fill(state, record, incoming, range(start, end), batch)
+            time_slice = ts[start] // keys.SLICE_MS
+            state.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now, block=block)
+
+
+def _by_slice(ts: Sequence[int], start: int, end: int) -> Iterator[RowRange]:
+    """Rows start to end-1 as one range per slice."""
+    while start < end:
+        cut = bisect_left(ts, (ts[start] // keys.SLICE_MS + 1) * keys.SLICE_MS, start, end)
+        yield start, cut
+        start = cut
+
+
+def _fill(
+    state: TopicState, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch
+) -> BodyBlock | None:
+    """Copy rows into a record, column by column.
+
+    Returns the bodies as a block when none is stored separately; writing them into the record took three times as long.
+    """
+    bodies = _pick(incoming.bodies, rows)
+    record.ts.extend(_pick(incoming.ts, rows))
+    if incoming.priorities is not None and any(priorities := _pick(incoming.priorities, rows)):
+        record.priorities.extend(priorities)
+    if incoming.headers is not None and any(headers := _pick(incoming.headers, rows)):
+        record.headers.extend(headers)
+    if incoming.large or max(map(len, bodies)) > state.body_store.inline_bytes_max:
+        pairs = [state.body_store.put(batch, body) for body in bodies]
+        record.bodies.extend([inline for inline, _ in pairs])
+        record.apart.extend([number for _, number in pairs])
+        return None
+    return BodyBlock(bodies)
+
+
+def _add_listed(
+    state: TopicState,
+    incoming: CreateBatch,
+    stretches: list[RowRange],
+    owner: int,
+    now: int,
+    batch: Batch,
+    buckets: Sequence[int] | None = None,
+) -> None:
+    """Divide the rows by bucket, unless they may be in one run, and by slice; scattered rows are one wide run."""
+    assert incoming.ids is not None
+    ts, priorities = incoming.ts, incoming.priorities
+    # The order of the rows is kept, so rows that are sorted by time stay sorted.
+    in_order = priorities is None and ts == sorted(ts)
+    divided: Iterable[tuple[int, Sequence[int]]]
+    if buckets is not None:
+        # Only a run of one bucket says which bucket its ids have, so these rows are wide runs even if they are few.
+        scattered, divided = True, _divided(_rows(stretches), buckets)
+    elif scattered := is_scattered(state.levels, ts, state.topic.settings.buckets):
+        divided = [(keys.SPREAD if state.topic.settings.buckets > 1 else 0, _together(stretches))]
+    else:
+        divided = _by_bucket(state, incoming, stretches, now)
+    for bucket, rows in divided:
+        if priorities is not None:
+            rows = sorted(rows, key=lambda row: (ts[row], priorities[row]))
+        elif not in_order:
+            rows = sorted(rows, key=ts.__getitem__)
+        times = ts if len(rows) == len(ts) and in_order else _pick(ts, rows)
+        parts = near_and_far(state.levels, times, 0, len(rows), now) if scattered else _by_slice(times, 0, len(rows))
+        for start, end in parts:
+            chosen = rows[start:end]
+            listed = IdColumn(_pick(incoming.ids, chosen))
+            record = records.Run(owner=incoming.owner)
+            block = _fill(state, record, incoming, chosen, batch)
+            due, time_slice = times[start] <= now, times[start] // keys.SLICE_MS
+            state.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=due, block=block)
+
+
+def _by_bucket(
+    state: TopicState, incoming: CreateBatch, stretches: list[RowRange], now: int
+) -> Iterable[tuple[int, Sequence[int]]]:
+    """The rows of each bucket, or all rows together when that is better for the consumers that will lease them.
+
+    One consumer of all buckets is fastest with one run for the whole batch. Several consumers get slices of the run
+    only when the rows of a bucket are consecutive, which is possible when all rows are due at one time.
+    """
+    assert incoming.ids is not None
+    ts = incoming.ts
+    soon = state.topic.settings.buckets > 1 and max(ts) <= now + YOUNG_MS
+    if soon and state.demand.met(state.total, now):
+        return [(keys.SPREAD, _together(stretches))]
+    divided = _divided(_rows(stretches), state.index.buckets_of(incoming.ids))
+    if soon and not state.demand.shared and min(ts) == max(ts):
+        return [(keys.SPREAD, list(chain.from_iterable(rows for _, rows in divided)))]
+    return divided
+
+
+def _divided(rows: Iterable[int], buckets: Sequence[int]) -> Collection[tuple[int, list[int]]]:
+    """The rows of each bucket."""
+    divided: defaultdict[int, list[int]] = defaultdict(list)
+    for row in rows:
+        divided[buckets[row]].append(row)
+    return divided.items()
+
+
+def _together(stretches: list[RowRange]) -> Sequence[int]:
+    return range(*stretches[0]) if len(stretches) == 1 else list(_rows(stretches))
+
+
+def _rows(stretches: list[RowRange]) -> Iterable[int]:
+    return chain.from_iterable(range(start, end) for start, end in stretches)
+
+
+def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
+    """Some rows of a column; consecutive rows as a slice, which is three times as fast."""
+    if isinstance(rows, range):
+        return column[rows.start : rows.stop]
+    return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
+
+
+def _add_by_priority(
+    state: PriorityTopicState,
+    incoming: CreateBatch,
+    stretches: list[RowRange],
+    owner: int,
+    batch: Batch,
+    buckets: Sequence[int] | None = None,
+) -> None:
+    """Create one run per priority."""
+    if buckets is None:
+        buckets = state.index.buckets_of(incoming.ids or ())
+    for (bucket, time_slice), rows in cuts(state, incoming, buckets, stretches):
+        record = records.Run(owner=incoming.owner)
+        listed: IdColumn | None = None
+        if incoming.ids is None:
+            record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
+        else:
+            listed = IdColumn(_pick(incoming.ids, rows))
+        block = _fill(state, record, incoming, rows, batch)
+        state.add_run(batch, bucket, time_slice, owner, record, ids=listed, block=block)
+
+
+def _check_ids(state: TopicState, incoming: CreateBatch, outcomes: Outcomes) -> None:
+    """Find the rows whose ids are taken: one search of the index for all rows, and further reads only for the ids it
+    finds.
+    """
+    assert incoming.ids is not None
+    ids = incoming.ids
+    alike = GENERATED_LENGTH in set(map(len, ids))
+    if not alike and not state.index.may_have_any(ids):
+        return
+    suspects = [row for row in range(len(ids)) if row not in outcomes.codes]
+    for row, at in zip(suspects, state.locate([ids[row] for row in suspects]), strict=True):
+        if at is not None:
+            outcomes.codes[row] = decide_create(exists=True, same_content=_same_content(state, incoming, row, *at))
+
+
+def _check_created(state: TopicState, created: RocksCreatedIds, ids: Sequence[str], outcomes: Outcomes) -> None:
+    """Find the rows whose ids were created within the window and have no message any more."""
+    rows = [row for row in range(len(ids)) if row not in outcomes.codes]
+    for row in created.rows(ids, rows, state.now):
+        outcomes.codes[row] = decide_create(exists=False, same_content=False, created=True)
+
+
+def _same_content(state: TopicState, incoming: CreateBatch, row: int, run: Run, run_row: int) -> bool:
+    record = run.record
+    priority = incoming.priorities[row] if incoming.priorities is not None else 0
+    headers = incoming.headers[row] if incoming.headers is not None else b""
+    run_ts, run_priority = run.sort_key(run_row)
+    return (
+        record.owner == incoming.owner
+        and incoming.accepts_time(row, run_ts)
+        and run_priority == priority
+        and (record.headers[run_row] if record.headers else b"") == headers
+        and content_of(state.body(run, run_row)) == content_of(incoming.bodies[row])
+    )

@@ -1,0 +1,338 @@
+"""Snapshots: a whole topic at one instant, read in small portions so that other work continues."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from dejaq import limits
+from dejaq.domain.batch import Portion, RowRange, StoredRuns, Stretch
+from dejaq.domain.message import Status, status_of
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.base import Filter
+from dejaq.storage.rocksdb.bodies.large import LARGE
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import View
+from dejaq.storage.rocksdb.engine.frames import size_of
+from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.lease import LeasePart
+from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.topic_state import TopicState
+
+# A portion takes about half a millisecond, so that messages that become due meanwhile are not late.
+_PORTION_RUNS = 250
+_PORTION_BYTES = 128 * 1024
+# Separately stored bodies are read one by one, until a portion has about so many bytes.
+_APART_BYTES = 1024 * 1024
+
+# Every column of a run of listed ids.
+_COLUMNS = ("ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts", "versions")
+
+Value = TypeVar("Value", int, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeasedRows:
+    """Rows of a run in a lease."""
+
+    lease_id: int
+    consumer: str
+    expires: int
+    part: LeasePart
+    rows: int
+
+
+class RocksSnapshot:
+    """A view of the database, and the leases of the topic at the same instant."""
+
+    def __init__(self, state: TopicState, view: View, now: int) -> None:
+        self.at = now
+        self.count = state.total
+        self._wide = state.wide.copy()
+        self._state = state
+        self._view = view
+        # There are few leases, and their objects change, so their rows and terms are copied.
+        self._leased = [
+            _LeasedRows(lease.id, lease.consumer, expires, part, part.in_run(rows))
+            for lease in state.leases
+            for expires, rows in lease.terms.items()
+            for part in lease.parts
+            if part.in_run(rows)
+        ]
+        self._leased_rows: dict[bytes, int] = {}
+        for held in self._leased:
+            key = held.part.run.key
+            self._leased_rows[key] = self._leased_rows.get(key, 0) | held.rows
+
+    def close(self) -> None:
+        """Close the view."""
+        self._view.close()
+
+    async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
+        """Leased rows first, then the rows without a lease, bucket by bucket."""
+        async for portion in self._scan(buckets, where, bodies=bodies, stored=False):
+            assert isinstance(portion, Portion)
+            yield portion
+
+    def scan_stored(
+        self, buckets: Sequence[int], where: Filter, *, bodies: bool
+    ) -> AsyncIterator[Portion | StoredRuns]:
+        """The same as `scan`, but rows without a lease are in their stored form."""
+        return self._scan(buckets, where, bodies=bodies, stored=True)
+
+    async def _scan(
+        self, buckets: Sequence[int], where: Filter, *, bodies: bool, stored: bool
+    ) -> AsyncIterator[Portion | StoredRuns]:
+        wanted = set(buckets)
+        for held in self._scan_leased(wanted, where, bodies=bodies):
+            yield held
+            await asyncio.sleep(0)
+        if where.consumer is not None or where.status is Status.PROCESSING:
+            return
+        first = self._first_slice(where)
+        for bucket in (*sorted(wanted), keys.SPREAD):
+            for start, end in self._stretches(bucket, first, where):
+                while start < end:
+                    runs, start = self._runs(start, end)
+                    if bucket == keys.SPREAD:
+                        runs = [cut for run, _ in runs for cut in self._cut(run, wanted)]
+                    for portion in self._portions(runs, where, bodies=bodies, stored=stored):
+                        yield portion
+                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+
+    def _first_slice(self, where: Filter) -> int:
+        """The first slice in which a run may begin that has rows of the filter's times."""
+        first = max(0, where.start) // keys.SLICE_MS
+        return min([first, *(keys.slice_of(key) for key, wide in self._wide.items() if wide.last >= where.start)])
+
+    def _stretches(self, bucket: int, first: int, where: Filter) -> list[tuple[bytes, bytes]]:
+        """The key ranges that may have rows in the filter's time range; rows in the order of priority are all read."""
+        topic = self._state.topic
+        last = min(where.end - 1, limits.TS_MS_MAX) // keys.SLICE_MS
+        stretches = [(keys.slice_start(topic.number, bucket, first), keys.slice_start(topic.number, bucket, last + 1))]
+        if topic.by_priority:
+            stretches.append((keys.ready_start(topic.number, bucket), keys.ready_end(topic.number, bucket)))
+        return stretches
+
+    async def tally(self, where: Filter, step: int) -> list[tuple[int, int]]:
+        """(start of step, count) of the matching messages."""
+        counts: dict[int, int] = {}
+        async for portion in self.scan(range(self._state.topic.settings.buckets), where, bodies=False):
+            for ts in portion.ts:
+                start = ts - (ts - where.start) % step
+                counts[start] = counts.get(start, 0) + 1
+        return sorted(counts.items())
+
+    async def runs_in(self, ranges: Sequence[tuple[int, int]], owner: int | None) -> AsyncIterator[Run]:
+        """Every run that may have rows in some of these ranges of time, which are sorted; other tasks run meanwhile.
+
+        Runs in the order of priority are left out.
+        """
+        topic = self._state.topic
+        first, last = ranges[0][0] // keys.SLICE_MS, (ranges[-1][1] - 1) // keys.SLICE_MS
+        wanted = [key for key, wide in self._wide.items() if _touches(ranges, wide.first, wide.last + 1)]
+        for bucket in (*range(topic.settings.buckets), keys.SPREAD):
+            start = keys.slice_start(topic.number, bucket, first)
+            end = keys.slice_start(topic.number, bucket, min(last, keys.READY_SLICE - 1) + 1)
+            while start < end:
+                looked = [key for key, _ in islice(self._view.items(start, end), _PORTION_RUNS)]
+                for key in looked:
+                    at = keys.slice_of(key) * keys.SLICE_MS
+                    if key not in self._wide and _touches(ranges, at, at + keys.SLICE_MS):
+                        wanted.append(key)
+                start = looked[-1] + b"\0" if looked else end
+                await asyncio.sleep(0)
+        for key in wanted:
+            if owner is None or keys.owner_of(key) == owner:
+                stored, gone = self._view.get(key), self._view.get(keys.gone(key)) or b""
+                assert stored is not None
+                yield Run.parse(key, self._view.value_of(stored), masks.unpack(gone))
+                await asyncio.sleep(0)
+
+    def _runs(self, start: bytes, end: bytes) -> tuple[list[tuple[Run, bytes]], bytes]:
+        """Some runs from `start` on, each with its stored form, and the position to continue from."""
+        items: list[tuple[bytes, bytes]] = []
+        size = 0
+        for item in self._view.items(start, end):
+            items.append(item)
+            size += size_of(item[1])
+            if size >= _PORTION_BYTES or len(items) >= _PORTION_RUNS:
+                break
+        if not items:
+            return [], end
+        first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
+        gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
+        values = ((key, self._view.value_of(stored)) for key, stored in items)
+        runs = [
+            (Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0)), value) for key, value in values
+        ]
+        return runs, items[-1][0] + b"\0"
+
+    def _cut(self, run: Run, buckets: set[int]) -> Iterator[tuple[Run, bytes]]:
+        """A run over several buckets as one run for each requested bucket."""
+        for bucket, rows in self._state.by_bucket(run).items():
+            chosen = list(masks.rows(rows & run.free)) if bucket in buckets else []
+            if chosen:
+                record = records.Run(owner=run.record.owner)
+                for name in _COLUMNS:
+                    column = getattr(run.record, name)
+                    getattr(record, name).extend([column[row] for row in chosen] if column else ())
+                key = keys.run(self._state.topic.number, bucket, run.slice, run.number, run.owner)
+                value = record.SerializeToString()
+                yield Run(key, record, len(value)), value
+
+    def _portions(
+        self, runs: Sequence[tuple[Run, bytes]], where: Filter, *, bodies: bool, stored: bool
+    ) -> Iterator[Portion | StoredRuns]:
+        """The matching rows of the runs in one portion; the rows of a run with separately stored bodies in their own
+        portions.
+        """
+        whole, builder = StoredRuns(), _Builder(self, bodies=bodies)
+        for run, value in runs:
+            if where.owner is not None and run.record.owner != where.owner:
+                continue
+            rows = fitting(run, run.free & self._matching(run, where), where)
+            if not rows:
+                continue
+            if bodies and run.record.apart:
+                yield from self._with_apart(run, rows)
+            elif stored and not run.merged:
+                _add_stored(whole, run, rows, value if bodies else _without_bodies(run))
+            else:
+                for begin, stop in _alike(run, rows):
+                    builder.add(run, begin, stop, bucket=run.bucket)
+        for portion in (whole, builder.portion):
+            if len(portion):
+                yield portion
+
+    def _with_apart(self, run: Run, rows: int) -> Iterator[Portion]:
+        builder, size = _Builder(self, bodies=True), 0
+        for row in masks.rows(rows):
+            builder.add(run, row, row + 1, bucket=run.bucket)
+            assert builder.portion.bodies is not None
+            size += len(builder.portion.bodies[-1])
+            if size >= _APART_BYTES:
+                yield builder.portion
+                builder, size = _Builder(self, bodies=True), 0
+        if len(builder.portion):
+            yield builder.portion
+
+    def _matching(self, run: Run, where: Filter) -> int:
+        start, end = where.start, where.end
+        if where.status is Status.AVAILABLE:
+            end = min(end, self.at + 1)
+        elif where.status is Status.WAITING:
+            start = max(start, self.at + 1)
+        ts = run.record.ts
+        whole = not run.by_priority and start <= ts[0] and ts[-1] < end
+        return masks.full(run.count) if whole else run.rows_between(start, end)
+
+    def _scan_leased(self, buckets: set[int], where: Filter, *, bodies: bool) -> Iterator[Portion]:
+        for held in self._leased:
+            run, expires = held.part.run, held.expires
+            if (
+                (run.spread or run.bucket in buckets)
+                and where.start <= expires < where.end
+                and where.status in (None, status_of(expires, held.consumer, self.at))
+                and where.consumer in (None, held.consumer)
+                and where.owner in (None, run.record.owner)
+            ):
+                builder = _Builder(self, bodies=bodies)
+                for bucket, rows in self._state.by_bucket(run).items():
+                    if bucket in buckets:
+                        for begin, stop in masks.ranges(fitting(run, held.rows & rows, where)):
+                            builder.add(run, begin, stop, bucket=bucket, held=held)
+                if len(builder.portion):
+                    yield builder.portion
+
+    def body(self, number: int) -> bytes:
+        """A separately stored body."""
+        body = self._view.get(keys.numbered(keys.BODY, self._state.topic.number, number))
+        if body is None:
+            raise KeyError(f"body {number}")
+        return body
+
+
+def _touches(ranges: Sequence[tuple[int, int]], start: int, end: int) -> bool:
+    """Whether [start, end) has a moment in common with one of the ranges, which are sorted and do not overlap."""
+    behind = bisect_left(ranges, (end,))
+    return behind > 0 and ranges[behind - 1][1] > start
+
+
+def fitting(run: Run, rows: int, where: Filter) -> int:
+    """The rows that match the conditions that only the messages themselves can answer."""
+    if not where.needs_row_scan:
+        return rows
+    record = run.record
+    if where.headers and not record.headers:
+        return 0
+    mask = 0
+    for row in masks.rows(rows):
+        if where.fits(run.sort_key(row)[1], record.headers[row] if record.headers else b""):
+            mask |= 1 << row
+    return mask
+
+
+def _alike(run: Run, rows: int) -> Iterator[RowRange]:
+    """Rows without a lease as ranges with the same version."""
+    for start, end in masks.ranges(rows):
+        if run.merged:
+            yield from ((row, row + 1) for row in range(start, end))
+        else:
+            yield start, end
+
+
+def _add_stored(whole: StoredRuns, run: Run, rows: int, value: bytes) -> None:
+    whole.count += run.count
+    whole.runs.append(value)
+    whole.buckets.append(run.bucket)
+    whole.versions.append(run.number)
+    whole.rows.append(b"" if rows == masks.full(run.count) else masks.pack(rows))
+
+
+def _without_bodies(run: Run) -> bytes:
+    run.record.ClearField("bodies")
+    run.record.ClearField("apart")
+    packed: bytes = run.record.SerializeToString()
+    return packed
+
+
+class _Builder:
+    """A portion under construction; a column begins with the first row that needs it."""
+
+    def __init__(self, snapshot: RocksSnapshot, *, bodies: bool) -> None:
+        self._snapshot = snapshot
+        self.portion = Portion(bodies=[] if bodies else None)
+
+    def add(self, run: Run, start: int, end: int, *, bucket: int, held: _LeasedRows | None = None) -> None:
+        """Add rows of a run that belong to one bucket, free or held by a lease."""
+        portion, record = self.portion, run.record
+        before, count = len(portion), end - start
+        version, consumer = (held.lease_id, held.consumer) if held else (run.version_at(start), "")
+        portion.stretches.append(Stretch(run.id_span(start, end), bucket, record.owner, version, consumer))
+        portion.ts.extend([held.expires] * count if held else record.ts[start:end])
+        attempts = [held.part.attempts_at(row) for row in range(start, end)] if held else record.attempts[start:end]
+        portion.attempts = _extended(portion.attempts, attempts, 0, before, count)
+        portion.priorities = _extended(portion.priorities, record.priorities[start:end], 0, before, count)
+        portion.headers = _extended(portion.headers, record.headers[start:end], b"", before, count)
+        if portion.bodies is not None:
+            if record.apart:
+                apart = zip(record.apart[start:end], run.bodies[start:end], strict=True)
+                portion.bodies.extend(self._snapshot.body(n) if 0 < n < LARGE else body for n, body in apart)
+            else:
+                portion.bodies.extend(run.bodies[start:end])
+
+
+def _extended(
+    column: list[Value] | None, values: Sequence[Value], default: Value, before: int, count: int
+) -> list[Value] | None:
+    if column is None and not values:
+        return None
+    column = [default] * before if column is None else column
+    column.extend(values or [default] * count)
+    return column

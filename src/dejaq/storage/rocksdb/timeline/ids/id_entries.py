@@ -1,0 +1,237 @@
+"""Which run each listed id of a topic arrived in, for any number of ids.
+
+What a commit adds and removes is one record. Such records are merged into sorted runs, and these into longer ones, each
+of about eight of the level below. Each commit does a part of that work in proportion to what it adds, so that no commit
+does much. A lookup of an id that is not there reads nothing: the prints of all entries are in memory, four bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+
+import numpy as np
+
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, joined, unpack
+from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
+    PIECE_ENTRIES,
+    Discarded,
+    MergeJob,
+    RunWriter,
+    SortedRun,
+    load_runs,
+)
+
+# The number of a run and the time of a message in it.
+Arrival = tuple[int, int]
+# A number and a stamp.
+_Found = tuple[int, int]
+
+# So many entries, or records of commits, are kept apart before they become a sorted run.
+RECENT_ENTRIES = 8_192
+RECENT_RECORDS = 256
+# So many runs of a level are merged into one of the next.
+FAN_IN = 8
+# For each entry that is added so many are merged, on each level that has something to merge; and a few more.
+WORK_PER_ENTRY = 2
+WORK_MIN = 64
+DELETES_PER_COMMIT = 32
+# So few ids are looked for one by one.
+_FEW_IDS = 8
+
+
+class _Recent:
+    """The entries of the last commits, by hash, and the records that have them."""
+
+    def __init__(self) -> None:
+        self.by_hash: dict[int, tuple[_Found, ...]] = {}
+        self.count = 0
+        self.records: list[int] = []
+        self.columns: list[Entries] = []
+
+    def add(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
+        """Add entries; a hash that occurs twice has them all."""
+        by_hash = self.by_hash
+        self.count += len(hashes)
+        if by_hash.keys().isdisjoint(hashes):
+            added = dict(zip(hashes, zip(zip(numbers, stamps, strict=True)), strict=True))
+            if len(added) == len(hashes):
+                by_hash.update(added)
+                return
+        for hashed, found in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
+            by_hash[hashed] = (*by_hash.get(hashed, ()), found)
+
+
+class IdEntries:
+    """The entries of one topic."""
+
+    def __init__(self, topic: int, database: RocksDatabase) -> None:
+        self._topic, self._database = topic, database
+        # What the present change adds: hashes, numbers, stamps.
+        self._new: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._recent = _Recent()
+        # What is being merged into a sorted run.
+        self._frozen: _Recent | None = None
+        self._runs: list[SortedRun] = []
+        self._jobs: dict[int, MergeJob] = {}
+        self._discarded: list[Discarded] = []
+        self._next_record = self._next_run = 1
+
+    def load(self) -> None:
+        """Read the prints, and the records of the last commits."""
+        prefix = keys.of_topic(keys.ID_CHANGES, self._topic)
+        for key, value in self._database.scan(prefix, keys.after(prefix)):
+            self._next_record = int.from_bytes(key[5:], "big") + 1
+            entries = unpack(value)
+            self._recent.add(*(column.tolist() for column in entries))
+            self._recent.records.append(self._next_record - 1)
+            self._recent.columns.append(entries)
+        self._runs, discarded = load_runs(self._topic, self._database)
+        self._discarded = [Discarded(self._topic, number) for number in discarded]
+        self._next_run = max([*discarded, *(run.number for run in self._runs)], default=0) + 1
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no entry."""
+        return not self._recent.by_hash and not self._runs and self._frozen is None
+
+    def __len__(self) -> int:
+        return self._recent.count + (self._frozen.count if self._frozen is not None else 0) + sum(map(len, self._runs))
+
+    # Changing
+
+    def add(self, hashes: Sequence[int], number: int, ts: Sequence[int]) -> None:
+        """List ids under the run that they arrived in."""
+        self._enter(hashes, [number] * len(hashes), [2 * at for at in ts])
+
+    def remove(self, hashes: Sequence[int], numbers: Sequence[int], ts: Sequence[int]) -> None:
+        """Remove ids that were listed under these runs and times."""
+        self._enter(hashes, numbers, [2 * at + 1 for at in ts])
+
+    def _enter(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
+        for column, values in zip(self._new, (hashes, numbers, stamps), strict=True):
+            column.extend(values)
+        self._recent.add(hashes, numbers, stamps)
+
+    def clear(self, batch: Batch) -> None:
+        """Remove every entry: the topic has no message."""
+        self._new = ([], [], [])
+        for recent in (self._recent, self._frozen):
+            for record in recent.records if recent is not None else ():
+                batch.delete(keys.numbered(keys.ID_CHANGES, self._topic, record))
+        for run in self._runs:
+            self._discard(batch, run.number)
+        for job in self._jobs.values():
+            self._discarded.append(Discarded(self._topic, job.number))
+        self._recent, self._frozen, self._runs, self._jobs = _Recent(), None, [], {}
+
+    def write(self, batch: Batch) -> None:
+        """Put what the change added into the batch, and do a part of the merges."""
+        count = len(self._new[0])
+        if count:
+            entries = entries_of(*self._new)
+            self._new = ([], [], [])
+            batch.put(keys.numbered(keys.ID_CHANGES, self._topic, self._next_record), entries.pack())
+            self._recent.records.append(self._next_record)
+            self._recent.columns.append(entries)
+            self._next_record += 1
+            self._begin_jobs(batch)
+        if not count and not len(batch):
+            return
+        for level in list(self._jobs):
+            self._work(batch, level, WORK_MIN + WORK_PER_ENTRY * count)
+        if self._discarded and self._discarded[0].delete(batch, self._database, DELETES_PER_COMMIT):
+            del self._discarded[0]
+
+    # Merging
+
+    def _begin_jobs(self, batch: Batch) -> None:
+        recent = self._recent
+        full = recent.count >= RECENT_ENTRIES or len(recent.records) >= RECENT_RECORDS
+        if full and self._frozen is None:
+            self._frozen, self._recent = recent, _Recent()
+            self._begin(batch, 0, [joined(recent.columns)])
+        for level in {run.level for run in self._runs} - self._jobs.keys():
+            runs = [run for run in self._runs if run.level == level]
+            if len(runs) >= FAN_IN:
+                self._begin(batch, level, runs)
+
+    def _begin(self, batch: Batch, level: int, sources: Sequence[SortedRun | Entries]) -> None:
+        self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1))
+        self._jobs[level].begin(batch)
+        self._next_run += 1
+
+    def _work(self, batch: Batch, level: int, count: int) -> None:
+        """Merge about so many entries of a level; what it merged is replaced once everything is written."""
+        job = self._jobs[level]
+        while count > 0 and not job.done:
+            count -= max(1, job.step(batch, self._database, min(count, job.STEP_ENTRIES)))
+        if not job.done:
+            return
+        merged = job.finish(batch)
+        del self._jobs[level]
+        if level == 0 and self._frozen is not None:
+            for record in self._frozen.records:
+                batch.delete(keys.numbered(keys.ID_CHANGES, self._topic, record))
+            self._frozen = None
+        for run in job.sources:
+            if isinstance(run, SortedRun):
+                self._runs.remove(run)
+                self._discard(batch, run.number)
+        if merged is not None:
+            self._runs.append(merged)
+
+    def _discard(self, batch: Batch, number: int) -> None:
+        self._discarded.append(Discarded(self._topic, number))
+        self._discarded[-1].begin(batch)
+
+    # Searching
+
+    def find(self, hashes: Sequence[int]) -> dict[int, list[Arrival]]:
+        """The runs in which ids with these hashes arrived, by the position of the hash; none for an absent hash."""
+        found: dict[int, list[_Found]] = {}
+        for recent in (self._recent, self._frozen):
+            if recent is not None and not recent.by_hash.keys().isdisjoint(hashes):
+                for row, hashed in enumerate(hashes):
+                    if hashed in recent.by_hash:
+                        found.setdefault(row, []).extend(recent.by_hash[hashed])
+        if self._runs:
+            self._find_sorted(hashes, found)
+        standing = ((row, _standing(entries)) for row, entries in found.items())
+        return {row: arrivals for row, arrivals in standing if arrivals}
+
+    def _find_sorted(self, hashes: Sequence[int], found: dict[int, list[_Found]]) -> None:
+        runs = self._runs
+        if len(hashes) <= _FEW_IDS:
+            runs = [run for run in runs if any(map(run.may_have, hashes))]
+            if not runs:
+                return
+        wanted = np.array(hashes, dtype=np.uint64)
+        places: list[tuple[SortedRun, int, int]] = []
+        for run in runs:
+            for row, low, high in run.find(wanted):
+                places += zip(repeat(run), repeat(row), range(low, high))
+        needed = {run.piece_key(position // PIECE_ENTRIES) for run, _, position in places}
+        pieces = dict(zip(needed, self._database.get_many(list(needed)), strict=True))
+        read: dict[bytes, Entries] = {}
+        for run, row, position in places:
+            key = run.piece_key(position // PIECE_ENTRIES)
+            entries = read.get(key)
+            if entries is None:
+                entries = read[key] = unpack(pieces[key] or b"")
+            at = position % PIECE_ENTRIES
+            if int(entries.hashes[at]) == hashes[row]:
+                found.setdefault(row, []).append((int(entries.numbers[at]), int(entries.stamps[at])))
+
+
+def _standing(entries: list[_Found]) -> list[Arrival]:
+    """The entries that no other one removes."""
+    if not any(stamp & 1 for _, stamp in entries):
+        return [(number, stamp >> 1) for number, stamp in entries]
+    counts: dict[Arrival, int] = {}
+    for number, stamp in entries:
+        arrival = number, stamp >> 1
+        counts[arrival] = counts.get(arrival, 0) + (-1 if stamp & 1 else 1)
+    return list(chain.from_iterable([arrival] * count for arrival, count in counts.items() if count > 0))

@@ -1,0 +1,241 @@
+"""Entries of ids in the order of their hashes, on disk in pieces of equal length; their prints are in memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Numbers, Prints, joined, print_of, prints_of, unpack
+
+# A lookup that finds a print reads the whole piece of its entry.
+PIECE_ENTRIES = 512
+# So many prints are one record.
+PRINTS = 32_768
+# A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
+_FILTER_BITS = 3
+
+_RECORD = struct.Struct("<BQ")
+# The level of a run that is not complete, or not needed any more: its records have to be deleted.
+DISCARDED = 0xFF
+
+
+class SortedRun:
+    """One run: `prints` are in order, and the entry of each is in piece `position // PIECE_ENTRIES`."""
+
+    def __init__(self, topic: int, number: int, level: int, prints: Prints) -> None:
+        self.topic, self.number, self.level, self.prints = topic, number, level, prints
+        bits = max(3, len(prints).bit_length() + _FILTER_BITS)
+        self._shift = 32 - min(32, bits)
+        self._filter = bytearray(1 << max(0, min(32, bits) - 3))
+        self._bits: npt.NDArray[np.uint8] = np.frombuffer(self._filter, dtype=np.uint8)
+        places = prints >> np.uint32(self._shift)
+        np.bitwise_or.at(self._bits, places >> np.uint32(3), _bit_of(places))
+
+    def __len__(self) -> int:
+        return len(self.prints)
+
+    def may_have(self, hashed: int) -> bool:
+        """Whether the run may have an entry with a hash."""
+        place = print_of(hashed) >> self._shift
+        return bool(self._filter[place >> 3] >> (place & 7) & 1)
+
+    def find(self, hashes: Numbers) -> list[tuple[int, int, int]]:
+        """(position in `hashes`, first and last position in the run) of the hashes whose print the run has."""
+        prints = prints_of(hashes)
+        places = prints >> np.uint32(self._shift)
+        rows = np.flatnonzero(self._bits[places >> np.uint32(3)] & _bit_of(places))
+        if not len(rows):
+            return []
+        wanted = prints[rows]
+        low, high = np.searchsorted(self.prints, wanted), np.searchsorted(self.prints, wanted, side="right")
+        there = np.flatnonzero(high > low)
+        return list(zip(rows[there].tolist(), low[there].tolist(), high[there].tolist(), strict=True))
+
+    def piece_key(self, piece: int) -> bytes:
+        """The key of a piece."""
+        return keys.pair(keys.ID_PIECE, self.topic, self.number, piece)
+
+    def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
+        """Entries start to end-1."""
+        first, last = start // PIECE_ENTRIES, (end - 1) // PIECE_ENTRIES
+        if end <= start:
+            return unpack(b"")
+        values = database.get_many([self.piece_key(piece) for piece in range(first, last + 1)])
+        pieces = [unpack(value or b"") for value in values]
+        whole = pieces[0] if len(pieces) == 1 else Entries(*map(np.concatenate, zip(*pieces, strict=True)))
+        return whole.cut(start - first * PIECE_ENTRIES, end - first * PIECE_ENTRIES)
+
+
+def _bit_of(places: Prints) -> npt.NDArray[np.uint8]:
+    return np.left_shift(np.uint8(1), (places & np.uint32(7)).astype(np.uint8))
+
+
+class RunWriter:
+    """Writes a run piece by piece; it counts once it is finished."""
+
+    def __init__(self, topic: int, number: int, level: int) -> None:
+        self._topic, self.number, self._level = topic, number, level
+        self._rest: list[Entries] = []
+        self._waiting = 0
+        self._pieces = 0
+        self._prints: list[Prints] = []
+        self._chunk: list[Prints] = []
+        self._chunks = 0
+
+    def begin(self, batch: Batch) -> None:
+        """Say that there may be pieces: a start after a crash deletes them."""
+        batch.put(keys.numbered(keys.ID_RUN, self._topic, self.number), _RECORD.pack(DISCARDED, 0))
+
+    def add(self, batch: Batch, entries: Entries) -> None:
+        """Add entries whose hashes are behind those that were added."""
+        self._rest.append(entries)
+        self._waiting += len(entries.hashes)
+        if self._waiting >= PIECE_ENTRIES:
+            self._write(batch, self._waiting - self._waiting % PIECE_ENTRIES)
+
+    def finish(self, batch: Batch) -> SortedRun | None:
+        """The complete run; None where no entry is left."""
+        self._write(batch, self._waiting)
+        self._write_prints(batch)
+        key = keys.numbered(keys.ID_RUN, self._topic, self.number)
+        if not self._prints:
+            batch.delete(key)
+            return None
+        prints = np.concatenate(self._prints)
+        batch.put(key, _RECORD.pack(self._level, len(prints)))
+        return SortedRun(self._topic, self.number, self._level, prints)
+
+    def _write(self, batch: Batch, count: int) -> None:
+        if not count:
+            return
+        whole = Entries(*map(np.concatenate, zip(*self._rest, strict=True)))
+        for start in range(0, count, PIECE_ENTRIES):
+            key = keys.pair(keys.ID_PIECE, self._topic, self.number, self._pieces)
+            batch.put(key, whole.cut(start, min(count, start + PIECE_ENTRIES)).pack())
+            self._pieces += 1
+        prints = whole.prints[:count]
+        self._prints.append(prints)
+        self._chunk.append(prints)
+        if sum(map(len, self._chunk)) >= PRINTS:
+            self._write_prints(batch)
+        self._rest, self._waiting = [whole.cut(count, len(whole.hashes))], self._waiting - count
+
+    def _write_prints(self, batch: Batch) -> None:
+        if self._chunk:
+            key = keys.pair(keys.ID_PRINTS, self._topic, self.number, self._chunks)
+            batch.put(key, np.concatenate(self._chunk).astype("<u4", copy=False).tobytes())
+            self._chunks += 1
+            self._chunk = []
+
+
+def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], list[int]]:
+    """The complete runs of a topic, and the numbers of the others."""
+    runs: list[SortedRun] = []
+    discarded: list[int] = []
+    prefix = keys.of_topic(keys.ID_RUN, topic)
+    for key, value in list(database.scan(prefix, keys.after(prefix))):
+        number = int.from_bytes(key[5:], "big")
+        level, _ = _RECORD.unpack(value)
+        if level == DISCARDED:
+            discarded.append(number)
+            continue
+        start = keys.numbered(keys.ID_PRINTS, topic, number)
+        prints = [np.frombuffer(chunk, dtype="<u4") for _, chunk in database.scan(start, keys.after(start))]
+        runs.append(SortedRun(topic, number, level, np.concatenate(prints).astype(np.uint32, copy=False)))
+    return runs, discarded
+
+
+class Discarded:
+    """The records of a run that is not needed any more; a few are deleted with each commit."""
+
+    def __init__(self, topic: int, number: int) -> None:
+        self._topic, self._number = topic, number
+        starts = (keys.numbered(table, topic, number) for table in (keys.ID_PIECE, keys.ID_PRINTS))
+        self._left = [(start, keys.after(start)) for start in starts]
+
+    def begin(self, batch: Batch) -> None:
+        """From now on the run does not count."""
+        batch.put(keys.numbered(keys.ID_RUN, self._topic, self._number), _RECORD.pack(DISCARDED, 0))
+
+    def delete(self, batch: Batch, database: RocksDatabase, count: int) -> bool:
+        """Delete so many records; whether all of them are deleted."""
+        while self._left:
+            start, end = self._left[0]
+            found = list(islice(database.scan_keys(start, end), count))
+            for key in found:
+                batch.delete(key)
+            if len(found) == count:
+                self._left[0] = found[-1] + b"\0", end
+                return False
+            del self._left[0]
+        batch.delete(keys.numbered(keys.ID_RUN, self._topic, self._number))
+        return True
+
+
+class MergeJob:
+    """Several sources become one run of the next level, a few thousand entries at a time."""
+
+    STEP_ENTRIES = 4_096
+
+    def __init__(self, sources: Sequence[SortedRun | Entries], writer: RunWriter) -> None:
+        self.sources, self._writer = sources, writer
+        self.number = writer.number
+        self._prints = [source.prints for source in sources]
+        self._at = [0] * len(sources)
+        self._left = sum(map(len, self._prints))
+        # Entries with a smaller print have been merged.
+        self._low = 0
+
+    def begin(self, batch: Batch) -> None:
+        """Write nothing yet, but that there may be pieces."""
+        self._writer.begin(batch)
+
+    def step(self, batch: Batch, database: RocksDatabase, count: int) -> int:
+        """Merge about so many of the next entries; how many they were."""
+        high = self._next_bound(count)
+        pieces = []
+        merged = 0
+        for number, source in enumerate(self.sources):
+            start, end = self._at[number], self._position(number, high)
+            if end > start:
+                pieces.append(
+                    source.cut(start, end) if isinstance(source, Entries) else source.read(database, start, end)
+                )
+                self._at[number] = end
+                merged += end - start
+        if pieces:
+            self._writer.add(batch, joined(pieces))
+        self._low, self._left = high, self._left - merged
+        return merged
+
+    @property
+    def done(self) -> bool:
+        """Whether every entry was merged."""
+        return not self._left
+
+    def finish(self, batch: Batch) -> SortedRun | None:
+        """The merged run."""
+        return self._writer.finish(batch)
+
+    def _next_bound(self, count: int) -> int:
+        """The print before which about so many entries are."""
+        end = 1 << 32
+        if self._left <= count:
+            return end
+        width = max(1, (end - self._low) * count // self._left)
+        while width > 1 and self._count_until(self._low + width) > 2 * count:
+            width //= 2
+        return min(end, self._low + width)
+
+    def _count_until(self, high: int) -> int:
+        return sum(self._position(number, high) - at for number, at in enumerate(self._at))
+
+    def _position(self, number: int, high: int) -> int:
+        prints = self._prints[number]
+        return len(prints) if high >= 1 << 32 else int(np.searchsorted(prints, np.uint32(high)))

@@ -1,0 +1,262 @@
+"""The background merge: wide runs that overlap become runs that follow each other.
+
+A merge reads the rows of some runs of one producer group as columns, sorts them, and moves one piece of them after the
+other into a run of its own, each in one atomic write. It works in short steps, the longest of which writes a piece.
+Other tasks run between them, so rows may be leased, changed or cancelled after they were read. A piece is made of the
+rows that are still free when it is written. Rows in a lease remain in their run. Nothing depends on a merge: a run that
+is not merged is leased, found and counted too, only more slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from dejaq.crashpoints import crash_at
+from dejaq.domain.changes import Change, Create
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.committer import Committer
+from dejaq.storage.rocksdb.engine.database import new_batch
+from dejaq.storage.rocksdb.timeline.levels.columns import MergedColumns
+from dejaq.storage.rocksdb.timeline.levels.planning import MergePlan, next_merge
+from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.topic_state import TopicState
+
+log = logging.getLogger(__name__)
+
+# A step ends when it took so long.
+STEP_S = 0.001
+# While others have work, the merge takes about one part in so many of the time.
+SHARE = 3
+# A loop that comes back within this time had nothing else to do.
+IDLE_S = 0.0003
+# How often the present time is compared with the runs that come near.
+LOOK_EVERY_MS = 1_000
+# More rows than these are sorted in a thread.
+SORT_ROWS_MAX = 8_192
+# A piece is divided by bucket if consumers share the buckets and each would have so many rows.
+BUCKET_ROWS_MIN = 8
+
+
+class _Pace:
+    """Divides the work into steps, and leaves most of the time to others while they need it."""
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.longest_s = 0.0
+        self._began = time.perf_counter()
+
+    @property
+    def step_is_over(self) -> bool:
+        return time.perf_counter() - self._began >= STEP_S
+
+    async def pause(self) -> None:
+        """Let others run."""
+        now = time.perf_counter()
+        took = now - self._began
+        self.busy_s += took
+        self.longest_s = max(self.longest_s, took)
+        await asyncio.sleep(0)
+        if time.perf_counter() - now > IDLE_S:
+            await asyncio.sleep((SHARE - 1) * took)
+        self._began = time.perf_counter()
+
+
+class Merger:
+    """Merges the wide runs of all topics of a store, one merge at a time."""
+
+    def __init__(
+        self,
+        states: Callable[[], Sequence[TopicState]],
+        committer: Committer,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._states, self._committer, self._fail = states, committer, fail
+        self._wake = asyncio.Event()
+        self._looked_at = 0
+        self._pace = _Pace()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._working = False
+        # How long a create waits.
+        self._behind = 0.0
+        self.merges = 0
+        self.rows = 0
+
+    def changed(self, states: Sequence[TopicState], now: int) -> None:
+        """Take note of a write to the topics; it may have added wide runs, or time may have brought some near."""
+        if now - self._looked_at >= LOOK_EVERY_MS or any(one.wide.grown >= one.levels.near_runs for one in states):
+            self._looked_at = now
+            for state in states:
+                state.wide.grown = 0
+            if self._task is None and not self._stopped:
+                self._task = asyncio.get_running_loop().create_task(self._run())
+            self._wake.set()
+
+    @property
+    def behind(self) -> bool:
+        """Whether creates have to wait."""
+        return self._behind > 0
+
+    async def make_room(self, changes: Sequence[Change]) -> None:
+        """Slow the creates of topics down whose merges are hopelessly behind; `merge_behind` in `stats` says so."""
+        if self._behind and any(isinstance(change, Create) for change in changes):
+            await asyncio.sleep(self._behind)
+
+    async def stop(self) -> None:
+        """End the merge that is in progress; what it has written stands."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def settle(self) -> None:
+        """Wait until nothing has to be merged."""
+        while not self._stopped and (self._working or self._next() is not None):
+            self._wake.set()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._run())
+            await asyncio.sleep(0.001)
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        levels: dict[int, int] = {}
+        for state in self._states():
+            for shelf, entries in state.wide.shelves():
+                levels[shelf.level] = levels.get(shelf.level, 0) + len(entries)
+        return {
+            "merges": self.merges,
+            "merged_rows": self.rows,
+            "merge_seconds": self._pace.busy_s,
+            "merge_behind": float(self._behind > 0),
+            "merge_step_seconds_max": self._pace.longest_s,
+            **{f"wide_runs_level_{level}": count for level, count in sorted(levels.items())},
+        }
+
+    # Merging
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._pace.pause()
+            while not self._stopped and (found := self._next()) is not None:
+                self._working = True
+                try:
+                    await self._merge(*found)
+                except Exception as cause:
+                    # What is in memory may be ahead of the disk; the store is read again before it takes anything.
+                    log.exception("a merge failed")
+                    self._fail(f"a merge failed: {cause!r}")
+                    self._stopped = True
+                finally:
+                    self._working = False
+
+    def _next(self) -> tuple[TopicState, MergePlan] | None:
+        best: tuple[TopicState, MergePlan] | None = None
+        self._behind = 0.0
+        for state in self._states():
+            plan = next_merge(state.wide, state.levels, state.now) if len(state.wide) else None
+            if plan is not None and plan.waiting >= state.levels.behind_runs:
+                self._behind = state.levels.behind_s
+            if plan is not None and (best is None or plan.near > best[1].near):
+                best = state, plan
+        return best
+
+    def _is_live(self, state: TopicState) -> bool:
+        return not self._stopped and any(state is one for one in self._states())
+
+    async def _merge(self, state: TopicState, plan: MergePlan) -> None:
+        """Move every free row of the planned runs."""
+        kept: list[Run] = []
+        merge = state.next_number()
+        try:
+            columns = await self._gather(state, plan, kept)
+            if len(columns) > SORT_ROWS_MAX:
+                await asyncio.to_thread(columns.sort)
+            else:
+                columns.sort()
+            rows = max(1, min(state.levels.piece_rows, state.levels.piece_bytes // _row_bytes(state, plan)))
+            for start in range(0, len(columns), rows):
+                await self._committer.make_room()
+                if not self._is_live(state):
+                    return
+                self._move(state, plan, merge, columns, start, min(start + rows, len(columns)), kept)
+                await self._pace.pause()
+        finally:
+            for run in kept:
+                if not run.in_window and state.runs.keeps(run) and not state.leases.on_run(run.key):
+                    state.runs.let_go(run)
+        self.merges += 1
+        # What is left of them is in a lease, or due.
+        state.wide.set_aside(plan.runs)
+
+    async def _gather(self, state: TopicState, plan: MergePlan, kept: list[Run]) -> MergedColumns:
+        """Read the free rows of the runs."""
+        columns = MergedColumns()
+        for key in plan.runs:
+            if not self._is_live(state):
+                return MergedColumns()
+            run = _source(state, plan, key, kept)
+            if run is not None and run.free:
+                columns.add(run, run.free)
+            if self._pace.step_is_over:
+                await self._pace.pause()
+        return columns
+
+    def _move(
+        self,
+        state: TopicState,
+        plan: MergePlan,
+        merge: int,
+        columns: MergedColumns,
+        start: int,
+        end: int,
+        kept: list[Run],
+    ) -> None:
+        """Move those of the next rows that are still free into runs of their own."""
+        sources: list[tuple[Run, int]] = []
+        lost: dict[int, int] = {}
+        for number, rows in columns.take(start, end):
+            run = _source(state, plan, columns.keys[number], kept)
+            free = rows & run.free if run is not None else 0
+            if free != rows:
+                lost[number] = rows & ~free
+            if run is not None and free:
+                sources.append((run, free))
+        # What is due by now is leased before it could be moved.
+        if not sources or columns.time_at(end - 1) < state.now + state.levels.ending_ms:
+            return
+        positions = columns.positions(start, end, lost)
+        shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared
+        divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
+        owner = state.owners.name(plan.shelf.owner)
+        buckets_of = state.index.buckets_of if divided else None
+        merged = list(columns.encoded(owner, plan.shelf.bucket, positions, buckets_of))
+        batch = new_batch()
+        state.replace_rows(batch, sources, merged, shelf=plan.shelf, merge=merge)
+        crash_at("storage.before_merge")
+        self._committer.write(batch)
+        crash_at("storage.after_merge")
+        self.rows += len(positions)
+
+
+def _row_bytes(state: TopicState, plan: MergePlan) -> int:
+    """The average size of a row of the runs in bytes, roughly."""
+    sizes = [state.wide.at(key) for key in plan.runs if key in state.wide]
+    return max(1, sum(size.size for size in sizes) // (sum(size.rows for size in sizes) or 1))
+
+
+def _source(state: TopicState, plan: MergePlan, key: bytes, kept: list[Run]) -> Run | None:
+    """A run that is merged, as it is now, and kept in memory until the merge ends; None once it has gone."""
+    if key not in state.wide or state.index.is_young(key) is not plan.shelf.young:
+        return None
+    run = state.runs.kept(key)
+    if run is None:
+        run = state.runs.at(keys.place(key))
+        state.runs.keep(run)
+        kept.append(run)
+    return run

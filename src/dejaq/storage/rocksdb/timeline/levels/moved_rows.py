@@ -1,0 +1,159 @@
+"""Where the rows of merged runs moved, so that the entries of their ids need not change.
+
+An entry names the run in which an id arrived. A merge moves the rows of some runs into *pieces* that follow each other
+in time. So from the number of a run and the time of a row, this finds the piece of each merge in which the row may be;
+and if the rows of that piece were merged too, the piece of the next merge. A merge is forgotten when none of its pieces
+is left and no merge of its pieces is needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.run import Run
+
+_PIECE = struct.Struct("<QQ")
+
+
+@dataclass(slots=True)
+class _Merge:
+    # The numbers of the runs whose rows it moved.
+    sources: set[int] = field(default_factory=set)
+    # The pieces as (first ts, number, last ts, key), in order, and the longest time that one covers.
+    pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    length: int = 0
+    # The pieces that exist, or whose rows moved in a merge that is needed.
+    needed: set[int] = field(default_factory=set)
+
+
+class MovedRows:
+    """The merges of one topic."""
+
+    def __init__(self, topic: int, database: RocksDatabase, exists: Callable[[int], bool]) -> None:
+        """`exists` says whether a run with a number exists that was merged or may be merged."""
+        self._topic, self._database, self.exists = topic, database, exists
+        self._merges: dict[int, _Merge] = {}
+        # The merges that moved rows of a run; the merge of a piece.
+        self._merges_from: dict[int, list[int]] = {}
+        self._merge_of: dict[int, int] = {}
+        # The directory entries of the runs of generated ids whose rows moved.
+        self._directory: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._merges)
+
+    def __contains__(self, number: int) -> bool:
+        """Whether rows of a run moved."""
+        return number in self._merges_from
+
+    def load(self) -> None:
+        """Read what moved; the runs that exist are known already."""
+        for key, entry in self._scan(keys.MOVED):
+            number, merge = keys.pair_of(key)
+            self._enter_source(number, merge)
+            if entry:
+                self._directory[number] = entry
+        for key, value in self._scan(keys.MERGED_PIECE):
+            merge, number = keys.pair_of(key)
+            first, last = _PIECE.unpack_from(value)
+            if merge in self._merges:
+                self._enter_piece(merge, number, first, last, value[_PIECE.size :])
+        for entered in self._merges.values():
+            entered.needed = {number for _, number, _, _ in entered.pieces if self.exists(number) or number in self}
+
+    def _scan(self, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+        prefix = keys.of_topic(table, self._topic)
+        return self._database.scan(prefix, keys.after(prefix))
+
+    # Changing
+
+    def add_source(self, batch: Batch, run: Run, merge: int) -> None:
+        """Record that rows of a run move in a merge; the times of a run of generated ids are kept for its directory."""
+        number, record = run.number, run.record
+        if merge in self._merges_from.get(number, ()):
+            return
+        entry = b""
+        if record.session:
+            entry = keys.directory(self._topic, run.bucket, record.session, record.first)
+            self._directory[number] = entry
+            batch.put(keys.numbered(keys.MOVED_TIMES, self._topic, number), array("q", record.ts).tobytes())
+        batch.put(keys.pair(keys.MOVED, self._topic, number, merge), entry)
+        self._enter_source(number, merge)
+
+    def add_piece(self, batch: Batch, merge: int, run: Run) -> None:
+        """Enter a new piece of a merge whose sources are known."""
+        first, last = run.record.ts[0], run.record.ts[-1]
+        value = _PIECE.pack(first, last) + run.key
+        batch.put(keys.pair(keys.MERGED_PIECE, self._topic, merge, run.number), value)
+        self._enter_piece(merge, run.number, first, last, run.key)
+        self._merges[merge].needed.add(run.number)
+
+    def removed(self, batch: Batch, number: int) -> None:
+        """Record that a run has gone, from which rows moved or which is a piece."""
+        if number in self._merges_from:
+            return
+        merge = self._merge_of.get(number)
+        if merge is None:
+            return
+        needed = self._merges[merge].needed
+        needed.discard(number)
+        if not needed:
+            self._drop(batch, merge)
+
+    def _drop(self, batch: Batch, merge: int) -> None:
+        """Forget a merge; and the runs whose rows it moved, unless they exist or other merges moved rows of them."""
+        dropped = self._merges.pop(merge)
+        for _, number, _, _ in dropped.pieces:
+            batch.delete(keys.pair(keys.MERGED_PIECE, self._topic, merge, number))
+            del self._merge_of[number]
+        for number in dropped.sources:
+            batch.delete(keys.pair(keys.MOVED, self._topic, number, merge))
+            merges = self._merges_from[number]
+            merges.remove(merge)
+            if merges:
+                continue
+            del self._merges_from[number]
+            entry = self._directory.pop(number, None)
+            if entry is not None:
+                batch.delete(keys.numbered(keys.MOVED_TIMES, self._topic, number))
+            if not self.exists(number):
+                if entry is not None:
+                    batch.delete(entry)
+                self.removed(batch, number)
+
+    def _enter_source(self, number: int, merge: int) -> None:
+        self._merges_from.setdefault(number, []).append(merge)
+        self._merges.setdefault(merge, _Merge()).sources.add(number)
+
+    def _enter_piece(self, merge: int, number: int, first: int, last: int, key: bytes) -> None:
+        entered = self._merges[merge]
+        insort(entered.pieces, (first, number, last, key))
+        entered.length = max(entered.length, last - first)
+        self._merge_of[number] = merge
+
+    # Searching
+
+    def runs_of(self, number: int, ts: int) -> Iterator[bytes]:
+        """The keys of the pieces that may have a row that arrived in a run, at a time."""
+        for merge in self._merges_from.get(number, ()):
+            pieces, length = self._merges[merge].pieces, self._merges[merge].length
+            for at in range(bisect_left(pieces, (ts - length,)), bisect_right(pieces, (ts + 1,))):
+                _, piece, last, key = pieces[at]
+                if last < ts:
+                    continue
+                if self.exists(piece):
+                    yield key
+                yield from self.runs_of(piece, ts)
+
+    def time_of(self, number: int, row: int) -> int | None:
+        """The time of a row of a run of generated ids whose rows moved."""
+        packed = self._database.get(keys.numbered(keys.MOVED_TIMES, self._topic, number))
+        if packed is None:
+            return None
+        return int.from_bytes(packed[8 * row : 8 * row + 8], "little")

@@ -1,0 +1,287 @@
+"""Exact counts of messages per minute, with few keys per commit however many minutes the commit touches.
+
+A commit writes one *count change*: the minutes that it touched and by how much. From time to time the counts of the
+touched days are written as one record per day, a few days in each commit. A day record has the sequence of its commit,
+and says what the day holds after it; so loading adds to it only the count changes behind that sequence. Count changes
+lie in a ring of slots: one is overwritten long after every day that it touched has been written.
+
+In memory there are counts per minute, hour and day, so that a histogram costs as much as it has steps.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+
+# Added to the number in the records of the second counts of a priority topic: those of the messages that are due.
+READY_COUNTS = 1 << 40
+
+# After so many commits the touched days are written, within at most half as many commits.
+FOLD_EVERY = 64
+SLOTS = 4 * FOLD_EVERY
+
+_HOUR = 60
+_DAY = 24 * _HOUR
+_SEQUENCE = struct.Struct("<Q")
+# The sequence of a count change, and up to which one every day has been written since.
+_SEQUENCES = struct.Struct("<QQ")
+
+
+class MinuteCounts:
+    """How many messages are due in each minute, by their own ts; a lease does not change the minute of a message.
+
+    A topic may have two counts; `base` separates their records.
+    """
+
+    def __init__(self, topic: int, base: int = 0) -> None:
+        self._topic = topic
+        self._base = base
+        self._minutes: Counter[int] = Counter()
+        self._hours: Counter[int] = Counter()
+        self._days: Counter[int] = Counter()
+        # The days that have messages, in order.
+        self._order: list[int] = []
+        # By how much the counts of minutes changed since the last write; and minutes of one message more each.
+        self._changed: Counter[int] = Counter()
+        self._added: list[int] = []
+        # Those that may have no message left.
+        self._fewer: set[int] = set()
+        self._sequence = 0
+        # Every day that a count change up to this one touched has been written behind it.
+        self._folded = 0
+        # Days that are touched since the last fold began; those it still has to write, and when it began.
+        self._touched: set[int] = set()
+        self._folding: list[int] = []
+        self._fold_began = 0
+        self._days_per_commit = 0
+        # Days without messages whose record is still needed, so that no count change is added to them.
+        self._empty: dict[int, int] = {}
+        # Whether records of earlier releases, one per minute, have to be replaced.
+        self._by_minute = False
+        self.total = 0
+
+    # Loading
+
+    def load(self, database: RocksDatabase) -> None:
+        """Read every count of the topic."""
+        written = self._load_days(database)
+        changes = sorted(self._load_changes(database), key=lambda change: change[0])
+        self._folded = max((folded for _, folded, _ in changes), default=0)
+        self._sequence = max([*written.values(), *(sequence for sequence, _, _ in changes)], default=0)
+        for sequence, _, entries in changes:
+            if sequence > self._folded:
+                for minute, delta in entries:
+                    self._touched.add(minute // _DAY)
+                    if sequence > written.get(minute // _DAY, 0):
+                        self._add(minute, delta)
+        self._load_minutes(database)
+        self._forget_empty()
+        self._touched.update(day for day in written if day not in self._days)
+        self._changed.clear()
+        self._added.clear()
+
+    def _load_days(self, database: RocksDatabase) -> dict[int, int]:
+        """Read the day records; the sequence of each."""
+        written: dict[int, int] = {}
+        for key, value in self._scan(database, keys.DAY_COUNTS):
+            day = int.from_bytes(key[5:], "big") - self._base
+            (written[day],) = _SEQUENCE.unpack_from(value)
+            for minute, count in _unpack(value[_SEQUENCE.size :], "HI"):
+                self._add(day * _DAY + minute, count)
+        return written
+
+    def _load_changes(self, database: RocksDatabase) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+        """(sequence, folded, minutes with their change) of each slot."""
+        for _, value in self._scan(database, keys.COUNT_CHANGE):
+            sequence, folded = _SEQUENCES.unpack_from(value)
+            yield sequence, folded, list(_unpack(value[_SEQUENCES.size :], "Ii"))
+
+    def _load_minutes(self, database: RocksDatabase) -> None:
+        """Read what an earlier release wrote, one record per minute."""
+        for key, value in self._scan(database, keys.MINUTE_COUNT):
+            self._by_minute = True
+            minute = int.from_bytes(key[5:], "big") - self._base
+            self._add(minute, int.from_bytes(value, "big"))
+            self._touched.add(minute // _DAY)
+
+    def _scan(self, database: RocksDatabase, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return database.scan(self._key(table, 0), self._key(table, READY_COUNTS))
+
+    def _key(self, table: bytes, number: int) -> bytes:
+        return keys.numbered(table, self._topic, self._base + number)
+
+    # Changing
+
+    def add(self, time_slice: int, delta: int) -> None:
+        """Count `delta` more messages in the minute of a slice."""
+        self._add(time_slice * keys.SLICE_MS // keys.MINUTE_MS, delta)
+
+    def add_times(self, times: Iterable[int], sign: int) -> None:
+        """Count one message more, or less, at each of the times."""
+        width = keys.MINUTE_MS
+        minutes = [at // width for at in times]
+        if sign < 0:
+            for minute, count in Counter(minutes).items():
+                self._add(minute, -count)
+            return
+        # `Counter.update` counts the items of a list in C, five times as fast as a loop.
+        days = [minute // _DAY for minute in minutes]
+        for day in set(days) - self._days.keys():
+            insort(self._order, day)
+        self._minutes.update(minutes)
+        self._hours.update([minute // _HOUR for minute in minutes])
+        self._days.update(days)
+        self._added += minutes
+        self.total += len(minutes)
+
+    def _add(self, minute: int, delta: int) -> None:
+        day = minute // _DAY
+        if day not in self._days:
+            insort(self._order, day)
+        self._minutes[minute] += delta
+        self._hours[minute // _HOUR] += delta
+        self._days[day] += delta
+        self._changed[minute] += delta
+        self.total += delta
+        if delta < 0:
+            self._fewer.add(minute)
+
+    # Writing
+
+    def write(self, batch: Batch) -> None:
+        """Put what changed into the batch."""
+        if not self._changed and not self._added:
+            return
+        self._sequence += 1
+        numbers, deltas = [*self._changed, *self._added], [*self._changed.values(), *[1] * len(self._added)]
+        self._changed.clear()
+        self._added.clear()
+        self._touched.update([minute // _DAY for minute in numbers])
+        self._forget_empty()
+        if self._by_minute:
+            self._replace_minutes(batch)
+        if self._sequence - self._folded >= SLOTS:
+            # Restarts have interrupted every fold since; the slot is needed now.
+            self._begin_fold(at_once=True)
+        elif not self._folding and self._sequence - self._fold_began >= FOLD_EVERY:
+            self._begin_fold()
+        if self._folding:
+            self._fold(batch)
+        value = _SEQUENCES.pack(self._sequence, self._folded) + _pack(numbers, deltas, "Ii")
+        batch.put(self._key(keys.COUNT_CHANGE, self._sequence % SLOTS), value)
+
+    def _forget_empty(self) -> None:
+        """Forget the minutes without messages, and their hours and days where these have none."""
+        for minute in self._fewer:
+            if self._minutes[minute]:
+                continue
+            hour, day = minute // _HOUR, minute // _DAY
+            del self._minutes[minute]
+            if hour in self._hours and not self._hours[hour]:
+                del self._hours[hour]
+            if day in self._days and not self._days[day]:
+                del self._days[day]
+                del self._order[bisect_left(self._order, day)]
+        self._fewer.clear()
+
+    def _begin_fold(self, *, at_once: bool = False) -> None:
+        """Have the days that were touched since the last time written, a few in each commit."""
+        self._folding = sorted(self._touched.union(self._folding))
+        self._touched = set()
+        self._fold_began = self._sequence
+        self._days_per_commit = len(self._folding) if at_once else 1 + len(self._folding) // (FOLD_EVERY // 2)
+
+    def _fold(self, batch: Batch) -> None:
+        for day in self._folding[: self._days_per_commit]:
+            self._write_day(batch, day)
+        del self._folding[: self._days_per_commit]
+        if self._folding:
+            return
+        self._folded = self._fold_began
+        for day, sequence in list(self._empty.items()):
+            if sequence <= self._folded:
+                del self._empty[day]
+                batch.delete(self._key(keys.DAY_COUNTS, day))
+
+    def _write_day(self, batch: Batch, day: int) -> None:
+        minutes: list[int] = []
+        if day in self._days:
+            self._empty.pop(day, None)
+            counts, hours = self._minutes, self._hours
+            for hour in range(day * 24, day * 24 + 24):
+                if hour in hours:
+                    minutes += [one for one in range(hour * _HOUR, hour * _HOUR + _HOUR) if one in counts]
+        else:
+            self._empty[day] = self._sequence
+        packed = _pack([one - day * _DAY for one in minutes], [self._minutes[one] for one in minutes], "HI")
+        batch.put(self._key(keys.DAY_COUNTS, day), _SEQUENCE.pack(self._sequence) + packed)
+
+    def _replace_minutes(self, batch: Batch) -> None:
+        """Write every day at once, in place of the records of an earlier release."""
+        self._by_minute = False
+        self._begin_fold(at_once=True)
+        batch.delete_range(self._key(keys.MINUTE_COUNT, 0), self._key(keys.MINUTE_COUNT, READY_COUNTS))
+
+    # Reading
+
+    def between(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int, int]]:
+        """(start, end, count) of each minute that has messages and touches [start_ms, end_ms), in order."""
+        first, last = start_ms // keys.MINUTE_MS, (end_ms - 1) // keys.MINUTE_MS
+        for day in self._days_between(first, last):
+            for hour in self._hours_of(day, first, last):
+                minutes = range(max(hour * _HOUR, first), min((hour + 1) * _HOUR, last + 1))
+                yield from self._blocks(self._minutes, minutes, 1)
+
+    def steps(self, start_ms: int, end_ms: int, origin: int, step: int) -> Iterator[tuple[int, int, int]]:
+        """The same in blocks as large as possible: days, hours or minutes within [start_ms, end_ms).
+
+        Days and hours lie within one step of those that begin at `origin`; minutes need not.
+        """
+
+        def whole(number: int, width: int) -> bool:
+            begin, behind = number * width, (number + 1) * width
+            return start_ms <= begin and behind <= end_ms and (begin - origin) // step == (behind - 1 - origin) // step
+
+        first, last = start_ms // keys.MINUTE_MS, (end_ms - 1) // keys.MINUTE_MS
+        for day in self._days_between(first, last):
+            if whole(day, _DAY * keys.MINUTE_MS):
+                yield from self._blocks(self._days, range(day, day + 1), _DAY)
+                continue
+            for hour in self._hours_of(day, first, last):
+                if whole(hour, _HOUR * keys.MINUTE_MS):
+                    yield from self._blocks(self._hours, range(hour, hour + 1), _HOUR)
+                else:
+                    minutes = range(max(hour * _HOUR, first), min((hour + 1) * _HOUR, last + 1))
+                    yield from self._blocks(self._minutes, minutes, 1)
+
+    def _days_between(self, first: int, last: int) -> list[int]:
+        return self._order[bisect_left(self._order, first // _DAY) : bisect_right(self._order, last // _DAY)]
+
+    def _hours_of(self, day: int, first: int, last: int) -> list[int]:
+        hours = range(max(day * 24, first // _HOUR), min(day * 24 + 23, last // _HOUR) + 1)
+        return [hour for hour in hours if hour in self._hours]
+
+    def _blocks(self, counts: dict[int, int], numbers: range, minutes: int) -> Iterator[tuple[int, int, int]]:
+        width = minutes * keys.MINUTE_MS
+        for number in numbers:
+            count = counts.get(number)
+            if count:
+                yield number * width, (number + 1) * width, count
+
+
+def _pack(numbers: Collection[int], counts: Collection[int], form: str) -> bytes:
+    """Numbers and their counts as two columns; `form` has a letter of `struct` for each."""
+    rows = len(numbers)
+    return struct.pack(f"<{rows}{form[0]}{rows}{form[1]}", *numbers, *counts)
+
+
+def _unpack(packed: bytes, form: str) -> Iterator[tuple[int, int]]:
+    """The pairs that `_pack` wrote."""
+    rows = len(packed) // struct.calcsize(f"<{form}")
+    values = struct.unpack(f"<{rows}{form[0]}{rows}{form[1]}", packed)
+    return zip(values[:rows], values[rows:], strict=True)

@@ -1,0 +1,1 @@
+"""Checks of changes to messages."""

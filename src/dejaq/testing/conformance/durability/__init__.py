@@ -1,0 +1,1 @@
+"""Checks of restarts, and of the journal."""

@@ -1,0 +1,1 @@
+"""Checks of topics, queries and snapshots."""

@@ -1,0 +1,1 @@
+"""Records the calls of a workload and their answers, and checks them."""

@@ -1,0 +1,1 @@
+"""Compares any storage with the memory model, step by step."""

@@ -1,0 +1,1 @@
+"""Real servers on loopback that a test starts and stops, and faults for them."""

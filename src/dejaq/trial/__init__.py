@@ -1,0 +1,1 @@
+"""The cluster of `dejaq cluster`: PostgreSQL, etcd and brokers on one machine, for trials."""

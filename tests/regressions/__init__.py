@@ -1,0 +1,1 @@
+"""Each test of a fixed defect must fail when the defect is brought back."""

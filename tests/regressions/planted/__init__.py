@@ -1,0 +1,1 @@
+"""The planted bugs, one module for each part of the product."""

@@ -1,0 +1,96 @@
+"""Planted bugs of the runs that are frames of the commit log, and of backlogs of many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dejaq.storage.commit_log import reader
+from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES
+from dejaq.storage.commit_log.writer import CommitLog
+from dejaq.storage.rocksdb.engine import emptying
+from dejaq.storage.rocksdb.engine.database import RocksDatabase
+from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
+from dejaq.storage.rocksdb.timeline.window import Window
+from tests.regressions.bugs import Bug
+
+FRAMES = "tests/integration/storage/test_run_frames.py"
+USES = "tests/unit/storage/rocksdb/test_frame_uses.py"
+
+
+def drop_a_frame() -> None:
+    """The database gets the address of a frame that the log does not get."""
+    append = CommitLog.append
+
+    def dropping(log: CommitLog, operations: bytes, frames: Sequence[bytes] = ()) -> int:
+        return append(log, operations, frames[1:])
+
+    CommitLog.append = dropping  # type: ignore[method-assign]
+
+
+def remove_files_with_runs() -> None:
+    """A file is removed as soon as the database has been flushed past it."""
+    FrameUses.is_free = lambda uses, file, flushed: True  # type: ignore[method-assign]
+
+
+def accept_a_damaged_frame() -> None:
+    """The bytes at an address are treated as the frame, whatever their checksum is."""
+    reader.read_frame = lambda data, length: data[FRAME_HEADER_BYTES:]
+
+
+def ignore_open_views() -> None:
+    """A file that only an open snapshot reads is removed."""
+    RocksDatabase.viewed = lambda database, file: False  # type: ignore[method-assign]
+
+
+def count_what_was_moved() -> None:
+    """A run that was moved out of a file is taken off the count of the file once more when its message goes."""
+    FrameUses.moved = lambda uses, file, offset: None  # type: ignore[method-assign]
+
+
+def move_what_has_gone() -> None:
+    """A run that was removed is copied out of its file too, and so comes back."""
+    unchecked = emptying._frames_of
+
+    def always(record: emptying.LogRecord) -> object:
+        for frame in unchecked(record):
+            yield frame._replace(pointer=_Anything())
+
+    emptying._frames_of = always  # type: ignore[assignment]
+
+
+def let_rows_leave_one_by_one() -> None:
+    """However late rows are, and however many runs there are, each lease takes a row or two from each run."""
+    Window.order_slack = lambda window, ts, now: 0  # type: ignore[method-assign]
+
+
+class _Anything(bytes):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = bytes.__hash__
+
+
+BUGS = {
+    "a_frame_is_dropped": Bug(
+        drop_a_frame, f"{FRAMES}::test_a_run_is_a_frame_and_is_read_before_and_after_it_is_written"
+    ),
+    "files_with_runs_are_removed": Bug(
+        remove_files_with_runs, f"{FRAMES}::test_messages_of_the_far_future_keep_no_more_log_than_the_limit"
+    ),
+    "a_damaged_frame_is_accepted": Bug(
+        accept_a_damaged_frame, f"{FRAMES}::test_r11_a_damaged_run_is_found_when_it_is_read_and_by_the_check"
+    ),
+    "open_views_are_ignored": Bug(ignore_open_views, f"{FRAMES}::test_a_view_reads_what_has_gone_since"),
+    "what_was_moved_is_counted_twice": Bug(
+        count_what_was_moved,
+        f"{USES}::test_a_run_that_was_moved_is_not_released_again_by_its_object_in_memory",
+    ),
+    "late_rows_leave_one_by_one": Bug(
+        let_rows_leave_one_by_one,
+        "tests/unit/storage/rocksdb/test_crowd.py::test_late_rows_of_many_runs_leave_in_slices",
+    ),
+    "what_has_gone_is_moved": Bug(move_what_has_gone, f"{FRAMES}::test_a_kill_at_any_point_loses_nothing"),
+}
