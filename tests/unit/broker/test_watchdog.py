@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
@@ -98,6 +99,44 @@ async def test_a_long_garbage_collection_is_logged(
             what="the collection is logged",
         )
         del heap
+
+
+async def test_the_place_where_the_loop_was_most_of_the_time_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The first look may find a harmless step that was followed by a long one."""
+
+    def short_and_long() -> bool:
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+        return block(300)
+
+    with watching():
+        await eventually(lambda: short_and_long() or blocks_of(caplog), within=20, what="a block is logged", poll=0.001)
+    assert "in block\n" in blocks_of(caplog)[0].getMessage()
+
+
+def test_a_loop_that_the_program_does_not_run_is_not_blocked(caplog: pytest.LogCaptureFixture) -> None:
+    """A program may run its loop from time to time, as `asyncio.Runner` allows."""
+    caplog.set_level(logging.DEBUG)
+
+    async def watch() -> Watchdog:
+        dog = Watchdog(block_ms=BLOCK_MS, lag_ms_max=0)
+        dog.start()
+        return dog
+
+    async def answered(dog: Watchdog, count: int) -> None:
+        await eventually(lambda: dog.lag.cumulative()[-1][1] >= count, within=10, what="the loop answers")
+
+    async def stop(dog: Watchdog) -> None:
+        dog.stop()
+
+    with asyncio.Runner() as runner:
+        dog = runner.run(watch())
+        runner.run(answered(dog, 1))
+        block(200)
+        runner.run(answered(dog, dog.lag.cumulative()[-1][1] + 1))
+        runner.run(stop(dog))
+    assert not blocks_of(caplog)
 
 
 async def test_without_a_limit_nothing_is_watched() -> None:

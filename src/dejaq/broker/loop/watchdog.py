@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -32,6 +32,8 @@ SLOW_LAGS_MIN = 10
 QUIET_SECONDS = 60.0
 PLACES_MAX = 100
 FRAMES_SHOWN = 12
+# During one long block the stack is read so often; the place that is seen most is logged.
+SAMPLES_MAX = 100
 LAG_BOUNDS_MS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 250.0, 1_000.0, 5_000.0)
 # In these modules the loop waits for events, or is between two callbacks.
 _IDLE = frozenset({"selectors.py", "base_events.py", "runners.py"})
@@ -103,18 +105,25 @@ class Watchdog:
         self._answered.clear()
         began, began_cpu = time.monotonic(), time.clock_gettime(self._cpu_clock)
         self._loop.call_soon_threadsafe(self._answer)
-        stack = None
-        if not self._answered.wait(self._block_ms / 1_000):
+        stacks: list[traceback.StackSummary] = []
+        while not self._answered.wait(self._block_ms / 1_000):
+            if self._stopping.is_set():
+                return
+            if not self._loop.is_running():
+                # The program runs the loop from time to time, and does something else now. That blocks nobody.
+                while not (self._answered.wait(PERIOD_SECONDS) or self._loop.is_closed()):
+                    pass
+                return
             stack = self._stack()
-            while not self._answered.wait(self._block_ms / 1_000) and not self._stopping.is_set():
-                pass
+            if stack is not None and len(stacks) < SAMPLES_MAX:
+                stacks.append(stack)
         if self._stopping.is_set():
             return
         lag_ms = (self._answered_at - began) * 1_000
         self.lag.observe(lag_ms)
         self._judge(lag_ms)
-        if stack is not None:
-            self._describe(stack, lag_ms, (self._answered_cpu - began_cpu) * 1_000)
+        if stacks:
+            self._describe(_most_frequent(stacks), lag_ms, (self._answered_cpu - began_cpu) * 1_000)
         while self._pauses:
             log.log(
                 self._level,
@@ -135,7 +144,7 @@ class Watchdog:
         stack.reverse()
         log.log(
             self._level if new else logging.DEBUG,
-            "the event loop was blocked for %.0f ms, with %.0f ms of processor time, in:\n%s",
+            "the event loop was blocked for %.0f ms, with %.0f ms of processor time, mostly in:\n%s",
             lag_ms,
             cpu_ms,
             "".join(stack.format()).rstrip(),
@@ -188,3 +197,10 @@ class Watchdog:
         if took_ms >= self._block_ms:
             # The watchdog logs it: this may be in the middle of anything, such as a handler of logs.
             self._pauses.append((info["generation"], took_ms))
+
+
+def _most_frequent(stacks: list[traceback.StackSummary]) -> traceback.StackSummary:
+    """The first of the stacks whose innermost place is the most frequent one."""
+    places = Counter((stack[0].filename, stack[0].lineno) for stack in stacks)
+    (place, _), *_ = places.most_common(1)
+    return next(stack for stack in stacks if (stack[0].filename, stack[0].lineno) == place)
