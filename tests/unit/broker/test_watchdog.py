@@ -124,7 +124,7 @@ def test_a_loop_that_the_program_does_not_run_is_not_blocked(caplog: pytest.LogC
         dog.start()
         return dog
 
-    async def answered(dog: Watchdog, count: int) -> None:
+    async def answered(dog: Watchdog, count: float) -> None:
         await eventually(lambda: dog.lag.cumulative()[-1][1] >= count, within=10, what="the loop answers")
 
     async def stop(dog: Watchdog) -> None:
