@@ -82,7 +82,7 @@ async def test_a_slow_loop_is_reported_until_it_is_fast_again(monkeypatch: pytes
     monkeypatch.setattr(watchdog, "SLOW_LAGS_MIN", 3)
     with watching(lag_ms_max=100) as (_, reported):
         await eventually(
-            lambda: block(150) or reported.get("event_loop"), within=20, what="a slow loop is reported", poll=0.001
+            lambda: block(400) or reported.get("event_loop"), within=20, what="a slow loop is reported", poll=0.001
         )
         await eventually(lambda: reported["event_loop"] is None, within=20, what="the loop is fast again")
 
