@@ -12,7 +12,9 @@
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING BODY_MISSING
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
-    │   └── VersionUnsupported  VERSION_UNSUPPORTED
+    │   ├── VersionUnsupported  VERSION_UNSUPPORTED
+    │   ├── Unauthenticated     UNAUTHENTICATED
+    │   └── PermissionDenied    PERMISSION_DENIED
     ├── Unavailable             nothing was changed; the same request may succeed later
     │   │                       UNAVAILABLE DRAINING OVERLOADED CUT_OFF
     │   └── NoBroker            NO_BROKER
@@ -77,6 +79,8 @@ class Code(IntEnum):
     BODY_MISSING = 44
     OUT_OF_STATE = 50
     VERSION_UNSUPPORTED = 51
+    UNAUTHENTICATED = 52
+    PERMISSION_DENIED = 53
     UNAVAILABLE = 60
     DRAINING = 61
     OVERLOADED = 62
@@ -138,6 +142,8 @@ MEANINGS: dict[Code, str] = {
     Code.BODY_MISSING: "The broker does not have the body with this digest; send the body.",
     Code.OUT_OF_STATE: "The session's state does not allow this command.",
     Code.VERSION_UNSUPPORTED: "The broker does not support this protocol or SDK version; upgrade the older side.",
+    Code.UNAUTHENTICATED: "The broker does not accept the caller's credentials; log in, or give a valid key or token.",
+    Code.PERMISSION_DENIED: "The caller has no right to do this; ask an administrator of the broker for it.",
     Code.UNAVAILABLE: "The broker cannot process requests now; nothing was changed.",
     Code.DRAINING: "The broker is shutting down; nothing was changed; use another broker or try again later.",
     Code.OVERLOADED: "The broker has too much work in progress; nothing was changed; try again later.",
@@ -243,6 +249,18 @@ class VersionUnsupported(Refused):
     code = Code.VERSION_UNSUPPORTED
 
 
+class Unauthenticated(Refused):
+    """The broker does not accept the caller's credentials, or the caller has none."""
+
+    code = Code.UNAUTHENTICATED
+
+
+class PermissionDenied(Refused):
+    """The caller has no right to do this."""
+
+    code = Code.PERMISSION_DENIED
+
+
 class Unavailable(DejaqError):
     """The broker cannot process requests now; nothing was changed."""
 
@@ -317,6 +335,8 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),
     (VersionUnsupported, frozenset({Code.VERSION_UNSUPPORTED})),
+    (Unauthenticated, frozenset({Code.UNAUTHENTICATED})),
+    (PermissionDenied, frozenset({Code.PERMISSION_DENIED})),
     (Unavailable, frozenset({Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED, Code.CUT_OFF})),
     (NoBroker, frozenset({Code.NO_BROKER})),
     (Indefinite, frozenset({Code.INDEFINITE})),

@@ -24,11 +24,35 @@ class Endpoint(StrEnum):
     LOCAL = "local"
 
 
+class PrincipalKind(StrEnum):
+    """How a caller proved who it is."""
+
+    # The caller proved nothing.
+    ANONYMOUS = "anonymous"
+    # The broker itself, or another broker of its cluster.
+    BROKER = "broker"
+    # A bearer token of an OpenID issuer.
+    USER = "user"
+    # An API key.
+    KEY = "key"
+    # A client certificate.
+    CERTIFICATE = "certificate"
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated identity that a call runs under."""
+    """The authenticated identity that a call runs under.
+
+    `name` is unique: `user:ISSUER-ALIAS/alice`, `key:ID`, `certificate:NAME`. `user` is the short name of the user for
+    whom it acts, the owner of the topics `~alice/...`; it is empty for a caller without topics of its own.
+    """
 
     name: str
+    kind: PrincipalKind = PrincipalKind.ANONYMOUS
+    user: str = ""
+    groups: frozenset[str] = frozenset()
+    # Whether the broker's configuration gives it every right.
+    admin: bool = False
 
     @property
     def recorded(self) -> str:
@@ -36,10 +60,10 @@ class Principal:
         return "" if self.name == ANONYMOUS.name else self.name
 
 
-# Callers are not authenticated yet.
+# Callers without credentials, where the broker allows them.
 ANONYMOUS = Principal("anonymous")
-# Work that no caller asked for.
-BROKER = Principal("broker")
+# Work that no caller asked for, and calls of other brokers.
+BROKER = Principal("broker", kind=PrincipalKind.BROKER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +75,8 @@ class CallContext:
     principal: Principal = ANONYMOUS
     deadline: float | None = None
     endpoint: Endpoint = Endpoint.GRPC
+    # The session of a user on a device to which the call belongs; empty without users.
+    session_id: str = ""
 
     @classmethod
     def internal(cls, task: str) -> CallContext:
@@ -59,7 +85,14 @@ class CallContext:
 
     def of_frame(self, request: int) -> CallContext:
         """The context of one frame of a session whose own context is this one."""
-        return CallContext(f"{self.request_id}/{request}", self.peer, self.principal, self.deadline, self.endpoint)
+        return CallContext(
+            f"{self.request_id}/{request}",
+            self.peer,
+            self.principal,
+            self.deadline,
+            self.endpoint,
+            self.session_id,
+        )
 
     @property
     def in_process(self) -> bool:

@@ -34,6 +34,8 @@ _STATUS: dict[Code, grpc.StatusCode] = {
     Code.ID_TAKEN: grpc.StatusCode.ALREADY_EXISTS,
     Code.OUT_OF_STATE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.VERSION_UNSUPPORTED: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     Code.DRAINING: grpc.StatusCode.UNAVAILABLE,
     Code.NO_BROKER: grpc.StatusCode.UNAVAILABLE,

@@ -15,7 +15,7 @@ Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict C
 DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused
 Results Status StoreError TopicExists TopicInfo TopicKind TopicSettings TopicStage Transaction Unavailable
-VersionUnsupported Where
+PermissionDenied Unauthenticated VersionUnsupported Where
 connect
 """
 

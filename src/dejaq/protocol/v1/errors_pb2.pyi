@@ -40,6 +40,8 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BODY_MISSING: _ClassVar[Code]
     OUT_OF_STATE: _ClassVar[Code]
     VERSION_UNSUPPORTED: _ClassVar[Code]
+    UNAUTHENTICATED: _ClassVar[Code]
+    PERMISSION_DENIED: _ClassVar[Code]
     UNAVAILABLE: _ClassVar[Code]
     DRAINING: _ClassVar[Code]
     OVERLOADED: _ClassVar[Code]
@@ -87,6 +89,8 @@ TOPIC_EXISTS: Code
 BODY_MISSING: Code
 OUT_OF_STATE: Code
 VERSION_UNSUPPORTED: Code
+UNAUTHENTICATED: Code
+PERMISSION_DENIED: Code
 UNAVAILABLE: Code
 DRAINING: Code
 OVERLOADED: Code
