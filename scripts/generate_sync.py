@@ -47,6 +47,7 @@ LONG = frozenset(
             "Client.fan_out",
             "Client.fetched",
             "Client.get",
+            "Client.history",
             "Cron.add_many",
             "DeadLetters.purge",
             "DeadLetters.redrive",

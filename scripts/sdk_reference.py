@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Schedules": ("Cron", "Schedule", "ScheduleInfo"),
     "Dead letters": ("DeadLetters",),
     "Messages and topics": ("Message", "Status", "TopicInfo", "TopicSettings", "TopicKind", "TopicStage", "Durability"),
+    "The life of a message": ("MessageHistory", "HistoryEvent"),
     "The cluster": ("ClusterInfo", "BrokerInfo", "ClientInfo", "Pong"),
     "A broker in your program": ("Broker",),
 }

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin.cluster import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
     from dejaq.sdk.admin.cron import Cron, Schedule, ScheduleInfo
     from dejaq.sdk.admin.dead_letters import DeadLetters
+    from dejaq.sdk.admin.history import HistoryEvent, MessageHistory
     from dejaq.sdk.admin.replies import Reply
     from dejaq.sdk.changing.bulk import BulkResult, Where
     from dejaq.sdk.changing.transaction import Transaction
@@ -79,6 +80,7 @@ _HOMES = {
         "VersionUnsupported",
     ),
     "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
+    "dejaq.sdk.admin.history": ("MessageHistory", "HistoryEvent"),
     "dejaq.sdk.changing.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.working.codecs": ("JSON", "MSGPACK", "Codec"),
@@ -114,12 +116,14 @@ __all__ = [
     "DejaqError",
     "Durability",
     "FanOut",
+    "HistoryEvent",
     "Indefinite",
     "InternalError",
     "InvalidArgument",
     "Lease",
     "LimitExceeded",
     "Message",
+    "MessageHistory",
     "Missing",
     "NoBroker",
     "OutOfState",

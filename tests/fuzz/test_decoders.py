@@ -24,6 +24,7 @@ from dejaq.domain.ids import ProducerSession, generated_ids, parse_generated, va
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import history_pb2 as history
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.session.address import parse_url
 from dejaq.storage.base import Filter
@@ -266,6 +267,7 @@ REQUESTS: dict[str, list[Message]] = {
     "Carrier.Histogram": [
         carrier.HistogramRequest(topic="mail", filter=carrier.Filter(start=1, end=2**20), step_ms=1_000)
     ],
+    "Carrier.History": [history.HistoryRequest(topic="mail", id="one", cursor=b"\x0a\x01b", count=10)],
     "Carrier.Browse": [carrier.BrowseRequest(topic="mail", page_size=10, cursor=b"12345678one")],
     "Overseer.CreateTopic": [
         overseer.CreateTopicRequest(

@@ -13,6 +13,7 @@ from dejaq.broker import metrics as specs
 from dejaq.broker.background import Background
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
+from dejaq.broker.calls.history import HistoryCalls
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.replies import ReplyCalls
@@ -173,10 +174,11 @@ class Central:
             describe=lambda: self._overseer.describe(counts=False),
             create_topic=self._overseer.create_topic_here,
         )
-        return peer_calls_of(peer=service, overseer=self._overseer, metrics=self.metrics)
+        return peer_calls_of(peer=service, overseer=self._overseer, histories=self.histories, metrics=self.metrics)
 
     def _make_services(self) -> Services:
         self.replies = ReplyCalls(self._broker)
+        self.histories = HistoryCalls(self._broker)
         transactions = Transactions(self._broker, self.replies)
         # Names of transactions must not repeat between brokers that were started at once.
         chance = SystemRandom()
@@ -187,6 +189,7 @@ class Central:
             queries=QueryCalls(
                 storage=self.storage, clock=self.clock, find_topic=self.catalog.live, reports=self._broker.reports
             ),
+            histories=self.histories,
             snapshots=self._snapshots,
             transactions=transactions,
             cron=CronService(self._broker, transactions, self.cron, chance),

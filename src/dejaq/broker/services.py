@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
+from dejaq.broker.calls.history import HistoryCalls
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.replies import ReplyCalls
@@ -83,7 +84,7 @@ class Services(Calls):
             raise self._answered(context, method, error) from None
 
 
-def peer_calls_of(*, peer: PeerService, overseer: OverseerService, metrics: Metrics) -> Calls:
+def peer_calls_of(*, peer: PeerService, overseer: OverseerService, histories: HistoryCalls, metrics: Metrics) -> Calls:
     """The table of every call of other brokers."""
     return Calls(
         unary={
@@ -95,6 +96,7 @@ def peer_calls_of(*, peer: PeerService, overseer: OverseerService, metrics: Metr
             "Peer.LetGo": peer.let_go,
             "Peer.Learn": peer.learn,
             "Peer.Describe": peer.describe,
+            "Peer.History": histories.here,
             "Peer.CreateTopic": peer.create_topic,
         },
         metrics=metrics,
@@ -105,6 +107,7 @@ def services_of(
     *,
     overseer: OverseerService,
     queries: QueryCalls,
+    histories: HistoryCalls,
     snapshots: Snapshots,
     transactions: Transactions,
     dead_letters: DeadLetterCalls,
@@ -138,6 +141,7 @@ def services_of(
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,
+            "Carrier.History": histories.history,
             "Carrier.OpenSnapshot": snapshots.open,
             "Carrier.CloseSnapshot": snapshots.close,
         },

@@ -28,6 +28,7 @@ COMMANDS = {
     "count": "dejaq.cli.messages.query:count",
     "histogram": "dejaq.cli.messages.query:histogram",
     "browse": "dejaq.cli.messages.query:browse",
+    "history": "dejaq.cli.messages.history:history",
     "info": "dejaq.cli.operating.info:info",
     "top": "dejaq.cli.operating.top:top",
     "shell": "dejaq.cli.shell:shell",

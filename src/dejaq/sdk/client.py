@@ -22,6 +22,7 @@ from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.admin.cluster import ClusterInfo, Pong
 from dejaq.sdk.admin.cron import Cron
 from dejaq.sdk.admin.dead_letters import DeadLetters
+from dejaq.sdk.admin.history import HistoryClient
 from dejaq.sdk.admin.message_calls import MessageCalls
 from dejaq.sdk.admin.queries import Queries
 from dejaq.sdk.admin.topic_calls import TopicCalls
@@ -101,6 +102,7 @@ class Client(TopicCalls, MessageCalls):
         self._random = random
         self._queries = Queries(self._seeds, settings)
         self._large = LargeBodyClient(self._seeds, settings)
+        self._histories = HistoryClient(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
         self._transactor = Transactor(self._seeds, settings, self._clock, random)
         self._children: WeakSet[Producer | Consumer] = WeakSet()

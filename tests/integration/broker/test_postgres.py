@@ -35,6 +35,10 @@ async def test_everything_a_user_does(tmp_path: Path) -> None:
         assert later is not None
         assert later.body == b"edited"
         assert await client.count("mail") == 1
+        # From the segments of the first broker, in the order of the tickets.
+        life = await client.history("mail", "later")
+        assert [event.kind for event in life.events] == ["created", "moved", "edited"]
+        assert all(event.ticket for event in life.events)
         assert [m.id async for page in client.browse("out") for m in page] == ["reply"]
     report = verify(data / "journal")
     assert report.whole, report.findings

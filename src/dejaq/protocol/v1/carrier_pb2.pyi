@@ -1,4 +1,5 @@
 from dejaq.protocol.v1 import errors_pb2 as _errors_pb2
+from dejaq.protocol.v1 import history_pb2 as _history_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

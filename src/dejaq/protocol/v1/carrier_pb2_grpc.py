@@ -5,6 +5,7 @@ import warnings
 
 from dejaq.protocol.v1 import carrier_pb2 as dejaq_dot_v1_dot_carrier__pb2
 from dejaq.protocol.v1 import errors_pb2 as dejaq_dot_v1_dot_errors__pb2
+from dejaq.protocol.v1 import history_pb2 as dejaq_dot_v1_dot_history__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -76,6 +77,11 @@ class CarrierStub:
                 '/dejaq.v1.Carrier/Browse',
                 request_serializer=dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+                _registered_method=True)
+        self.History = channel.unary_unary(
+                '/dejaq.v1.Carrier/History',
+                request_serializer=dejaq_dot_v1_dot_history__pb2.HistoryRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_history__pb2.HistoryResponse.FromString,
                 _registered_method=True)
         self.OpenSnapshot = channel.unary_unary(
                 '/dejaq.v1.Carrier/OpenSnapshot',
@@ -182,6 +188,13 @@ class CarrierServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def History(self, request, context):
+        """A page of what the journals of all brokers know of one message id, also when the message is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenSnapshot(self, request, context):
         """A view of a topic at one instant, for several scans that each read their own buckets. It ends when it is closed or
         when no scan has read from it for `keep_ms`.
@@ -280,6 +293,11 @@ def add_CarrierServicer_to_server(servicer, server):
                     servicer.Browse,
                     request_deserializer=dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_carrier__pb2.MessageColumns.SerializeToString,
+            ),
+            'History': grpc.unary_unary_rpc_method_handler(
+                    servicer.History,
+                    request_deserializer=dejaq_dot_v1_dot_history__pb2.HistoryRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_history__pb2.HistoryResponse.SerializeToString,
             ),
             'OpenSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSnapshot,
@@ -540,6 +558,33 @@ class Carrier:
             '/dejaq.v1.Carrier/Browse',
             dejaq_dot_v1_dot_carrier__pb2.BrowseRequest.SerializeToString,
             dejaq_dot_v1_dot_carrier__pb2.MessageColumns.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def History(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Carrier/History',
+            dejaq_dot_v1_dot_history__pb2.HistoryRequest.SerializeToString,
+            dejaq_dot_v1_dot_history__pb2.HistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from dejaq.protocol.v1 import history_pb2 as dejaq_dot_v1_dot_history__pb2
 from dejaq.protocol.v1 import overseer_pb2 as dejaq_dot_v1_dot_overseer__pb2
 from dejaq.protocol.v1 import peer_pb2 as dejaq_dot_v1_dot_peer__pb2
 
@@ -71,6 +72,11 @@ class PeerStub:
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.InfoRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.InfoResponse.FromString,
                 _registered_method=True)
+        self.History = channel.unary_unary(
+                '/dejaq.v1.Peer/History',
+                request_serializer=dejaq_dot_v1_dot_history__pb2.HistoryRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_history__pb2.HistoryResponse.FromString,
+                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/dejaq.v1.Peer/CreateTopic',
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.CreateTopicRequest.SerializeToString,
@@ -135,6 +141,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def History(self, request, context):
+        """A page of what the journal of this broker alone knows of one message id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTopic(self, request, context):
         """Create a topic at this broker.
         """
@@ -179,6 +192,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.InfoRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.InfoResponse.SerializeToString,
+            ),
+            'History': grpc.unary_unary_rpc_method_handler(
+                    servicer.History,
+                    request_deserializer=dejaq_dot_v1_dot_history__pb2.HistoryRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_history__pb2.HistoryResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -376,6 +394,33 @@ class Peer:
             '/dejaq.v1.Peer/Describe',
             dejaq_dot_v1_dot_overseer__pb2.InfoRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.InfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def History(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Peer/History',
+            dejaq_dot_v1_dot_history__pb2.HistoryRequest.SerializeToString,
+            dejaq_dot_v1_dot_history__pb2.HistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,6 +9,7 @@ from datetime import timedelta
 from dejaq.domain.bodies.large import PART_BYTES
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Missing
+from dejaq.sdk.admin.history import HistoryClient, MessageHistory
 from dejaq.sdk.admin.queries import PAGE_SIZE, Queries, filter_of
 from dejaq.sdk.bodies.large import LargeBodyClient
 from dejaq.sdk.producing.outgoing import Headers
@@ -21,6 +22,7 @@ class MessageCalls:
     # Set by the client.
     _queries: Queries
     _large: LargeBodyClient
+    _histories: HistoryClient
 
     async def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
         """The messages, in the order of `ids`; None for an id that no message has.
@@ -104,6 +106,16 @@ class MessageCalls:
         """Pages of messages in order of time, without leasing them."""
         where = filter_of(start, end, status, group, consumer, priorities, headers)
         return self._queries.browse(topic, where, page_size)
+
+    async def history(
+        self, topic: str, id: str, *, count: int = 1_000, seconds: float = 30.0, cursor: bytes = b""
+    ) -> MessageHistory:
+        """What the journals of all brokers know of one message id, also when the message is gone.
+
+        The newest events are found first. The search ends after about `count` events or `seconds`; then the history has
+        a `cursor`, with which another call continues it.
+        """
+        return await self._histories.read(topic, id, count=count, seconds=seconds, cursor=cursor)
 
 
 async def _cut(body: bytes) -> AsyncIterator[bytes]:

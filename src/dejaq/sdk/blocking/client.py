@@ -11,6 +11,7 @@ from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
 from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo
+from dejaq.sdk.admin.history import MessageHistory
 from dejaq.sdk.admin.queries import PAGE_SIZE
 from dejaq.sdk.blocking.consumer import Consumer
 from dejaq.sdk.blocking.cron import Cron
@@ -318,6 +319,16 @@ class Client(OpenedClient):
             ),
             self._portal,
         )
+
+    def history(
+        self, topic: str, id: str, *, count: int = 1000, seconds: float = 30.0, cursor: bytes = b""
+    ) -> MessageHistory:
+        """What the journals of all brokers know of one message id, also when the message is gone.
+
+        The newest events are found first. The search ends after about `count` events or `seconds`; then the history has
+        a `cursor`, with which another call continues it.
+        """
+        return self._portal.follow(self._inner.history(topic, id, count=count, seconds=seconds, cursor=cursor))
 
     def create_topic(
         self,
