@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ID_CHARS_MAX = 64
 TOPIC_NAME_CHARS_MAX = 128
+# Of a principal in a rule, with its kind.
+PRINCIPAL_CHARS_MAX = 320
 GROUP_CHARS_MAX = 64
 CONSUMER_NAME_CHARS_MAX = 64
 
@@ -52,6 +54,10 @@ BUCKETS_MIN = 1
 BUCKETS_MAX = 1024
 BUCKETS_DEFAULT = 64
 TOPICS_MAX = 10_000
+# Rules and quotas that a cluster keeps.
+RULES_MAX = 10_000
+# Decisions about rights that a broker remembers; beyond, it forgets all of them.
+DECISIONS_KEPT_MAX = 100_000
 # Producer groups that a topic of the embedded store knows at one time; those of an empty topic are forgotten.
 PRODUCER_GROUPS_MAX = 100_000
 

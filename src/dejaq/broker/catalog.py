@@ -12,7 +12,8 @@ from dejaq.broker.background import Background
 from dejaq.broker.events import NoListener, TopicListener
 from dejaq.broker.name_locks import NameLocks
 from dejaq.domain.context import CallContext
-from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicStage, changed_settings, check_topic_name
+from dejaq.domain.naming.topic_name import check_topic_name, is_hidden
+from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicStage, changed_settings
 from dejaq.errors import Code, DejaqError, Refused, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
@@ -89,7 +90,7 @@ class Catalog:
     def all(self) -> list[Topic]:
         """Every topic, by name; without those that keep schedules. The caller does not change the list."""
         if self._sorted is None:
-            self._sorted = [self._topics[name] for name in sorted(self._topics) if not name.endswith(SCHEDULES)]
+            self._sorted = [self._topics[name] for name in sorted(self._topics) if not is_hidden(name)]
         return self._sorted
 
     def after(self, name: str, count: int) -> list[Topic]:
@@ -130,7 +131,7 @@ class Catalog:
     def find(self, name: str) -> Topic:
         """The topic of this name, in any state; raises TOPIC_NOT_FOUND."""
         topic = self._topics.get(name)
-        if topic is None or name.endswith(SCHEDULES):
+        if topic is None or is_hidden(name):
             check_topic_name(name)
             raise error_of(Code.TOPIC_NOT_FOUND, f"no topic is named {name!r}")
         return topic
@@ -158,11 +159,11 @@ class Catalog:
                 raise Unavailable(f"the settings of topic {topic.name!r} have changed; reconnect to continue")
 
     async def create(
-        self, context: CallContext, name: str, settings: TopicSettings, *, begun: bool = True
+        self, context: CallContext, name: str, settings: TopicSettings, *, creator: str = "", begun: bool = True
     ) -> tuple[Topic, bool]:
         """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ.
 
-        `begun` says whether another broker may have begun to make it.
+        `creator` has every right on a new topic. `begun` says whether another broker may have begun to make it.
         """
         check_topic_name(name)
         settings.check()
@@ -186,7 +187,7 @@ class Catalog:
             try:
                 if settings.kind is TopicKind.CRON:
                     await self._make_schedules(context, name, settings)
-                return await self._make(context, name, settings), True
+                return await self._make(context, name, settings, creator), True
             except Refused as refusal:
                 # The storage has the topic although the cluster has lost the record of it.
                 found = await self._half_made(context, name) if refusal.code is Code.TOPIC_EXISTS else None
@@ -224,7 +225,7 @@ class Catalog:
                 return
         await self._make(context, name + SCHEDULES, _book_settings(settings))
 
-    async def _make(self, context: CallContext, name: str, settings: TopicSettings) -> Topic:
+    async def _make(self, context: CallContext, name: str, settings: TopicSettings, creator: str = "") -> Topic:
         """Write a topic in one step. What its creation consists of besides is done before."""
         topic = Topic(
             name=name,
@@ -232,6 +233,7 @@ class Catalog:
             settings=settings,
             state=TopicStage.LIVE,
             created_ms=self._clock.now_ms(),
+            creator=creator,
         )
         await self._storage.put_topic(topic, context)
         self._put(topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -10,9 +9,8 @@ from enum import StrEnum
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.bodies.packing import Compression
+from dejaq.domain.naming.topic_name import valid_topic_name
 from dejaq.errors import Code, DejaqError, error_of
-
-_NAME = re.compile(r"[0-9A-Za-z._\-]{1,128}")
 
 
 class TopicStage(StrEnum):
@@ -147,7 +145,7 @@ class TopicSettings:
         for name in ("dead_letter", "expiry_backoff"):
             if not isinstance(getattr(self, name), str):
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not text")
-        if self.dead_letter and _NAME.fullmatch(self.dead_letter) is None:
+        if self.dead_letter and not valid_topic_name(self.dead_letter):
             raise error_of(Code.INVALID_SETTING, f"dead_letter={self.dead_letter[:140]!r} is not a topic name")
         if self.expiry_backoff:
             Backoff.parse(self.expiry_backoff)
@@ -222,6 +220,8 @@ def changed_settings(settings: TopicSettings, values: Mapping[str, int | str | b
     return wanted
 
 
+# The name of the creator among the stored settings.
+CREATOR = "creator"
 Newer = tuple[tuple[str, int | str | bool], ...]
 _CHOICES: dict[str, type[Durability] | type[TopicKind] | type[Compression]] = {
     "durability": Durability,
@@ -241,6 +241,8 @@ class Topic:
     created_ms: int = 0
     # Settings of a newer release that this release does not know; they are kept.
     newer: Newer = ()
+    # The user or the key that created it, as rules name it, which has every right on it; empty for nobody.
+    creator: str = ""
 
     @property
     def unsupported_setting(self) -> str | None:
@@ -249,8 +251,12 @@ class Topic:
         return next((f"{name}={value}" for name, value in self.newer if name in known), None)
 
     def settings_record(self) -> dict[str, int | str | bool]:
-        """The settings as they are stored: the known ones, and the unknown ones without a change."""
-        return self.settings.as_dict() | dict(self.newer)
+        """The settings as they are stored: the known ones, and the unknown ones without a change.
+
+        The creator is stored with them, because an earlier release keeps settings that it does not know.
+        """
+        record = self.settings.as_dict() | dict(self.newer)
+        return record | {CREATOR: self.creator} if self.creator else record
 
     @property
     def by_priority(self) -> bool:
@@ -265,9 +271,3 @@ class Topic:
     def in_state(self, state: TopicStage) -> Topic:
         """The same topic in another state."""
         return replace(self, state=state)
-
-
-def check_topic_name(name: str) -> None:
-    """Raise INVALID_TOPIC when `name` is not a topic name."""
-    if _NAME.fullmatch(name) is None:
-        raise error_of(Code.INVALID_TOPIC, f"{name[:140]!r} is not a topic name")

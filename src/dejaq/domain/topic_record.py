@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dejaq.domain.topic import Topic, TopicSettings, TopicStage
+from dejaq.domain.topic import CREATOR, Topic, TopicSettings, TopicStage
 
 
 def write_topic(topic: Topic) -> bytes:
@@ -28,7 +28,9 @@ def read_topic(value: bytes) -> Topic:
 
 def topic_of(record: Mapping[str, Any]) -> Topic:
     """The topic of a record's values."""
-    settings, newer = TopicSettings.from_record(record["settings"])
+    stored = dict(record["settings"])
+    creator = str(stored.pop(CREATOR, ""))
+    settings, newer = TopicSettings.from_record(stored)
     return Topic(
         name=record["name"],
         number=record["number"],
@@ -36,4 +38,5 @@ def topic_of(record: Mapping[str, Any]) -> Topic:
         state=TopicStage(record["state"]),
         created_ms=record["created_ms"],
         newer=newer,
+        creator=creator,
     )

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dejaq.domain.topic import check_topic_name
+from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import Code, error_of
 from dejaq.forward.base import Sink, Source
 from dejaq.forward.forwarder import BATCH, Forwarder
@@ -87,7 +87,7 @@ def _group_to(target: str) -> str:
 def _scheme(address: str) -> str:
     scheme, mark, _ = address.partition("://")
     if not mark:
-        check_topic_name(address)
+        check_asked_topic(address)
         return ""
     if scheme in ("redis", "rediss"):
         return "redis"

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from dejaq import limits
-from dejaq.domain.topic import Durability, Topic, TopicKind, TopicSettings, TopicStage, check_topic_name
+from dejaq.domain.naming.topic_name import check_topic_name
+from dejaq.domain.topic import Durability, Topic, TopicKind, TopicSettings, TopicStage
 from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Code, InvalidArgument
 

@@ -15,7 +15,8 @@ from dejaq.broker.catalog import Catalog
 from dejaq.broker.context import bound
 from dejaq.broker.events import NoListener, TopicListener
 from dejaq.domain.context import CallContext
-from dejaq.domain.topic import Topic, TopicSettings, TopicStage, check_topic_name
+from dejaq.domain.naming.topic_name import check_topic_name
+from dejaq.domain.topic import Topic, TopicSettings, TopicStage
 from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Refused, Unavailable
 from dejaq.synchronization.base import Record, RecordChange, Synchronization
@@ -135,7 +136,7 @@ class Steward:
             await self._claims.release(name)
         elif topic.state is TopicStage.CREATING:
             log.info("topic %s was half created; this broker finishes it", name)
-            await self._make(_FINISHING, name, topic.settings)
+            await self._make(_FINISHING, name, topic.settings, topic.creator)
         else:
             log.info("topic %s was half deleted; this broker finishes it", name)
             self._catalog.adopt(topic)
@@ -143,8 +144,13 @@ class Steward:
 
     # Creating
 
-    async def create(self, context: CallContext, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
-        """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ."""
+    async def create(
+        self, context: CallContext, name: str, settings: TopicSettings, creator: str = ""
+    ) -> tuple[Topic, bool]:
+        """The topic, and whether it is new; raises TOPIC_EXISTS where its settings differ.
+
+        `creator` has every right on a new topic.
+        """
         check_topic_name(name)
         settings.check()
         until = self._clock.monotonic() + bound(context, PATIENCE_SECONDS)
@@ -161,7 +167,7 @@ class Steward:
         except BaseException:
             await self._claims.release(name)
             raise
-        return await self._make(context, name, settings)
+        return await self._make(context, name, settings, creator)
 
     async def edit(self, context: CallContext, name: str, values: Mapping[str, int | str | bool]) -> Topic:
         """Change settings of a topic at every broker; sessions on the topic are ended and begin again with them."""
@@ -186,15 +192,15 @@ class Steward:
                 raise Unavailable(f"another broker is working on topic {name!r}; try again")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _make(self, context: CallContext, name: str, settings: TopicSettings) -> tuple[Topic, bool]:
+    async def _make(self, context: CallContext, name: str, settings: TopicSettings, creator: str) -> tuple[Topic, bool]:
         """Create a topic that is claimed, and release the claim."""
         begun = name in self._half
         try:
             if self._catalog.named(name) is None:
-                await self._synchronization.put(PREFIX + name, write_topic(unnumbered(name, settings)))
+                await self._synchronization.put(PREFIX + name, write_topic(unnumbered(name, settings, creator)))
             try:
                 # Before another broker begins to make a topic in the storage, it writes the record.
-                topic, created = await self._catalog.create(context, name, settings, begun=begun)
+                topic, created = await self._catalog.create(context, name, settings, creator=creator, begun=begun)
             except Refused:
                 await self._settle(name)
                 raise
@@ -247,6 +253,6 @@ class Steward:
         await self._claims.release(topic.name)
 
 
-def unnumbered(name: str, settings: TopicSettings) -> Topic:
+def unnumbered(name: str, settings: TopicSettings, creator: str = "") -> Topic:
     """A topic that is being created and is not in the storage yet."""
-    return Topic(name=name, number=0, settings=settings, state=TopicStage.CREATING)
+    return Topic(name=name, number=0, settings=settings, state=TopicStage.CREATING, creator=creator)

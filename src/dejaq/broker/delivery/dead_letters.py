@@ -28,7 +28,7 @@ class DeadLetterTopics:
         *,
         clock: Clock,
         catalog: Catalog,
-        create_topic: Callable[[CallContext, str, TopicSettings], Awaitable[tuple[Topic, bool]]],
+        create_topic: Callable[[CallContext, str, TopicSettings, str], Awaitable[tuple[Topic, bool]]],
         rosters: Rosters,
     ) -> None:
         self._clock = clock
@@ -62,7 +62,7 @@ class DeadLetterTopics:
             durability=settings.durability,
             journal=settings.journal,
         )
-        made, _ = await self._create_topic(context, name, plain)
+        made, _ = await self._create_topic(context, name, plain, topic.creator)
         return made
 
     def came(self, dead_letter_topic: Topic) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dejaq.domain.backoff import Backoff
-from dejaq.domain.topic import check_topic_name
+from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import DejaqError, Missing
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.admin.cluster import TopicInfo
@@ -54,7 +54,7 @@ class TopicCalls:
 
         While a topic of this name is being deleted it waits, up to the client's deadline.
         """
-        check_topic_name(name)
+        check_asked_topic(name)
         chosen = settings_message(
             buckets=buckets,
             max_future=max_future,
@@ -97,7 +97,7 @@ class TopicCalls:
         The other settings of `create_topic` are fixed: a value that differs from the topic's is refused with
         INVALID_SETTING.
         """
-        check_topic_name(name)
+        check_asked_topic(name)
         chosen = settings_message(
             max_future=max_future,
             max_lease=max_lease,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
+from dejaq.domain.naming.topic_name import is_hidden
 from dejaq.domain.topic import Topic, TopicKind
 from dejaq.errors import Code, error_of
 
@@ -30,7 +31,8 @@ def is_whole(topic: Topic) -> bool:
     all of its messages.
     """
     settings = topic.settings
-    return settings.buckets == 1 or settings.kind is not TopicKind.TIMELINE or settings.expires or "/" in topic.name
+    one_order = settings.buckets == 1 or settings.kind is not TopicKind.TIMELINE
+    return one_order or settings.expires or is_hidden(topic.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Names: which are valid, and what they mean."""
