@@ -31,6 +31,7 @@ PROTO = ROOT / "proto"
 WIRE = (
     "dejaq/v1/overseer.proto",
     "dejaq/v1/carrier.proto",
+    "dejaq/v1/history.proto",
     "dejaq/v1/cron.proto",
     "dejaq/v1/errors.proto",
     "dejaq/v1/websocket.proto",

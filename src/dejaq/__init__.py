@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin.cron import Cron, Schedule, ScheduleInfo
     from dejaq.sdk.admin.dead_letters import DeadLetters
     from dejaq.sdk.admin.history import HistoryEvent, MessageHistory
+    from dejaq.sdk.admin.queries import MessagePage
     from dejaq.sdk.admin.replies import Reply
     from dejaq.sdk.changing.bulk import BulkResult, Where
     from dejaq.sdk.changing.transaction import Transaction
@@ -81,6 +82,7 @@ _HOMES = {
     ),
     "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
     "dejaq.sdk.admin.history": ("MessageHistory", "HistoryEvent"),
+    "dejaq.sdk.admin.queries": ("MessagePage",),
     "dejaq.sdk.changing.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.working.codecs": ("JSON", "MSGPACK", "Codec"),
@@ -124,6 +126,7 @@ __all__ = [
     "LimitExceeded",
     "Message",
     "MessageHistory",
+    "MessagePage",
     "Missing",
     "NoBroker",
     "OutOfState",

@@ -118,3 +118,19 @@ async def test_a_delete_of_a_topic_whose_answer_was_lost_succeeds(
 
 async def _gone(client: dejaq.Client) -> bool:
     return TOPIC not in {topic.name for topic in await client.topics()}
+
+
+async def test_a_page_has_the_cursor_of_the_next(client: dejaq.Client) -> None:
+    await client.create_topic("paged")
+    async with client.producer("paged") as producer:
+        await producer.send_batch([b"%d" % n for n in range(25)], delay=[60.0 + n for n in range(25)])
+    bodies: list[bytes] = []
+    cursor, pages = b"", 0
+    while pages == 0 or cursor:
+        page = await client.browse_page("paged", page_size=10, cursor=cursor)
+        bodies += [message.body for message in page.messages]
+        cursor, pages = page.cursor, pages + 1
+    assert bodies == [b"%d" % n for n in range(25)]
+    assert pages == 3
+    with pytest.raises(dejaq.InvalidArgument, match="page_size=0"):
+        await client.browse_page("paged", page_size=0)

@@ -8,7 +8,7 @@ import dejaq
 import dejaq.sync
 
 PUBLIC = """
-Cron MessageHistory HistoryEvent Reply Schedule ScheduleInfo
+Cron MessagePage MessageHistory HistoryEvent Reply Schedule ScheduleInfo
 Backoff Postpone Reject Worker
 JSON MSGPACK Codec
 Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer

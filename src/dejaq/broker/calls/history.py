@@ -19,7 +19,7 @@ from dejaq.broker.context import bound
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.domain.context import CallContext
 from dejaq.domain.ids import valid_id
-from dejaq.domain.topic import check_topic_name
+from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import Code, DejaqError, InvalidArgument, error_of
 from dejaq.protocol.v1 import history_pb2
 
@@ -139,7 +139,7 @@ class HistoryCalls:
         return [f"no journal is kept of {name}"] if topic is not None and not topic.settings.journal else []
 
     def _check(self, request: history_pb2.HistoryRequest) -> None:
-        check_topic_name(request.topic)
+        check_asked_topic(request.topic)
         if not valid_id(request.id):
             raise error_of(Code.INVALID_ID)
         if request.count > limits.HISTORY_EVENTS_MAX:

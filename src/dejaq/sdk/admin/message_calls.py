@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Unpack
 
 from dejaq.domain.bodies.large import PART_BYTES
 from dejaq.domain.message import Message, Status
 from dejaq.errors import Missing
 from dejaq.sdk.admin.history import HistoryClient, MessageHistory
-from dejaq.sdk.admin.queries import PAGE_SIZE, Queries, filter_of
+from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage, Queries, filter_of
 from dejaq.sdk.bodies.large import LargeBodyClient
 from dejaq.sdk.producing.outgoing import Headers
 from dejaq.sdk.times import At
@@ -106,6 +107,15 @@ class MessageCalls:
         """Pages of messages in order of time, without leasing them."""
         where = filter_of(start, end, status, group, consumer, priorities, headers)
         return self._queries.browse(topic, where, page_size)
+
+    async def browse_page(
+        self, topic: str, *, page_size: int = PAGE_SIZE, cursor: bytes = b"", **conditions: Unpack[Conditions]
+    ) -> MessagePage:
+        """One page of messages in order of time; its `cursor` asks for the next page, also in another program.
+
+        The conditions are those of `browse`, and must be the same for every page.
+        """
+        return await self._queries.page(topic, filter_of(**conditions), cursor, page_size)
 
     async def history(
         self, topic: str, id: str, *, count: int = 1_000, seconds: float = 30.0, cursor: bytes = b""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypedDict
 
 from dejaq import limits
 from dejaq.domain.message import Message, Status
@@ -50,6 +52,31 @@ def filter_of(
     )
 
 
+class Conditions(TypedDict, total=False):
+    """The conditions of a query."""
+
+    start: At | None
+    end: At | None
+    status: Status | str | None
+    group: str | None
+    consumer: str | None
+    priorities: tuple[int, int] | None
+    headers: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a topic in order of time, and the cursor of the next page, which is empty after the last."""
+
+    messages: tuple[Message, ...]
+    cursor: bytes
+
+
+def _check_size(page_size: int) -> None:
+    if not 1 <= page_size <= limits.BROWSE_PAGE_MAX:
+        raise error_of(Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}")
+
+
 class Queries:
     """Get, count, histogram and browse; they lease nothing and change nothing."""
 
@@ -85,12 +112,30 @@ class Queries:
         )
         return list(zip(answer.starts, answer.counts, strict=True))
 
+    async def page(self, topic: str, where: carrier.Filter, cursor: bytes, size: int) -> MessagePage:
+        """One page of messages in order of (ts, id), and the cursor of the next page."""
+        _check_size(size)
+        request = carrier.BrowseRequest(topic=topic, filter=where, page_size=size, cursor=cursor)
+        patience = self._seeds.patience(self._settings)
+        while True:
+            transport = self._seeds.first()
+            pages = transport.stream("Carrier.Browse", request, carrier.MessageColumns)
+            try:
+                async for page in pages:
+                    return MessagePage(tuple(messages_from_proto(page, topic=topic)), page.cursor)
+                return MessagePage((), b"")
+            except DejaqError as error:
+                await patience.after(error, transport)
+            finally:
+                # The broker would read further pages until the garbage collector ends the stream.
+                if isinstance(pages, AsyncGenerator):
+                    await pages.aclose()
+
     async def browse(
         self, topic: str, where: carrier.Filter, page_size: int = PAGE_SIZE
     ) -> AsyncIterator[list[Message]]:
         """Pages of messages in order of (ts, id); an outage between two pages only delays the next page."""
-        if not 1 <= page_size <= limits.BROWSE_PAGE_MAX:
-            raise error_of(Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}")
+        _check_size(page_size)
         request = carrier.BrowseRequest(topic=topic, filter=where, page_size=page_size)
         patience = self._seeds.patience(self._settings)
         while True:

@@ -12,7 +12,7 @@ from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
 from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo
 from dejaq.sdk.admin.history import MessageHistory
-from dejaq.sdk.admin.queries import PAGE_SIZE
+from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage
 from dejaq.sdk.blocking.consumer import Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
@@ -319,6 +319,15 @@ class Client(OpenedClient):
             ),
             self._portal,
         )
+
+    def browse_page(
+        self, topic: str, *, page_size: int = PAGE_SIZE, cursor: bytes = b"", **conditions: Unpack[Conditions]
+    ) -> MessagePage:
+        """One page of messages in order of time; its `cursor` asks for the next page, also in another program.
+
+        The conditions are those of `browse`, and must be the same for every page.
+        """
+        return self._portal.run(self._inner.browse_page(topic, page_size=page_size, cursor=cursor, **conditions))
 
     def history(
         self, topic: str, id: str, *, count: int = 1000, seconds: float = 30.0, cursor: bytes = b""
