@@ -72,7 +72,15 @@ class BrokerConfig:
     )
     metrics: str | None = _key(None, "The host:port of the Prometheus endpoint. Without it, there is no endpoint.")
     insecure: bool = _key(
-        False, "Allow an address other than loopback, although nothing is encrypted and there are no users."
+        False, "Allow an address other than loopback although nothing is encrypted or clients are not authenticated."
+    )
+    tls_cert: str | None = _key(None, "The file of the broker's certificate and its chain (PEM); with `tls_key`.")
+    tls_key: str | None = _key(None, "The file of the key of the certificate (PEM, without a password).")
+    tls_client_ca: str | None = _key(
+        None, "The file of the authorities of the clients' certificates (PEM); with it, every client must have one."
+    )
+    tls_peer_ca: str | None = _key(
+        None, "The same for the other brokers of the cluster, which use their `tls_cert` as clients too."
     )
     cluster: str = _key("dejaq", "The name of the cluster.")
     synchronization: str = _key(
@@ -134,6 +142,7 @@ class BrokerConfig:
             # Refuses anything that is not an address of a store, without showing the password in it.
             for dsn in shard_dsns(self.storage).values():
                 Address(dsn, self.cluster)
+        self._check_tls()
         if self.journal not in (None, JOURNAL_OFF) and self.data is None:
             raise _refusal(
                 "journal", self.journal, "possible without a data directory, because messages are stored in memory only"
@@ -141,13 +150,29 @@ class BrokerConfig:
         for name in ("listen", "websocket", "peer_listen", "metrics"):
             address = getattr(self, name)
             if address is not None:
-                host, _ = split_address(address, key=name)
-                if not self.insecure and not is_loopback(host):
-                    raise _refusal(
-                        name,
-                        address,
-                        "a loopback address: without encryption DejaQ serves other machines only with insecure=true",
-                    )
+                split_address(address, key=name)
+                self.check_reach(name, address)
+
+    def check_reach(self, name: str, address: str) -> None:
+        """Raise INVALID_ARGUMENT when other machines could reach the endpoint `name` and it is not protected."""
+        if self.insecure or is_loopback(split_address(address, key=name)[0]):
+            return
+        needed = _PROTECTION[name]
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise _refusal(
+                name,
+                address,
+                f"a loopback address: DejaQ serves other machines only with {' and '.join(needed)}, "
+                "or, unprotected, with insecure=true",
+            )
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise error_of(Code.INVALID_ARGUMENT, "tls_cert and tls_key are given together, or neither")
+        for name in ("tls_client_ca", "tls_peer_ca"):
+            if getattr(self, name) is not None and self.tls_cert is None:
+                raise _refusal(name, getattr(self, name), "possible without tls_cert and tls_key")
 
     @property
     def name(self) -> str:
@@ -155,6 +180,13 @@ class BrokerConfig:
         return self.broker or f"{socket.gethostname()}-{os.getpid()}"
 
 
+# What protects each endpoint: encryption, and that callers are known.
+_PROTECTION: dict[str, tuple[str, ...]] = {
+    "listen": ("tls_cert", "tls_client_ca"),
+    "websocket": ("tls_cert", "tls_client_ca"),
+    "peer_listen": ("tls_cert", "tls_peer_ca"),
+    "metrics": ("tls_cert", "tls_client_ca"),
+}
 _RANGES: dict[str, tuple[int, int]] = {
     "storage_connections": (2, 1_000),
     "window_bytes": (1024 * 1024, 2**50),

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from itertools import islice
 from random import SystemRandom
 
 from dejaq.broker import metrics as specs
+from dejaq.broker.access.endpoint_tls import EndpointTls
 from dejaq.broker.background import Background
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
@@ -48,6 +50,7 @@ from dejaq.config import BrokerConfig, join_address, split_address
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.websocket.connecting import UNIX
 from dejaq.storage.base import Filter, Storage
 from dejaq.synchronization.base import Synchronization
@@ -80,6 +83,7 @@ class Central:
         self.storage = storage
         self.clock = clock
         self.metrics = Metrics()
+        self.tls = EndpointTls(config, clock)
         self.background = Background()
         self.rosters = Rosters()
         self.pinger = Pinger()
@@ -111,11 +115,7 @@ class Central:
             reports=ProgressReports(self.rosters),
             alarms=self.alarms,
         )
-        self.greeter = Greeter(
-            make_session=lambda number, context: Session(number=number, context=context, broker=self._broker),
-            sessions_max=config.sessions_max,
-            connections_max=config.connections_max,
-        )
+        self.greeter = self._make_greeter()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
@@ -156,6 +156,14 @@ class Central:
             catalog=self.catalog,
             background=self.background,
             sessions=lambda: list(self.greeter),
+            connect=partial(GrpcTransport, security=self.tls.to_peers),
+        )
+
+    def _make_greeter(self) -> Greeter:
+        return Greeter(
+            make_session=lambda number, context: Session(number=number, context=context, broker=self._broker),
+            sessions_max=self.config.sessions_max,
+            connections_max=self.config.connections_max,
         )
 
     def _make_snapshots(self) -> Snapshots:
@@ -235,6 +243,8 @@ class Central:
         )
         gauge(specs.NOTICES, lambda: {(): self.cluster.connections.notices_sent})
         gauge(specs.STORAGE, self._storage_stats)
+        gauge(specs.TLS_EXPIRY, self.tls.expiry)
+        gauge(specs.TLS_FAILED, self.tls.failures)
 
     @property
     def address(self) -> str | None:
@@ -246,6 +256,7 @@ class Central:
         users = StorageUsers(
             storage=self.storage, cluster=self.config.cluster, alone=not self._has_peers, clock=self.clock
         )
+        self.tls.load()
         users.announce()
         await self.storage.open(self.clock.now_ms())
         try:
@@ -256,7 +267,7 @@ class Central:
             websocket = self.websocket.address if self.websocket is not None else ""
             await self.cluster.start(self.address or "in-process", self.peer_address, websocket)
             if self.config.metrics is not None:
-                self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics)
+                self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics, self.tls.clients)
             for server in self._servers:
                 await server.start()
         except BaseException:
@@ -272,6 +283,7 @@ class Central:
             loop.create_task(self._keep(self._snapshots.run, "sweep of snapshots"), name="snapshots"),
             loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
+            loop.create_task(self._keep(lambda: self.tls.run(self._renew_tls), "reload of TLS"), name="tls"),
         ]
         self.watchdog.start()
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")
@@ -280,9 +292,11 @@ class Central:
         """Take every address; other brokers have one of their own, and a broker that is alone has none for them."""
         if self._has_peers:
             near = self.config.peer_listen or join_address(split_address(listen)[0], 0)
-            self._peer_server = Server(services=self._peer_calls, config=self.config, listen=near)
+            self._peer_server = Server(
+                services=self._peer_calls, config=self.config, listen=near, tls=self.tls.peers, key="peer_listen"
+            )
             self._servers.append(self._peer_server)
-        self.server = Server(services=self.services, config=self.config, listen=listen)
+        self.server = Server(services=self.services, config=self.config, listen=listen, tls=self.tls.clients)
         self._servers.append(self.server)
         if self.config.websocket is not None:
             self.websocket = self._websocket_server(self.config.websocket)
@@ -293,7 +307,13 @@ class Central:
         self._overseer.address = self.server.address
 
     def _websocket_server(self, listen: str) -> WebSocketServer:
-        server = WebSocketServer(services=self.services, config=self.config, listen=listen, metrics=self.metrics)
+        server = WebSocketServer(
+            services=self.services,
+            config=self.config,
+            listen=listen,
+            metrics=self.metrics,
+            tls=self.tls.clients,
+        )
         self._servers.append(server)
         return server
 
@@ -372,6 +392,11 @@ class Central:
     async def _publish_readiness(self) -> None:
         for server in self._servers:
             await server.set_serving(self.doctor.ready)
+
+    async def _renew_tls(self) -> None:
+        for server in self._servers:
+            if isinstance(server, WebSocketServer):
+                await server.renew_tls()
 
     async def _sample(self) -> None:
         while True:

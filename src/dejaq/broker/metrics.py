@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from dejaq.config import split_address
 from dejaq.errors import PortTaken
+from dejaq.security.tls import ServerTls
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -146,6 +147,18 @@ PEER_OFFSET = MetricSpec(
 )
 NOTICES = MetricSpec("dejaq_peer_nudges", "gauge", "Wake-ups sent to other brokers since the start.")
 STORAGE = MetricSpec("dejaq_storage", "gauge", "Figures of the storage, such as commits.", ("figure",))
+TLS_EXPIRY = MetricSpec(
+    "dejaq_tls_certificate_expiry_seconds",
+    "gauge",
+    "When the certificate in use for clients or peers expires, in seconds since 1970.",
+    ("endpoint",),
+)
+TLS_FAILED = MetricSpec(
+    "dejaq_tls_reload_failed",
+    "gauge",
+    "1 while the changed files of a certificate cannot be used and the earlier certificate stays in use.",
+    ("endpoint",),
+)
 JOURNAL_EVENTS = MetricSpec("dejaq_journal_events", "counter", "Events written to journal segments.")
 JOURNAL_LAG = MetricSpec(
     "dejaq_journal_lag",
@@ -162,6 +175,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, LOOP_LAG, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT,
     CLIENT_OFFSET, CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NOTICES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
+    TLS_EXPIRY, TLS_FAILED,
     DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
 )  # fmt: skip
 
@@ -299,11 +313,11 @@ class Metrics(Collector):
         """The text of one scrape; called on a thread of its own."""
         return generate_latest(self.registry)
 
-    def expose(self, address: str) -> tuple[str, Callable[[], None]]:
+    def expose(self, address: str, tls: ServerTls | None = None) -> tuple[str, Callable[[], None]]:
         """Serve the registry at `address` on a thread; gives the real address and the function that ends it."""
         host, port = split_address(address, key="metrics")
         try:
-            server = make_server(host, port, _only_metrics(self.registry), _servers(host), _Handler)
+            server = make_server(host, port, _only_metrics(self.registry), _servers(host, tls), _Handler)
         except OSError as error:
             raise PortTaken(f"metrics address {address}: {error.strerror}") from None
         thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
@@ -326,10 +340,21 @@ class _Handler(WSGIRequestHandler):
         """Nothing: a line for each scrape would be most of the log."""
 
 
-def _servers(host: str) -> type[WSGIServer]:
+def _servers(host: str, tls: ServerTls | None) -> type[WSGIServer]:
     class MetricsServer(ThreadingMixIn, WSGIServer):
         daemon_threads = True
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        def get_request(self) -> tuple[socket.socket, Any]:
+            """The next connection; its handshake is done by its own thread, with that thread's limit of time."""
+            connection, peer = super().get_request()
+            if tls is not None:
+                context = tls.material.context
+                connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            return connection, peer
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Nothing: a client that does not speak TLS, or is not accepted, is disconnected."""
 
     return MetricsServer
 

@@ -17,13 +17,14 @@ from grpc_reflection.v1alpha import reflection
 from dejaq import limits
 from dejaq.broker.context import begin_call
 from dejaq.broker.services import Calls, Services
-from dejaq.config import BrokerConfig, is_loopback, join_address, split_address
+from dejaq.config import BrokerConfig, join_address, split_address
 from dejaq.domain.context import CallContext
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import serialized
 from dejaq.protocol.status import grpc_metadata, grpc_status
 from dejaq.protocol.v1 import carrier_pb2, cron_pb2, overseer_pb2, peer_pb2
+from dejaq.security.tls import ServerTls, TlsMaterial
 
 # These libraries carry no types.
 _rpc: Any = grpc
@@ -61,11 +62,22 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 class Server:
     """Serves `Services` to clients, or `Calls` to other brokers, at one address."""
 
-    def __init__(self, *, services: Calls, config: BrokerConfig, listen: str) -> None:
+    def __init__(
+        self,
+        *,
+        services: Calls,
+        config: BrokerConfig,
+        listen: str,
+        tls: ServerTls | None = None,
+        key: str = "listen",
+    ) -> None:
         self._services = services
         self._offered = _SERVICES if isinstance(services, Services) else _PEER_SERVICES
         self._listen = listen
-        self._insecure = config.insecure
+        self._config = config
+        self._tls = tls
+        # The key of the configuration that gave the address.
+        self._key = key
         self._calls_max = config.sessions_max + _CALLS_MAX
         self._server: grpc.aio.Server | None = None
         self._health = _health.aio.HealthServicer()
@@ -74,12 +86,7 @@ class Server:
     async def bind(self) -> None:
         """Take the address; raises PORT_TAKEN, or INVALID_ARGUMENT where it cannot be served."""
         host, port = split_address(self._listen)
-        if not self._insecure and not is_loopback(host):
-            raise error_of(
-                Code.INVALID_ARGUMENT,
-                f"{self._listen} is open to other machines and nothing is encrypted; "
-                "listen on loopback, or allow it with insecure=true",
-            )
+        self._config.check_reach(self._key, self._listen)
         hold_poller()
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max)
         for service in self._offered:
@@ -89,7 +96,10 @@ class Server:
         names = [service.full_name for service in self._offered]
         _reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
         try:
-            bound = server.add_insecure_port(self._listen)
+            if self._tls is None:
+                bound = server.add_insecure_port(self._listen)
+            else:
+                bound = server.add_secure_port(self._listen, _credentials(self._tls))
         except RuntimeError:
             bound = 0
         if bound == 0:
@@ -149,6 +159,26 @@ class Server:
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
+
+
+def _credentials(tls: ServerTls) -> Any:
+    """Credentials that follow the certificate: gRPC asks for it at each handshake, on a thread of its own."""
+    given = tls.version
+
+    def changed() -> Any:
+        nonlocal given
+        if given == tls.version:
+            return None
+        given = tls.version
+        return _configuration(tls.material)
+
+    return _rpc.dynamic_ssl_server_credentials(
+        _configuration(tls.material), changed, require_client_authentication=tls.files.ca is not None
+    )
+
+
+def _configuration(material: TlsMaterial) -> Any:
+    return _rpc.ssl_server_certificate_configuration(((material.key_pem, material.cert_pem),), material.ca_pem)
 
 
 def _name(method: MethodDescriptor) -> str:

@@ -38,6 +38,7 @@ COMMANDS = {
     "restore": "dejaq.cli.operating.backup:restore",
     "storage": "dejaq.cli.operating.storage:storage",
     "cluster": "dejaq.cli.operating.cluster:cluster",
+    "cert": "dejaq.cli.access.cert:cert",
     "bench": "dejaq.cli.operating.bench:bench",
 }
 

@@ -19,7 +19,10 @@ from dejaq.protocol.spliced import ClientSent, serialized
 from dejaq.protocol.status import error_from_grpc
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.security.client import PLAIN, ClientSecurity
 
+# This library carries no types for it.
+_rpc: Any = grpc
 # Frames that wait for the stream to take them, before a sender has to wait itself.
 QUEUE_FRAMES_MAX = 16
 
@@ -115,20 +118,39 @@ class GrpcSession:
 class GrpcTransport:
     """One gRPC connection to one broker, opened at its first use."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: ClientSecurity = PLAIN) -> None:
         self.address = address
+        self._security = security
+        # The files that the channel was made with: gRPC does not read them again.
+        self._tls_files: object = None
         self._channel: grpc.aio.Channel | None = None
+        self._retired: list[grpc.aio.Channel] = []
         self._methods: dict[str, Any] = {}
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             hold_poller()
             reuse_blocks()
-            self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+            tls = self._security.tls
+            if tls is None:
+                self._channel = grpc.aio.insecure_channel(self.address, options=OPTIONS)
+            else:
+                self._tls_files = tls.signature()
+                credentials = _rpc.ssl_channel_credentials(*tls.pem())
+                self._channel = grpc.aio.secure_channel(self.address, credentials, options=OPTIONS)
         return self._channel
+
+    def _renew_tls(self) -> None:
+        """Begin a new connection where the client's certificate has changed; running sessions keep theirs."""
+        tls = self._security.tls
+        if tls is not None and self._channel is not None and tls.signature() != self._tls_files:
+            self._retired.append(self._channel)
+            self._channel = None
+            self._methods.clear()
 
     async def session(self) -> GrpcSession:
         """Open a session."""
+        self._renew_tls()
         method: Any = self._open().stream_stream(
             "/dejaq.v1.Carrier/Session",
             request_serializer=serialized,
@@ -196,6 +218,9 @@ class GrpcTransport:
             channel, self._channel = self._channel, None
             self._methods.clear()
             await channel.close()
+        for channel in self._retired:
+            await channel.close()
+        self._retired.clear()
 
 
 def method_path(method: str) -> str:

@@ -37,6 +37,7 @@ from dejaq.sdk.producing.producer import Producer
 from dejaq.sdk.results import FanOut
 from dejaq.sdk.session.broker_clock import BrokerClock
 from dejaq.sdk.session.clock_check import compare_clocks
+from dejaq.sdk.session.security import NO_OPTIONS, FilePath, SecurityOptions
 from dejaq.sdk.session.seeds import Local, seeds_of
 from dejaq.sdk.session.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS, ClientSettings
 from dejaq.sdk.times import At, Delay, RelativeTime, lease_ms, resolve
@@ -70,6 +71,9 @@ def connect(
     follow: bool = True,
     clock: Clock | None = None,
     random: Random | None = None,
+    ca: FilePath | None = None,
+    cert: FilePath | None = None,
+    key: FilePath | None = None,
 ) -> Client:
     """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
 
@@ -77,6 +81,9 @@ def connect(
     `name` is the client's name in `dejaq info`. The brokers of a cluster recommend each other and the broker to use;
     without `follow` the client uses only the brokers in `target`. `on_drift` is called with the broker's clock offset
     in ms when the offset exceeds `drift_ms_max`.
+
+    `dejaqs://host:port` is encrypted: `ca` is the file of the authorities that the broker's certificate must be of
+    (default: those of the operating system), `cert` and `key` are the client's own certificate.
     """
     if not deadline > 0 or not timeout > 0:
         raise error_of(Code.INVALID_ARGUMENT, "deadline and timeout are seconds above 0")
@@ -90,14 +97,21 @@ def connect(
         follow=follow,
     )
     # Two processes that were forked from one parent must not use the same seed for ids.
-    return Client(target, settings, random or SystemRandom())
+    options = SecurityOptions(ca=ca, cert=cert, key=key)
+    return Client(target, settings, random or SystemRandom(), options)
 
 
 class Client(TopicCalls, MessageCalls):
     """Creates topics, producers and consumers, and answers queries. Open it with `async with`."""
 
-    def __init__(self, target: str | Local, settings: ClientSettings, random: Random) -> None:
-        self._seeds = seeds_of(target, random)
+    def __init__(
+        self,
+        target: str | Local,
+        settings: ClientSettings,
+        random: Random,
+        security: SecurityOptions = NO_OPTIONS,
+    ) -> None:
+        self._seeds = seeds_of(target, random, security)
         self._settings = settings
         self._random = random
         self._queries = Queries(self._seeds, settings)

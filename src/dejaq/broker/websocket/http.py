@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # How long a client may take to send its request, and to read the answer.
 REQUEST_SECONDS = 5.0
+# The first byte of TLS: a record of its handshake.
+_CLIENT_HELLO = b"\x16"
 HEALTH_PATH, READY_PATH, METRICS_PATH = "/healthz", "/readyz", "/metrics"
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -88,6 +90,10 @@ class HttpConnection(asyncio.Protocol):
         if self._answering is not None or self._transport is None or self._transport.is_closing():
             return
         self._received += data
+        if self._received.startswith(_CLIENT_HELLO):
+            # The answer makes the client say what is wrong.
+            self._refuse(HTTPStatus.BAD_REQUEST, "this port does not speak TLS")
+            return
         end = self._received.find(END)
         if end > HEAD_BYTES_MAX or (end < 0 and len(self._received) > HEAD_BYTES_MAX):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a head has at most {HEAD_BYTES_MAX} bytes")

@@ -15,38 +15,58 @@ from dejaq.broker.services import Services
 from dejaq.broker.websocket.connected_client import ConnectedClient, RunningCalls
 from dejaq.broker.websocket.http import HttpConnection, Pages
 from dejaq.broker.websocket.methods import methods_of
-from dejaq.config import BrokerConfig, is_loopback, join_address, split_address
+from dejaq.config import BrokerConfig, join_address, split_address
 from dejaq.domain.context import Endpoint
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.websocket.connecting import UNIX
 from dejaq.protocol.websocket.framing import CloseCode
+from dejaq.security.tls import ServerTls
 
 # Connections that have not become a WebSocket, besides those that have.
 _REQUESTS_MAX = 256
 # Calls beside the sessions that may run at one time.
 _CALLS_MAX = 1_000
 _BACKLOG = 1_024
+# How long the handshake of TLS and its end may take.
+HANDSHAKE_SECONDS, CLOSE_SECONDS = 5.0, 2.0
 _OWNER_ONLY = 0o600
 
 
 class WebSocketServer:
     """Serves `Services` at one address: `host:port`, or `unix:/path`."""
 
-    def __init__(self, *, services: Services, config: BrokerConfig, listen: str, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        services: Services,
+        config: BrokerConfig,
+        listen: str,
+        metrics: Metrics,
+        tls: ServerTls | None = None,
+        key: str = "websocket",
+    ) -> None:
         self._services = services
         self._listen = listen
         self._endpoint = Endpoint.LOCAL if listen.startswith(UNIX) else Endpoint.WEBSOCKET
-        self._insecure = config.insecure
+        self._config = config
+        # A Unix socket has none: only this machine can use it.
+        self._tls = None if listen.startswith(UNIX) else tls
+        # The key of the configuration that gave the address.
+        self._key = key
         self._connections_max = config.connections_max + _REQUESTS_MAX
         self._methods = methods_of(services)
         self._calls = RunningCalls(_CALLS_MAX)
-        self._pages = Pages(render_metrics=metrics.render, any_host=config.insecure or listen.startswith(UNIX))
+        self._pages = Pages(render_metrics=metrics.render, any_host=self._any_host(config))
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._requests: set[HttpConnection] = set()
         self._clients: set[ConnectedClient] = set()
         self._numbers = itertools.count(1)
         self.address = listen
+
+    def _any_host(self, config: BrokerConfig) -> bool:
+        """Whether the Host header may name any host: a page of another site has no certificate for this broker."""
+        return config.insecure or self._tls is not None or self._listen.startswith(UNIX)
 
     @property
     def running_calls(self) -> int:
@@ -59,12 +79,7 @@ class WebSocketServer:
             self._socket = _unix_socket(Path(self._listen.removeprefix(UNIX)))
             return
         host, port = split_address(self._listen)
-        if not self._insecure and not is_loopback(host):
-            raise error_of(
-                Code.INVALID_ARGUMENT,
-                f"{self._listen} is open to other machines and nothing is encrypted; "
-                "listen on loopback, or allow it with insecure=true",
-            )
+        self._config.check_reach(self._key, self._listen)
         self._socket = await _tcp_socket(self._listen, host, port)
         self.address = join_address(host, self._socket.getsockname()[1])
 
@@ -74,11 +89,30 @@ class WebSocketServer:
             await self.bind()
         assert self._socket is not None
         self._pages.ready = True
-        loop = asyncio.get_running_loop()
         if self.address.startswith(UNIX):
+            loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(self._connected, sock=self._socket)
         else:
-            self._server = await loop.create_server(self._connected, sock=self._socket)
+            self._server = await self._listening(self._socket)
+
+    async def _listening(self, bound: socket.socket) -> asyncio.Server:
+        """Accept connections with the certificate of this moment; the bound socket stays with this object."""
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return await loop.create_server(self._connected, sock=bound.dup())
+        return await loop.create_server(
+            self._connected,
+            sock=bound.dup(),
+            ssl=self._tls.material.context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            ssl_shutdown_timeout=CLOSE_SECONDS,
+        )
+
+    async def renew_tls(self) -> None:
+        """Use the new certificate for new connections; those that are open keep theirs."""
+        if self._tls is not None and self._server is not None and self._socket is not None:
+            before, self._server = self._server, await self._listening(self._socket)
+            before.close()
 
     async def set_serving(self, ready: bool) -> None:
         """Say whether clients should come here."""
@@ -88,7 +122,7 @@ class WebSocketServer:
         """Close the address and end what is still open."""
         if self._server is not None:
             self._server.close()
-        elif self._socket is not None:
+        if self._socket is not None:
             self._socket.close()
         if self._socket is not None and self.address.startswith(UNIX):
             with suppress(FileNotFoundError):

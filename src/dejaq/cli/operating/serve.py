@@ -27,6 +27,10 @@ METAVARS = {
     "unix": "PATH",
     "peer_listen": "HOST:PORT",
     "metrics": "HOST:PORT",
+    "tls_cert": "FILE",
+    "tls_key": "FILE",
+    "tls_client_ca": "FILE",
+    "tls_peer_ca": "FILE",
     "cluster": "NAME",
     "synchronization": "WHERE",
     "advertise": "HOST:PORT",
@@ -92,7 +96,7 @@ def _announce(invocation: Invocation, central: Central) -> None:
     config = central.config
     storage = shown(config.storage) if config.storage is not None else None
     values = {
-        "url": f"dejaq://{central.address}",
+        "url": f"dejaq{'s+grpc' if config.tls_cert is not None else ''}://{central.address}",
         "broker": config.name,
         "cluster": config.cluster,
         "data": config.data,

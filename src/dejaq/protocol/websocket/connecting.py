@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 from dejaq.errors import Code, DejaqError, NoBroker, Unavailable, error_of
@@ -17,6 +18,7 @@ from dejaq.protocol.websocket.handshake import (
     parse_head,
     request_head,
 )
+from dejaq.security.client import PLAIN, ClientSecurity
 
 UNIX = "unix:"
 _SECONDS = 5.0
@@ -24,7 +26,7 @@ _SECONDS = 5.0
 _LATER = "503"
 
 
-async def open_socket(address: str) -> tuple[asyncio.Transport, bytes]:
+async def open_socket(address: str, security: ClientSecurity = PLAIN) -> tuple[asyncio.Transport, bytes]:
     """A transport to `host:port` or `unix:/path` after the handshake, and the bytes that came behind the answer.
 
     Raises NoBroker when nothing answers in time, and VERSION_UNSUPPORTED when something else than a broker does.
@@ -35,7 +37,7 @@ async def open_socket(address: str) -> tuple[asyncio.Transport, bytes]:
     transport: asyncio.Transport | None = None
     try:
         async with asyncio.timeout(_SECONDS):
-            transport = await _connect(loop, address, lambda: protocol)
+            transport = await _connect(loop, address, lambda: protocol, security)
             host = "localhost" if address.startswith(UNIX) else address
             transport.write(request_head(host, key))
             _check(await protocol.head, key, address)
@@ -45,19 +47,26 @@ async def open_socket(address: str) -> tuple[asyncio.Transport, bytes]:
         if isinstance(error, TimeoutError):
             raise NoBroker(details=f"{address}: nothing answered within {_SECONDS:g} s") from None
         if isinstance(error, OSError):
-            raise NoBroker(details=f"{address}: {error.strerror or error}") from None
+            hint = ""
+            if isinstance(error, ConnectionError) and security.tls is not None and security.tls.files.cert is None:
+                hint = "; a broker that asks for client certificates does so, then give cert and key"
+            raise NoBroker(details=f"{address}: {_reason(error)}{hint}") from None
         raise
     return transport, protocol.behind
 
 
 async def _connect(
-    loop: asyncio.AbstractEventLoop, address: str, made: Callable[[], asyncio.Protocol]
+    loop: asyncio.AbstractEventLoop, address: str, made: Callable[[], asyncio.Protocol], security: ClientSecurity
 ) -> asyncio.Transport:
     if address.startswith(UNIX):
         transport, _ = await loop.create_unix_connection(made, address.removeprefix(UNIX))
     else:
         host, _, port = address.rpartition(":")
-        transport, _ = await loop.create_connection(made, host.removeprefix("[").removesuffix("]"), int(port))
+        name = host.removeprefix("[").removesuffix("]")
+        context = security.tls.context() if security.tls is not None else None
+        # The certificate must be one for the name in the address.
+        expected = name if context is not None else None
+        transport, _ = await loop.create_connection(made, name, int(port), ssl=context, server_hostname=expected)
     return transport
 
 
@@ -85,9 +94,21 @@ class _Handshake(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport at the end."""
         if not self.head.done():
-            self.head.set_exception(ConnectionResetError("the connection was closed before the answer"))
+            # A server that refuses a client's certificate says so when the handshake looks done to the client.
+            reason = _reason(exc) if isinstance(exc, ssl.SSLError) else "the connection was closed before the answer"
+            self.head.set_exception(ConnectionResetError(reason))
             # The caller may have given up.
             self.head.exception()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        if error.reason in ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING"):
+            return "it does not speak TLS; use dejaq:// for a broker without TLS"
+        return f"TLS failed: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    return error.strerror or str(error)
 
 
 def _check(received: bytes, key: str, address: str) -> None:

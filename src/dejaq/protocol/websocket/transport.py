@@ -22,6 +22,7 @@ from dejaq.protocol.websocket.connection import WebSocketConnection
 from dejaq.protocol.websocket.framing import CloseCode, FrameError, Payload
 from dejaq.protocol.websocket.messages import Kind, head, parse, parse_credit
 from dejaq.protocol.websocket.stream import Stream
+from dejaq.security.client import PLAIN, ClientSecurity
 
 PING_SECONDS = 3.0
 
@@ -117,8 +118,9 @@ class WebSocketTransport:
     it broke.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: ClientSecurity = PLAIN) -> None:
         self.address = address
+        self._security = security
         self._connection: ClientConnection | None = None
         self._opening: asyncio.Task[ClientConnection] | None = None
 
@@ -139,7 +141,7 @@ class WebSocketTransport:
     async def _connect(self) -> ClientConnection:
         try:
             reuse_blocks()
-            transport, behind = await open_socket(self.address)
+            transport, behind = await open_socket(self.address, self._security)
             connection = ClientConnection(self.address)
             connection.socket.attach(transport, behind)
             self._connection = connection

@@ -26,6 +26,7 @@ from dejaq.sdk.client import connect as connect_async
 from dejaq.sdk.producing.accumulator import LINGER_SECONDS
 from dejaq.sdk.producing.outgoing import Headers
 from dejaq.sdk.results import FanOut
+from dejaq.sdk.session.security import FilePath
 from dejaq.sdk.session.seeds import Local
 from dejaq.sdk.session.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS
 from dejaq.sdk.times import At, Delay, Duration
@@ -453,6 +454,9 @@ def connect(
     follow: bool = True,
     clock: Clock | None = None,
     random: Random | None = None,
+    ca: FilePath | None = None,
+    cert: FilePath | None = None,
+    key: FilePath | None = None,
 ) -> Client:
     """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
 
@@ -460,6 +464,9 @@ def connect(
     `name` is the client's name in `dejaq info`. The brokers of a cluster recommend each other and the broker to use;
     without `follow` the client uses only the brokers in `target`. `on_drift` is called with the broker's clock offset
     in ms when the offset exceeds `drift_ms_max`.
+
+    `dejaqs://host:port` is encrypted: `ca` is the file of the authorities that the broker's certificate must be of
+    (default: those of the operating system), `cert` and `key` are the client's own certificate.
     """
     return Client(
         connect_async(
@@ -472,6 +479,9 @@ def connect(
             follow=follow,
             clock=clock,
             random=random,
+            ca=ca,
+            cert=cert,
+            key=key,
         ),
         Portal("client", seconds=DEADLINES * deadline),
     )

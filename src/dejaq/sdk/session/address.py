@@ -24,6 +24,8 @@ _SCHEMES = {
     "dejaq+grpc": Carriage.GRPC,
     "dejaq+ws": Carriage.WEBSOCKET,
     "dejaq+unix": Carriage.WEBSOCKET,
+    "dejaqs": Carriage.WEBSOCKET,
+    "dejaqs+grpc": Carriage.GRPC,
 }
 
 
@@ -33,6 +35,8 @@ class Target:
 
     carriage: Carriage
     addresses: tuple[str, ...]
+    # Whether connections are encrypted: the scheme begins with `dejaqs`.
+    tls: bool = False
 
 
 def parse_url(url: str) -> Target:
@@ -47,7 +51,7 @@ def parse_url(url: str) -> Target:
             raise error_of(Code.INVALID_ARGUMENT, f"{url!r} names no socket, such as dejaq+unix:///run/dejaq.sock")
         return Target(carriage, (f"{UNIX}{rest}",))
     addresses = [_address(part.strip(), url) for part in (rest if mark else text).rstrip("/").split(",")]
-    return Target(carriage, tuple(dict.fromkeys(addresses)))
+    return Target(carriage, tuple(dict.fromkeys(addresses)), tls=scheme.startswith("dejaqs") and bool(mark))
 
 
 def _address(text: str, url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import Protocol, runtime_checkable
 
@@ -15,10 +16,11 @@ from dejaq.protocol.transport import Response, Transport
 from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.sdk.session.address import Carriage, parse_url
 from dejaq.sdk.session.backoff import RetryDelays
+from dejaq.sdk.session.security import SecurityOptions
 from dejaq.sdk.session.settings import ClientSettings
 
 SEEDS_MAX = 64
-TRANSPORTS: dict[Carriage, Callable[[str], Transport]] = {
+TRANSPORTS: dict[Carriage, Callable[..., Transport]] = {
     Carriage.GRPC: GrpcTransport,
     Carriage.WEBSOCKET: WebSocketTransport,
 }
@@ -32,12 +34,12 @@ class Local(Protocol):
         """A transport to it without a network."""
 
 
-def seeds_of(target: str | Local, random: Random) -> Seeds:
+def seeds_of(target: str | Local, random: Random, options: SecurityOptions) -> Seeds:
     """A transport to each broker that `target` names."""
     if not isinstance(target, str):
         return Seeds([target.transport()], random)
     named = parse_url(target)
-    connect = TRANSPORTS[named.carriage]
+    connect = partial(TRANSPORTS[named.carriage], security=options.for_target(named))
     return Seeds([connect(address) for address in named.addresses], random, connect=connect)
 
 

@@ -1,0 +1,1 @@
+"""Protection of the endpoints: TLS, and who the callers are."""

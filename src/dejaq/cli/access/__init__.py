@@ -1,0 +1,1 @@
+"""The commands about users, keys, sessions and certificates."""
