@@ -39,5 +39,5 @@ def dev(invocation: Invocation, /, directory: Path, hosts: tuple[str, ...], user
         f"--tls-client-ca {named['client_ca']}"
     )
     client = f"DEJAQ_CA={named['ca']} DEJAQ_CERT={named['client']} DEJAQ_KEY={named['client_key']}"
-    told = f"made {len(files)} files in {directory}; the broker prints its URL\n  {broker}\n  {client} dejaq info --url URL"
+    told = f"made {len(files)} files in {directory}\n  {broker}\n  {client} dejaq info --url URL"
     invocation.output.record(named, told)
