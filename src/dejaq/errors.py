@@ -8,8 +8,9 @@
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
     │   │                       BODY_UNREADABLE
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
-    │   │                       BATCH_NAME_TAKEN
+    │   │                       BATCH_NAME_TAKEN CLAIM_LOST EXPIRED TOO_LATE
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING BODY_MISSING
+    │   │                       OFFSET_OUT_OF_RANGE
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
     │   ├── VersionUnsupported  VERSION_UNSUPPORTED
@@ -72,11 +73,15 @@ class Code(IntEnum):
     VERSION_CONFLICT = 34
     DIFFERENT_STORES = 35
     BATCH_NAME_TAKEN = 36
+    CLAIM_LOST = 37
+    EXPIRED = 38
+    TOO_LATE = 39
     NOT_FOUND = 40
     TOPIC_NOT_FOUND = 41
     TOPIC_DELETING = 42
     TOPIC_EXISTS = 43
     BODY_MISSING = 44
+    OFFSET_OUT_OF_RANGE = 45
     OUT_OF_STATE = 50
     VERSION_UNSUPPORTED = 51
     UNAUTHENTICATED = 52
@@ -135,11 +140,15 @@ MEANINGS: dict[Code, str] = {
     Code.VERSION_CONFLICT: "The message has changed since it was read; read it again.",
     Code.DIFFERENT_STORES: "The steps change topics of different stores; a transaction must use one store.",
     Code.BATCH_NAME_TAKEN: "Another batch has this session and sequence; begin a new session and send it again.",
+    Code.CLAIM_LOST: "Another member of the group has claimed the bucket since; it reads on from the last commit.",
+    Code.EXPIRED: "The time until which the batch may be appended has passed; nothing was appended.",
+    Code.TOO_LATE: "The rollback window of the batch has passed, and readers may have it.",
     Code.NOT_FOUND: "No message has this id: it was deleted or cancelled, or it was never created.",
     Code.TOPIC_NOT_FOUND: "No topic has this name; create it first.",
     Code.TOPIC_DELETING: "The topic is being deleted.",
     Code.TOPIC_EXISTS: "A topic with this name and other settings already exists.",
     Code.BODY_MISSING: "The broker does not have the body with this digest; send the body.",
+    Code.OFFSET_OUT_OF_RANGE: "The log does not have this offset: it was removed, or nothing was appended there yet.",
     Code.OUT_OF_STATE: "The session's state does not allow this command.",
     Code.VERSION_UNSUPPORTED: "The broker does not support this protocol or SDK version; upgrade the older side.",
     Code.UNAUTHENTICATED: "The broker does not accept the caller's credentials; log in, or give a valid key or token.",
@@ -330,8 +339,8 @@ class InternalError(DejaqError):
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19 or c is Code.INVALID_SCHEDULE)),
     (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
-    (Conflict, frozenset(c for c in Code if 30 <= c <= 36)),
-    (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING})),
+    (Conflict, frozenset(c for c in Code if 30 <= c <= 39)),
+    (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING, Code.OFFSET_OUT_OF_RANGE})),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),
     (OutOfState, frozenset({Code.OUT_OF_STATE})),
     (VersionUnsupported, frozenset({Code.VERSION_UNSUPPORTED})),

@@ -149,3 +149,7 @@ DEDUP_IDS_DEFAULT = 10_000_000
 DEDUP_IDS_MAX = 1_000_000_000
 # Cancels that share a name; every other one may leave a gap in what the store notes of the name.
 NAMED_CHANGES_MAX = 1_000
+# Log topics: the groups of a topic, the longest rollback window, and the memory for the newest batches of all topics.
+LOG_GROUPS_MAX = 1_000
+LOG_ROLLBACK_MS_MAX = 3_600_000
+LOG_TAIL_BYTES = 32 * 1024 * 1024

@@ -33,11 +33,15 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERSION_CONFLICT: _ClassVar[Code]
     DIFFERENT_STORES: _ClassVar[Code]
     BATCH_NAME_TAKEN: _ClassVar[Code]
+    CLAIM_LOST: _ClassVar[Code]
+    EXPIRED: _ClassVar[Code]
+    TOO_LATE: _ClassVar[Code]
     NOT_FOUND: _ClassVar[Code]
     TOPIC_NOT_FOUND: _ClassVar[Code]
     TOPIC_DELETING: _ClassVar[Code]
     TOPIC_EXISTS: _ClassVar[Code]
     BODY_MISSING: _ClassVar[Code]
+    OFFSET_OUT_OF_RANGE: _ClassVar[Code]
     OUT_OF_STATE: _ClassVar[Code]
     VERSION_UNSUPPORTED: _ClassVar[Code]
     UNAUTHENTICATED: _ClassVar[Code]
@@ -82,11 +86,15 @@ NOT_OWNER: Code
 VERSION_CONFLICT: Code
 DIFFERENT_STORES: Code
 BATCH_NAME_TAKEN: Code
+CLAIM_LOST: Code
+EXPIRED: Code
+TOO_LATE: Code
 NOT_FOUND: Code
 TOPIC_NOT_FOUND: Code
 TOPIC_DELETING: Code
 TOPIC_EXISTS: Code
 BODY_MISSING: Code
+OFFSET_OUT_OF_RANGE: Code
 OUT_OF_STATE: Code
 VERSION_UNSUPPORTED: Code
 UNAUTHENTICATED: Code

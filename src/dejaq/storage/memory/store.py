@@ -17,6 +17,7 @@ from dejaq.storage.base import Capabilities
 from dejaq.storage.memory import leasing, owning
 from dejaq.storage.memory.answering import MemoryQueries
 from dejaq.storage.memory.deciding import decide_step
+from dejaq.storage.memory.logs import MemoryLogs
 from dejaq.storage.memory.settling import settle
 from dejaq.storage.memory.state import MemoryState
 from dejaq.storage.memory.timeline import Timeline
@@ -32,6 +33,7 @@ class MemoryStorage(MemoryQueries):
     def __init__(self, state: MemoryState | None = None, *, journal: bool = False) -> None:
         self.state = state or MemoryState(journal=journal)
         self.bodies = self.state.bodies
+        self.logs = MemoryLogs(self.state)
 
     def _timeline(self, topic: Topic) -> Timeline:
         return self.state.timeline(topic)
@@ -95,6 +97,7 @@ class MemoryStorage(MemoryQueries):
             self.state.journal.dropped(topic)
             self.state.journal.commit(now)
         self.state.timelines.pop(topic.number, None)
+        self.logs.drop(topic)
 
     # Changes
 

@@ -27,6 +27,7 @@ from dejaq.storage.rocksdb.engine.engine import Engine, LogSizes
 from dejaq.storage.rocksdb.engine.journal import extent
 from dejaq.storage.rocksdb.engine.starting import mark_of
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
+from dejaq.storage.rocksdb.log.store import RocksLogs
 from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing
 from dejaq.storage.rocksdb.operations import transacting as stepping
 from dejaq.storage.rocksdb.operations.creating_together import create_together
@@ -66,11 +67,13 @@ class RocksStorage(RocksQueries):
         journal: bool = False,
         log: LogSizes | None = None,
         levels: LevelSettings | None = None,
+        log_tail_bytes: int = limits.LOG_TAIL_BYTES,
     ) -> None:
         self._path = path
         self._journal = journal
         self._log_sizes = log or LogSizes()
         self._window_bytes, self._young_ids, self._levels = window_bytes, young_ids, levels
+        self._log_tail_bytes = log_tail_bytes
         self._failure: str | None = _CLOSED
         self._why_closed = _CLOSED  # or the error of the last try to open it again
         # The damage that was found; it is permanent: the files must be restored before the next start.
@@ -145,6 +148,15 @@ class RocksStorage(RocksQueries):
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
         self._pending_creates = PendingCreates(self._committer, self._create_together)
         self._writer.on_write = self._pending_creates.hurry
+        self.logs = RocksLogs(
+            database,
+            self._committer,
+            next_number=self._next_number,
+            check=self._check_working,
+            altering=self._writer.altering,
+            exists=self._takes,
+            tail_bytes=self._log_tail_bytes,
+        )
         self._failure = self._damage = None
         if cut is not None:
             self._committer.write(cut)
@@ -243,6 +255,7 @@ class RocksStorage(RocksQueries):
             "window_bytes": self._budget.used,
             **self._large.stats(),
             **self.merger.stats(),
+            **self.logs.stats(),
         } | (self._outbox.stats() if self._outbox is not None else {})
 
     # Steps
@@ -311,6 +324,7 @@ class RocksStorage(RocksQueries):
         batch = new_batch()
         with self._writer.altering():
             del self._states[topic.number]
+            self.logs.drop(topic)
             state.close()
             if state.outbox is not None:
                 state.outbox.dropped(topic.name)
@@ -423,10 +437,13 @@ class RocksStorage(RocksQueries):
     def _taking(self, topic: Topic) -> TopicState:
         """The state of a topic that receives messages; raises TOPIC_NOT_FOUND unless it accepts them."""
         self._check_working()
-        state = self._states.get(topic.number)
-        if state is None or state.topic.state is TopicStage.DELETING:
+        if not self._takes(topic):
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
-        return state
+        return self._states[topic.number]
+
+    def _takes(self, topic: Topic) -> bool:
+        state = self._states.get(topic.number)
+        return state is not None and state.topic.state is not TopicStage.DELETING
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The time at which something may become due."""

@@ -19,11 +19,13 @@ from dejaq.storage.commit_log.writer import CommitLog
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
-from dejaq.storage.rocksdb.engine.frames import address_in, unpack_address
+from dejaq.storage.rocksdb.engine.frames import MOVED_BATCH, address_in, behind_pointer, unpack_address
 
 # What is looked at in one step, since the loop waits for it.
 _STEP_BYTES = 256 * 1024
 _STEP_FRAMES = 200
+# The tables in which frames have pointers; the journal has addresses.
+_POINTED = (keys.RUN, keys.LOG_BATCH)
 
 
 class _Frame(NamedTuple):
@@ -59,14 +61,14 @@ def _move(number: int, frames: list[_Frame], database: RocksDatabase, committer:
     batch, size = new_batch(), 0
     stored = database.get_many([frame.key for frame in frames])
     for frame, value in zip(frames, stored, strict=True):
-        if value != frame.pointer:
+        if value != frame.pointer and not _is_log_batch_at(frame, value):
             continue
         size += len(frame.data)
         if frame.key.startswith(keys.JOURNAL_FRAME):
             batch.put(keys.JOURNAL + frame.key[1:], frame.data)
             batch.delete(frame.key)
         else:
-            batch.put(frame.key, frame.data)
+            batch.put(frame.key, _moved_value(frame, value))
             batch.released.append((keys.topic_of(frame.key), frame.address))
     if size:
         crash_at("storage.before_move")
@@ -74,6 +76,18 @@ def _move(number: int, frames: list[_Frame], database: RocksDatabase, committer:
         crash_at("storage.after_move")
         committer.uses.moved(number, frames[-1].address.offset + 1)
     return size
+
+
+def _is_log_batch_at(frame: _Frame, value: bytes | None) -> bool:
+    """Whether a batch of a log is still in the frame, although what is stored behind its address has changed."""
+    return frame.key.startswith(keys.LOG_BATCH) and value is not None and address_in(value) == frame.address
+
+
+def _moved_value(frame: _Frame, value: bytes | None) -> bytes:
+    """What the database gets in the place of a pointer."""
+    if value is None or not frame.key.startswith(keys.LOG_BATCH):
+        return frame.data
+    return MOVED_BATCH + behind_pointer(value) + frame.data
 
 
 def _frames_of(record: LogRecord) -> Iterator[_Frame]:
@@ -87,7 +101,7 @@ def _frames_of(record: LogRecord) -> Iterator[_Frame]:
             continue
         if key.startswith(keys.JOURNAL_FRAME):
             address = unpack_address(value)
-        elif not key.startswith(keys.RUN) or (found := address_in(value)) is None:
+        elif not key.startswith(_POINTED) or (found := address_in(value)) is None:
             continue
         else:
             address = found

@@ -13,20 +13,25 @@ from dejaq.storage.commit_log.record import FrameAddress
 _ADDRESS = Struct(">IQI")
 # A field of a protobuf message never has the number 0.
 _POINTER = b"\0"
+# What a batch of a log begins with that is in the database itself.
+MOVED_BATCH = b"\1"
+POINTER_BYTES = 1 + _ADDRESS.size
 
 
 class NewFrame:
     """A frame of a change that is not in the log yet. It has its address from then on, and `data` no more."""
 
-    __slots__ = ("address", "data", "part", "prefix", "topic")
+    __slots__ = ("address", "data", "part", "prefix", "suffix", "topic")
 
-    def __init__(self, part: int, data: bytes, topic: int | None) -> None:
+    def __init__(self, part: int, data: bytes, topic: int | None, suffix: bytes = b"") -> None:
         # Which part of the operations is to be its address.
         self.part = part
         self.data = data
         # The topic that has it, or None for a record of the journal.
         self.topic = topic
         self.prefix = b"" if topic is None else _POINTER
+        # What is stored behind the address.
+        self.suffix = suffix
         self.address: FrameAddress | None = None
 
 
@@ -52,6 +57,11 @@ def pointer_to(address: FrameAddress) -> bytes:
 def address_in(value: bytes) -> FrameAddress | None:
     """The address in a pointer; None where the value itself is there."""
     return FrameAddress(*_ADDRESS.unpack_from(value, 1)) if value.startswith(_POINTER) else None
+
+
+def behind_pointer(value: bytes) -> bytes:
+    """What is stored behind the address in a pointer."""
+    return value[POINTER_BYTES:]
 
 
 def size_of(stored: bytes) -> int:

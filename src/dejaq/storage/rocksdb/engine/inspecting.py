@@ -6,6 +6,7 @@ import fcntl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +166,12 @@ def _read_all(database: Rdict, path: Path, on_bytes: Callable[[int], None]) -> i
 
 
 def _check_runs(database: Rdict, path: Path, problems: list[str]) -> int:
-    """Read every run that is a frame of the log, and compare what the database counts of them."""
+    """Read every run and every batch that is a frame of the log, and compare what the database counts of them."""
     files = DiskFiles(path)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     broken: Counter[str] = Counter()
     try:
-        for key, value in _scan(database, keys.RUN):
+        for key, value in chain(_scan(database, keys.RUN), _scan(database, keys.LOG_BATCH)):
             address = address_in(value)
             if address is None:
                 continue

@@ -35,6 +35,12 @@
     j sequence                            journal: what one change did
     f sequence                            journal: where in the commit log that is
     z topic file                          how many frames of a file of the commit log are runs, and their bytes
+    L topic bucket offset                 batch of a log, or where in the commit log it is, and what is known of it
+    M topic bucket                        offsets and sizes of a bucket of a log
+    N topic bucket group                  what a group has committed of a bucket of a log, and its claim
+    O topic bucket minute                 batches of a bucket of a log in a minute
+    P topic session sequence              batch of a log by its name
+    Q topic session                       last sequence of a session that appends to a log, and when
 
 `bucket` of a run is SPREAD where its rows are of any bucket, each in that of its id.
 `slice` is ts // SLICE_MS, of a wide run that of its first row; or, of what was due when it was written to a topic by
@@ -67,10 +73,12 @@ YOUNG, EXTENT = b"y", b"e"
 LOG_USE = b"z"
 ID_CHANGES, ID_PIECE, ID_RUN, ID_PRINTS = b"A", b"B", b"C", b"D"
 PLACE, MOVED, LISTED_SINCE, MOVED_TIMES, MERGED_PIECE = b"E", b"F", b"G", b"H", b"I"
+LOG_BATCH, LOG_BUCKET, LOG_OFFSET, LOG_MINUTE, LOG_NAME, LOG_SESSION = b"L", b"M", b"N", b"O", b"P", b"Q"
 CREATED, CREATED_COUNT = b"w", b"q"
 OF_TOPIC = (
     *(TOPIC, OWNER, MINUTE_COUNT, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY, USES, DIGEST, YOUNG),
     *(CREATED, CREATED_COUNT, DAY_COUNTS, COUNT_CHANGE, EXTENT, LOG_USE),
+    *(LOG_BATCH, LOG_BUCKET, LOG_OFFSET, LOG_MINUTE, LOG_NAME, LOG_SESSION),
     *(ID_CHANGES, ID_PIECE, ID_RUN, ID_PRINTS, PLACE, MOVED, LISTED_SINCE, MOVED_TIMES, MERGED_PIECE),
 )
 

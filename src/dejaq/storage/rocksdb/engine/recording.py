@@ -21,9 +21,12 @@ class RecordedBatch(Operations):
         self.released: list[tuple[int, Stored]] = []
         self.dropped_topics: list[int] = []
 
-    def put_frame(self, key: bytes, data: bytes, topic: int | None = None) -> NewFrame:
-        """Put a frame into the commit log, and its address under a key: of a run of a topic, or of the journal."""
-        frame = NewFrame(len(self.parts) + 1, data, topic)
+    def put_frame(self, key: bytes, data: bytes, topic: int | None = None, suffix: bytes = b"") -> NewFrame:
+        """Put a frame into the commit log, and its address under a key: of a run or log of a topic, or of the journal.
+
+        What is known of the frame besides is the `suffix`.
+        """
+        frame = NewFrame(len(self.parts) + 1, data, topic, suffix)
         self.put(key, b"")
         self.frames.append(frame)
         return frame
@@ -33,8 +36,9 @@ class RecordedBatch(Operations):
         runs: dict[bytes, bytes] = {}
         for frame, address in zip(self.frames, addresses, strict=True):
             frame.address = address
-            value = self.parts[frame.part] = frame.prefix + pack_address(address)
+            pointer = frame.prefix + pack_address(address)
+            self.parts[frame.part] = pointer + frame.suffix
             if frame.topic is not None:
-                runs[value] = frame.data
+                runs[pointer] = frame.data
             frame.data = b""
         return runs

@@ -24,6 +24,8 @@ from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark, manifest_of
 log = logging.getLogger(__name__)
 
 FORMAT = 7
+# Of a directory that has had a log topic; all others keep the format that the release before reads.
+LOGS_FORMAT = 8
 # The folder of the commit log in the data directory.
 COMMIT = "commit"
 # More starts than a store has between a backup and its restoration.
@@ -81,8 +83,8 @@ def start_log(
     Raises STORE_CORRUPT where acknowledged writes are lost, and STORE_NEWER where the format is newer.
     """
     version = database.get(_FORMAT)
-    if version is not None and int(version) > FORMAT:
-        raise error_of(Code.STORE_NEWER, f"{path} has format {int(version)}; this release reads up to {FORMAT}")
+    if version is not None and int(version) > LOGS_FORMAT:
+        raise error_of(Code.STORE_NEWER, f"{path} has format {int(version)}; this release reads up to {LOGS_FORMAT}")
     try:
         if database.applied is None:
             _begin_log(path, database, mark)
@@ -166,6 +168,12 @@ def _begin_log(path: Path, database: RocksDatabase, mark: Mark) -> None:
     batch.put(_FORMAT, str(FORMAT).encode())
     database.begin_log(batch, max(database.sequence, mark.sequence))
     crash_at("storage.log_begun")
+
+
+def raise_format(database: RocksDatabase, number: int) -> None:
+    """Give a directory at least this format, durably. Blocks; call it in a thread."""
+    if int(database.get(_FORMAT) or b"0") < number:
+        database.put_durably(_FORMAT, str(number).encode())
 
 
 def begin_copy(path: Path) -> None:

@@ -1,0 +1,142 @@
+"""A log in memory: the offsets of its buckets, its newest batches, and its groups."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from dejaq.domain.topic import Topic
+from dejaq.storage.log.base import MINUTE_MS, BucketOffsets, CommittedOffset, MinuteCount, StoredBatch
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.log import records
+from dejaq.storage.rocksdb.log.records import BatchEntry
+from dejaq.storage.rocksdb.log.tail import BucketTail, LogTails
+
+
+@dataclass(slots=True)
+class OpenWindow:
+    """A batch that can be rolled back until `until`."""
+
+    base: int
+    until: int
+    # A rollback is being written: readers wait for it.
+    leaving: bool = False
+
+
+@dataclass(slots=True)
+class LogBucket:
+    """One bucket. `next` is ahead of `durable` while appends wait for the disk; readers stop at `durable`."""
+
+    number: int
+    next: int = 0
+    durable: int = 0
+    start: int = 0
+    stable: int = 0
+    last_ts: int = 0
+    size: int = 0
+    minute: MinuteCount | None = None
+    # Batches within their rollback windows, in the order of their offsets.
+    windows: deque[OpenWindow] = field(default_factory=deque)
+    tail: BucketTail = field(default_factory=BucketTail)
+
+    def settle(self, now: int) -> int:
+        """Close the windows that have passed; the last stable offset, which never moves back."""
+        now = max(now, self.last_ts)
+        while self.windows and self.windows[0].until <= now and not self.windows[0].leaving:
+            self.windows.popleft()
+        self.stable = max(self.stable, self.windows[0].base if self.windows else self.next)
+        return self.stable
+
+    def window(self, base: int) -> OpenWindow | None:
+        """The window of a batch."""
+        return next((one for one in self.windows if one.base == base), None)
+
+    def count(self, ts: int, base: int, count: int, size: int) -> MinuteCount:
+        """Count an appended batch in its minute."""
+        minute = ts // MINUTE_MS
+        now = self.minute
+        if now is None or now.minute != minute:
+            self.minute = MinuteCount(minute, base, count, size)
+        else:
+            self.minute = MinuteCount(minute, now.first, now.count + count, now.bytes + size)
+        return self.minute
+
+    def offsets(self, now: int) -> BucketOffsets:
+        """What readers may know of it."""
+        return BucketOffsets(self.start, min(self.settle(now), self.durable), self.durable, self.size)
+
+
+class LogState:
+    """One log topic."""
+
+    def __init__(self, topic: Topic, database: RocksDatabase, tails: LogTails) -> None:
+        self.topic = topic
+        self.tails = tails
+        self.buckets = [LogBucket(number) for number in range(topic.settings.buckets)]
+        self.groups: dict[str, dict[int, CommittedOffset]] = {}
+        self.forgot_at = 0
+        self._load(database)
+
+    def _load(self, database: RocksDatabase) -> None:
+        number = self.topic.number
+        prefix = keys.of_topic(keys.LOG_BUCKET, number)
+        for key, value in list(database.scan(prefix, keys.after(prefix))):
+            bucket = self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")]
+            bucket.next, bucket.start, bucket.stable, bucket.last_ts, bucket.size = records.unpack_bucket(value)
+            bucket.durable = bucket.next
+            found = database.last_item(
+                records.minute_key(number, bucket.number, 0), records.minute_key(number, bucket.number, 2**63)
+            )
+            bucket.minute = None if found is None else records.unpack_minute(*found)
+            self._load_windows(database, bucket)
+        prefix = keys.of_topic(keys.LOG_OFFSET, number)
+        for key, value in database.scan(prefix, keys.after(prefix)):
+            place, group = records.group_of(key)
+            self.groups.setdefault(group, {})[place] = records.unpack_offset(value)
+
+    def _load_windows(self, database: RocksDatabase, bucket: LogBucket) -> None:
+        if bucket.stable == bucket.next:
+            return
+        first = records.batch_key(self.topic.number, bucket.number, bucket.stable)
+        end = records.batch_key(self.topic.number, bucket.number, bucket.next)
+        for key, value in database.scan(first, end):
+            entry = records.unpack_batch(key, value)
+            if entry.rollback_ms and not entry.aborted:
+                bucket.windows.append(OpenWindow(entry.base, entry.ts + entry.rollback_ms))
+
+    def put_bucket(self, bucket: LogBucket, writes: Batch) -> None:
+        """Write the offsets of a bucket."""
+        writes.put(
+            records.bucket_key(self.topic.number, bucket.number),
+            records.pack_bucket(
+                next_offset=bucket.next,
+                start=bucket.start,
+                stable=bucket.stable,
+                last_ts=bucket.last_ts,
+                size=bucket.size,
+            ),
+        )
+
+    def put_minute(self, bucket: LogBucket, minute: MinuteCount, writes: Batch) -> None:
+        """Write the counts of a minute, or remove them when nothing is left."""
+        key = records.minute_key(self.topic.number, bucket.number, minute.minute)
+        if minute.count:
+            writes.put(key, records.pack_minute(minute))
+        else:
+            writes.delete(key)
+        if bucket.minute is not None and bucket.minute.minute == minute.minute:
+            bucket.minute = minute if minute.count else None
+
+    def entry_at(self, database: RocksDatabase, bucket: int, offset: int) -> tuple[BatchEntry, bytes] | None:
+        """The batch that has an offset, and its value."""
+        number = self.topic.number
+        found = database.last_item(records.batch_key(number, bucket, 0), records.batch_key(number, bucket, offset))
+        if found is None:
+            return None
+        entry = records.unpack_batch(*found)
+        return (entry, found[1]) if entry.end > offset else None
+
+    def add_to_tail(self, bucket: LogBucket, batch: StoredBatch) -> None:
+        """Keep a new batch in memory."""
+        self.tails.add(bucket.tail, batch)
