@@ -13,6 +13,7 @@ from dejaq.cli.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
     from dejaq.pipeline.intake.ingest import Ingested
+    from dejaq.pipeline.lake.commit import Commit
     from dejaq.pipeline.lake.gaps import Gap
     from dejaq.pipeline.lake.lake import Lake
 
@@ -27,7 +28,34 @@ class TakenIn:
     missing: Sequence[Gap]
 
 
-def take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int) -> TakenIn:
+@dataclass(frozen=True, slots=True)
+class CurrentLake:
+    """A lake that has everything that is in its journal."""
+
+    address: str
+    head: Commit
+    missing: Sequence[Gap]
+
+
+def current_lake(root: str, journal: Path) -> CurrentLake | None:
+    """A lake of this machine to which nothing is to be added, found without Spark; None if there is work to do."""
+    from dejaq.journal.extents import journal_extents
+    from dejaq.pipeline.intake.segments import new_segments
+    from dejaq.pipeline.lake.files import LocalFiles, local_path
+    from dejaq.pipeline.lake.gaps import gaps
+    from dejaq.pipeline.lake.lake import is_published, local_head
+
+    path, head = local_path(root), local_head(root)
+    if path is None or head is None or not head.version:
+        return None
+    extents = journal_extents(journal)
+    files = LocalFiles(path)
+    if new_segments(journal, dict(head.records)) or not is_published(head, files):
+        return None
+    return CurrentLake(files.address, head, gaps(head, extents))
+
+
+def take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int, keep_ms: int | None = None) -> TakenIn:
     """Take in what is new, and report each batch."""
     from dejaq.journal.extents import journal_extents
     from dejaq.pipeline.intake.ingest import run
@@ -37,7 +65,7 @@ def take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int) 
     # Read before the segments are listed: what a broker writes meanwhile is no gap.
     extents = journal_extents(journal)
     waiting = sum(segment.events for segment in new_segments(journal, dict(lake.head.records)))
-    if not waiting:
+    if not waiting and lake.is_published:
         return TakenIn(0, gaps(lake.head, extents))
     steps = ("checking", "events", "messages", "facts")
     with ProgressBar("taking in", waiting * len(steps), quiet=invocation.json) as progress:
@@ -48,7 +76,7 @@ def take_in(invocation: Invocation, lake: Lake, journal: Path, events_max: int) 
             before[:] = [events]
 
         done = 0
-        for batch in run(lake, journal, events_max=events_max, step=step):
+        for batch in run(lake, journal, events_max=events_max, step=step, keep_ms=keep_ms):
             done += batch.events
             _tell_batch(invocation.output, batch)
     return TakenIn(done, gaps(lake.head, extents))
@@ -72,15 +100,14 @@ def _tell_batch(output: Output, batch: Ingested) -> None:
     )
 
 
-def tell_state(output: Output, lake: Lake, missing: Sequence[Gap], events: int) -> None:
-    """Report what the lake has and lacks, after `events` were taken in."""
-    head = lake.head
+def tell_state(output: Output, address: str, head: Commit, missing: Sequence[Gap], events: int) -> None:
+    """Report what a lake has and lacks, after `events` were taken in."""
     newest = max(head.newest_ms.values(), default=0)
     by_origin: dict[str, list[list[int]]] = {}
     for gap in missing:
         by_origin.setdefault(gap.origin, []).append([gap.first, gap.last])
     values = {
-        "lake": lake.files.address,
+        "lake": address,
         "version": head.version,
         "taken_in": events,
         "events": head.events,
@@ -89,7 +116,7 @@ def tell_state(output: Output, lake: Lake, missing: Sequence[Gap], events: int) 
         "dropped": sum(gap.records for gap in missing if gap.dropped),
     }
     ends = f", up to {iso(newest)}" if newest else ""
-    output.record(values, f"the lake {lake.files.address} has {head.events:,} events{ends}")
+    output.record(values, f"the lake {address} has {head.events:,} events{ends}")
     warn_of(output, missing)
 
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dejaq.cli.operating.ingestion import take_in, tell_state, warn_of
+from dejaq.cli.operating.ingestion import current_lake, take_in, tell_state, warn_of
+from dejaq.cli.operating.pipeline_options import (
+    LakeSession,
+    batch_option,
+    fresh_option,
+    job_options,
+    journal_option,
+    keep_option,
+    lake_options,
+    settle_option,
+    topic_option,
+)
 from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.terminal.progress import ProgressBar
 from dejaq.cli.terminal.times import SECONDS
-from dejaq.errors import PipelineError
 
 if TYPE_CHECKING:
     from dejaq.pipeline.lake.gaps import Gap
@@ -27,81 +34,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin.cluster import ClusterInfo
     from dejaq.sdk.client import Client
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 ROWS_SHOWN = 20
-
-lake_option = click.option(
-    "--lake",
-    default="lake",
-    show_default=True,
-    envvar="DEJAQ_LAKE",
-    show_envvar=True,
-    metavar="PATH",
-    help="The lake: a directory, or any address that Spark can reach.",
-)
-master_option = click.option("--master", default="local[*]", show_default=True, metavar="URL", help="The Spark master.")
-conf_option = click.option(
-    "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; can be given several times."
-)
-journal_option = click.option(
-    "--journal",
-    required=True,
-    envvar="DEJAQ_JOURNAL",
-    show_envvar=True,
-    metavar="DIR",
-    help="The directory with the segments of a broker, or with such directories of several brokers.",
-)
-batch_option = click.option(
-    "--batch-events",
-    type=click.IntRange(min=1),
-    default=10_000_000,
-    show_default=True,
-    help="About how many events are added at once; fewer need less memory.",
-)
-plot_option = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it, as PNG."
-)
-fresh_option = click.option(
-    "--journal", envvar="DEJAQ_JOURNAL", metavar="DIR", help="First add what is new in this journal."
-)
-settle_option = click.option(
-    "--settle", type=SECONDS, default=10.0, show_default=True, help="How long to wait until the journal is complete."
-)
-topic_option = click.option("--topic", "topics", multiple=True, help="Only this topic; can be given several times.")
-
-
-@dataclass(frozen=True, slots=True)
-class LakeSession:
-    """The lake and the Spark session."""
-
-    lake: str
-    master: str
-    settings: dict[str, str]
-
-
-def _parsed(settings: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in settings]
-    wrong = [key for key, equals, _ in pairs if not key or not equals]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--conf")
-    return {key: value for key, _, value in pairs}
-
-
-def lake_options(function: Function) -> Function:
-    """The options of every command that reads or writes a lake, and the check that it can be done at all."""
-
-    @wraps(function)
-    def checked(*args: Any, lake: str, master: str, settings: Sequence[str], **kwargs: Any) -> Any:
-        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-            raise PipelineError("the pipeline is not installed; run: pip install 'dejaq-mq[pipeline]'")
-        return function(*args, where=LakeSession(lake, master, _parsed(settings)), **kwargs)
-
-    return cast("Function", lake_option(master_option(conf_option(checked))))
-
-
-def job_options(function: Function) -> Function:
-    """The options of every job."""
-    return lake_options(topic_option(plot_option(function)))
 
 
 @click.group(cls=Group)
@@ -143,15 +76,23 @@ def _work(lake: str, journal: Path | None) -> int:
 @journal_option
 @lake_options
 @batch_option
+@keep_option
 @pass_invocation
-def run(invocation: Invocation, journal: str, where: LakeSession, batch_events: int) -> None:
-    """Add every segment that is not yet in the lake, once."""
+def run(invocation: Invocation, journal: str, where: LakeSession, batch_events: int, keep: float | None) -> None:
+    """Add every segment that is not yet in the lake, once. Spark is started only if there is one."""
     from dejaq.pipeline.intake.segments import journal_directory
 
     directory = journal_directory(journal)
+    if (found := current_lake(where.lake, directory)) is not None:
+        tell_state(invocation.output, found.address, found.head, found.missing, 0)
+        return
     with _opened(invocation, where, journal=directory) as opened:
-        taken = take_in(invocation, opened, directory, batch_events)
-        tell_state(invocation.output, opened, taken.missing, taken.events)
+        taken = take_in(invocation, opened, directory, batch_events, _ms(keep))
+        tell_state(invocation.output, opened.files.address, opened.head, taken.missing, taken.events)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)
 
 
 @pipeline.command()
@@ -160,6 +101,7 @@ def run(invocation: Invocation, journal: str, where: LakeSession, batch_events: 
 @batch_option
 @click.option("--interval", type=SECONDS, default=5.0, show_default=True, help="How often to look for new segments.")
 @click.option("--times", type=click.IntRange(min=1), metavar="N", help="Stop after looking N times.")
+@keep_option
 @pass_invocation
 def watch(
     invocation: Invocation,
@@ -168,6 +110,7 @@ def watch(
     batch_events: int,
     interval: float,
     times: int | None,
+    keep: float | None,
 ) -> None:
     """Add new segments continuously, until Ctrl-C."""
     from dejaq.pipeline.intake.segments import journal_directory
@@ -179,7 +122,7 @@ def watch(
         try:
             while True:
                 begun = time.monotonic()
-                taken = take_in(invocation, opened, directory, batch_events)
+                taken = take_in(invocation, opened, directory, batch_events, _ms(keep))
                 total += taken.events
                 if taken.missing != missing:
                     missing = taken.missing
@@ -191,7 +134,7 @@ def watch(
         except KeyboardInterrupt:
             # Commits that were made remain; the next run adds the rest.
             pass
-        tell_state(invocation.output, opened, missing, total)
+        tell_state(invocation.output, opened.files.address, opened.head, missing, total)
 
 
 @pipeline.command()

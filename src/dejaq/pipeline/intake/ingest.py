@@ -35,6 +35,7 @@ from dejaq.pipeline.lake.compaction import compact
 from dejaq.pipeline.lake.gaps import begins
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.lake.tables import TABLES
+from dejaq.pipeline.lake.upgrading import upgrade
 from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.session import suited_to
 
@@ -58,14 +59,23 @@ class Ingested:
 
 
 def run(
-    lake: Lake, journal: Path, *, events_max: int = EVENTS_MAX_DEFAULT, step: Callable[[str, int], None] | None = None
+    lake: Lake,
+    journal: Path,
+    *,
+    events_max: int = EVENTS_MAX_DEFAULT,
+    step: Callable[[str, int], None] | None = None,
+    keep_ms: int | None = None,
 ) -> Iterator[Ingested]:
     """Add every segment that is not yet in the lake; yields one result per batch, after its commit.
 
-    `step` is called before each step, with its name and the number of events.
+    `step` is called before each step, with its name and the number of events. The next commit and those after it keep
+    what they replace for `keep_ms`.
     """
     say = step or (lambda what, events: None)
     with lake.writing(), explained(f"Spark could not write the lake {lake.files.address}"):
+        if keep_ms is not None:
+            lake.head = replace(lake.head, keep_ms=keep_ms)
+        upgrade(lake)
         # The statements first: a broker that writes meanwhile only adds segments after them.
         extents = journal_extents(journal)
         found = new_segments(journal, dict(lake.head.records))

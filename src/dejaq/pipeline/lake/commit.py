@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from dejaq.errors import PipelineError
 from dejaq.pipeline.lake.ranges import Ranges
 
-FORMAT = 2
+FORMAT = 3
 # Lakes of these formats are read; what is written is of the newest.
-_FORMATS = (1, FORMAT)
+_FORMATS = (1, 2, FORMAT)
 # For so many commits it is known how far they reached.
 _REACHED = 200
 # Versions in names of files.
@@ -26,6 +26,14 @@ class Commit:
 
     version: int = 0
     written_ms: int = 0
+    # The format it was written in.
+    format: int = FORMAT
+    # The lake's permanent name among all lakes, as a UUID.
+    identity: str = ""
+    # What was done, in the words of Delta: WRITE, OPTIMIZE (the same rows in other files), UPGRADE.
+    operation: str = "WRITE"
+    # For how long files are kept that a later commit does not need.
+    keep_ms: int = 0
     events: int = 0
     # The time of the newest event, by origin.
     newest_ms: Mapping[str, int] = field(default_factory=dict)
@@ -37,6 +45,10 @@ class Commit:
     # The time of the newest event in some of the last commits, by their versions.
     reached: Mapping[int, int] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
+
+    def batches(self, table: str) -> set[str]:
+        """The directories in which a table's files are."""
+        return {file.partition("/")[0] for file in self.files(table)}
 
     def files(self, table: str) -> list[str]:
         """Where a table's rows are."""
@@ -87,6 +99,9 @@ class Commit:
             "format": FORMAT,
             "version": self.version,
             "written_ms": self.written_ms,
+            "identity": self.identity,
+            "operation": self.operation,
+            "keep_ms": self.keep_ms,
             "events": self.events,
             "newest_ms": dict(self.newest_ms),
             "records": {origin: ranges.pairs for origin, ranges in self.records.items()},
@@ -107,6 +122,10 @@ class Commit:
             return cls(
                 version=int(values["version"]),
                 written_ms=int(values["written_ms"]),
+                format=int(values["format"]),
+                identity=str(values.get("identity", "")),
+                operation=str(values.get("operation", "WRITE")),
+                keep_ms=int(values.get("keep_ms", 0)),
                 events=int(values["events"]),
                 newest_ms=values["newest_ms"],
                 records={origin: Ranges.of(pairs) for origin, pairs in values["records"].items()},
@@ -125,6 +144,12 @@ class Commit:
 def batch_of(version: int, name: str) -> str:
     """The directory that the batch of a commit writes."""
     return f"batch={version:0{DIGITS}d}-{name}"
+
+
+def is_unfinished(batch: str, version: int) -> bool:
+    """Whether a directory is not of a batch that was committed up to a version."""
+    number = batch.partition("=")[2][:DIGITS]
+    return not number.isdigit() or int(number) > version
 
 
 def version_of(file: str) -> int:

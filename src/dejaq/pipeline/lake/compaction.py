@@ -47,7 +47,7 @@ def compact(lake: Lake, *, files_max: int = 1, bytes_small: int | None = None) -
         after = after.with_table(table, dropped=gone, added=lake.write(table, rows, batch))
         done.append(Compacted(table, len(crowded), len(gone)))
     if done:
-        lake.commit(after)
+        lake.commit(after, "OPTIMIZE")
     return done
 
 

@@ -1,4 +1,4 @@
-"""The lake's files, wherever Spark can reach them: listing, reading, and writing one file whole."""
+"""The lake's files: listing, reading, and writing one file whole. Those of this machine need no Spark."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlparse
-
-from py4j.protocol import Py4JError, Py4JJavaError
 
 from dejaq.errors import PipelineError
 
@@ -19,125 +17,153 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Files:
-    """The files below one directory, through the file system of its address (file:, hdfs:, s3a: and so on)."""
+class Files(Protocol):
+    """The files below one directory."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = cast("Any", spark._jvm)
-        jsc = cast("Any", spark._jsc)
-        try:
-            path = self._jvm.org.apache.hadoop.fs.Path(root)
-            self._system = path.getFileSystem(jsc.hadoopConfiguration())
-            self._root = self._system.makeQualified(path)
-        except Py4JError as error:
-            raise PipelineError(f"the lake {root} cannot be used: {told(error)}") from None
-        self.address = str(self._root.toString())
-        self.local = Path(self._root.toUri().getPath()) if self._root.toUri().getScheme() == "file" else None
+    address: str
+    # The same place as a path of this machine; None when it is elsewhere.
+    local: Path | None
+
+    def path(self, name: str) -> str:
+        """The address of a file."""
+
+    def make(self, name: str) -> None:
+        """Make a directory and those above it."""
+
+    def list(self, name: str) -> list[str]:
+        """The names in a directory; none when it is not there."""
+
+    def size(self, name: str) -> int:
+        """The bytes of a file."""
+
+    def read(self, name: str) -> bytes:
+        """The content of a small file."""
+
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a file that must not exist yet; it appears whole or not at all."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, in place of the one of that name."""
+
+    def copy_in(self, path: Path, name: str) -> None:
+        """Copy a file of this machine to below the directory."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory with all it holds."""
+
+    def sync(self, name: str) -> None:
+        """Make a directory's files durable, where the file system does not by itself."""
+
+    def locked(self, name: str) -> AbstractContextManager[None]:
+        """Hold the lake as its only writer, as far as the file system knows of locks."""
+
+
+def files_of(root: str, spark: SparkSession) -> Files:
+    """The files of a lake, through the file system of its address (file:, hdfs:, s3a: and so on)."""
+    path = local_path(root)
+    if path is not None:
+        return LocalFiles(path)
+    from dejaq.pipeline.lake.hadoop_files import HadoopFiles
+
+    return HadoopFiles(spark, root)
+
+
+class LocalFiles:
+    """The files below a directory of this machine, or of a file system that is mounted here."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = Path(os.path.abspath(root))
+        self.local: Path | None = self._root
+        self.address = f"file:{self._root}"
 
     def path(self, name: str) -> str:
         """The address of a file."""
         return f"{self.address}/{name}"
 
-    def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.path(name) if name else self.address)
-
     def make(self, name: str) -> None:
         """Make a directory and those above it."""
-        if self.local is not None:
-            # Java reports only that the call failed; the operating system reports the reason.
-            try:
-                (self.local / name).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise PipelineError(f"the lake {self.address} cannot be written: {error.strerror}") from None
-            return
         try:
-            self._system.mkdirs(self._at(name))
-        except Py4JJavaError as error:
-            raise PipelineError(f"the lake {self.address} cannot be written: {told(error)}") from None
+            (self._root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PipelineError(f"the lake {self.address} cannot be written: {error.strerror}") from None
 
     def list(self, name: str) -> list[str]:
         """The names in a directory; none when it is not there."""
         try:
-            found = self._system.listStatus(self._at(name))
-        except Py4JJavaError as error:
-            if "FileNotFoundException" in str(error.java_exception.getClass().getName()):
-                return []
-            raise PipelineError(f"{self.path(name)} cannot be listed: {told(error)}") from None
-        return sorted(str(status.getPath().getName()) for status in found)
-
-    def exists(self, name: str) -> bool:
-        """Whether there is a file or directory of this name."""
-        return bool(self._system.exists(self._at(name)))
+            return sorted(os.listdir(self._root / name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise PipelineError(f"{self.path(name)} cannot be listed: {error.strerror}") from None
 
     def size(self, name: str) -> int:
         """The bytes of a file."""
-        return int(self._system.getFileStatus(self._at(name)).getLen())
+        try:
+            return (self._root / name).stat().st_size
+        except OSError as error:
+            raise PipelineError(f"{self.path(name)} cannot be read: {error.strerror}") from None
 
     def read(self, name: str) -> bytes:
         """The content of a small file."""
         try:
-            stream = self._system.open(self._at(name))
-            try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
-        except Py4JJavaError as error:
-            raise PipelineError(f"{self.path(name)} cannot be read: {told(error)}") from None
+            return (self._root / name).read_bytes()
+        except OSError as error:
+            raise PipelineError(f"{self.path(name)} cannot be read: {error.strerror}") from None
 
     def write_new(self, name: str, content: bytes) -> None:
         """Write a file that must not exist yet; it appears whole or not at all."""
-        if self.local is not None:
-            _write_new_locally(self.local / name, content)
-            return
-        aside = self._at(f"{name}.tmp")
+        path = self._root / name
+        aside = _aside(path)
         try:
-            stream = self._system.create(aside, True)
-            try:
-                stream.write(bytearray(content))
-            finally:
-                stream.close()
-            done = not self._system.exists(self._at(name)) and self._system.rename(aside, self._at(name))
-        except Py4JJavaError as error:
-            raise PipelineError(f"{self.path(name)} cannot be written: {told(error)}") from None
-        if not done:
-            raise PipelineError(f"{self.path(name)} is there already: another pipeline writes to this lake")
+            _write(aside, content)
+            os.link(aside, path)
+        except FileExistsError:
+            raise PipelineError(f"{path} is there already: another pipeline writes to this lake") from None
+        except OSError as error:
+            raise PipelineError(f"{path} cannot be written: {error.strerror}") from None
+        finally:
+            aside.unlink(missing_ok=True)
+        _sync(path.parent)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file, in place of the one of that name."""
+        path = self._root / name
+        try:
+            _write(_aside(path), content)
+            _aside(path).replace(path)
+        except OSError as error:
+            raise PipelineError(f"{path} cannot be written: {error.strerror}") from None
+        _sync(path.parent)
 
     def copy_in(self, path: Path, name: str) -> None:
         """Copy a file of this machine to below the directory."""
         try:
-            if self.local is not None:
-                (self.local / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, self.local / name)
-            else:
-                source = self._jvm.org.apache.hadoop.fs.Path(path.absolute().as_uri())
-                self._system.copyFromLocalFile(False, True, source, self._at(name))
+            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, self._root / name)
         except OSError as error:
             raise PipelineError(f"{path} cannot be copied to {self.path(name)}: {error.strerror}") from None
-        except Py4JJavaError as error:
-            raise PipelineError(f"{path} cannot be copied to {self.path(name)}: {told(error)}") from None
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all it holds."""
-        self._system.delete(self._at(name), True)
+        path = self._root / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
     def sync(self, name: str) -> None:
-        """Make a directory's files durable, where the file system does not by itself."""
-        if self.local is None:
-            return
-        for directory, _, names in os.walk(self.local / name):
+        """Make a directory's files durable."""
+        for directory, _, names in os.walk(self._root / name):
             for file in names:
                 _sync(Path(directory) / file)
             _sync(Path(directory))
-        _sync((self.local / name).parent)
+        _sync((self._root / name).parent)
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Hold the lake as its only writer, as far as the file system knows of locks."""
-        if self.local is None:
-            yield
-            return
+        """Hold the lake as its only writer."""
         try:
-            file = (self.local / name).open("w")
+            file = (self._root / name).open("w")
         except OSError as error:
             raise PipelineError(f"the lake {self.address} cannot be written: {error.strerror}") from None
         with file:
@@ -156,30 +182,15 @@ def local_path(address: str) -> Path | None:
     return Path(unquote(parts.path) if parts.scheme else address)
 
 
-def told(error: Py4JError) -> str:
-    """What the JVM said, in one line."""
-    if isinstance(error, Py4JJavaError):
-        message = str(error.java_exception.getMessage() or error.java_exception.getClass().getSimpleName())
-    else:
-        message = str(error)
-    return message.strip().splitlines()[0][:300]
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
-def _write_new_locally(path: Path, content: bytes) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(aside, path)
-    except FileExistsError:
-        raise PipelineError(f"{path} is there already: another pipeline writes to this lake") from None
-    except OSError as error:
-        raise PipelineError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)
-    _sync(path.parent)
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:

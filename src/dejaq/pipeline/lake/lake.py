@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,9 +20,10 @@ from pyspark.sql import functions as F
 
 from dejaq.crashpoints import crash_at
 from dejaq.errors import PipelineError
+from dejaq.pipeline.delta.publishing import DeltaLogs
 from dejaq.pipeline.intake.events import with_store
-from dejaq.pipeline.lake.commit import DIGITS, Commit, batch_of
-from dejaq.pipeline.lake.files import Files, local_path
+from dejaq.pipeline.lake.commit import DIGITS, FORMAT, Commit, batch_of, is_unfinished
+from dejaq.pipeline.lake.files import Files, files_of, local_path
 from dejaq.pipeline.lake.tables import TABLES, TEXT, Table
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 COMMITS = "_commits"
 LOCK = "_writer.lock"
+DELTA_LOG = "_delta_log"
 # Readers that began with an earlier commit find its files until this many have followed.
 COMMITS_KEPT = 5
 
@@ -47,12 +50,18 @@ def local_head(root: str) -> Commit | None:
     return Commit.from_json(commits[-1].read_bytes(), str(commits[-1])) if commits else Commit()
 
 
+def is_published(head: Commit, files: Files) -> bool:
+    """Whether the tables of other engines are at this commit, so that nothing remains to be done for it."""
+    return not head.version or (head.format == FORMAT and DeltaLogs(files).version == head.version)
+
+
 class Lake:
     """A directory of tables."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
-        self.files = Files(spark, root)
+        self.files = files_of(root, spark)
+        self.delta = DeltaLogs(self.files)
         self.head = self._newest()
 
     @classmethod
@@ -69,8 +78,14 @@ class Lake:
         self.files.make(COMMITS)
         with self.files.locked(LOCK):
             self.head = self._newest()
-            self.clear_away()
+            self._remove_unfinished()
+            self._publish()
             yield
+
+    @property
+    def is_published(self) -> bool:
+        """Whether nothing remains to be done for a commit: the tables of other engines are at the newest one."""
+        return is_published(self.head, self.files)
 
     # Reading
 
@@ -128,26 +143,49 @@ class Lake:
             self.files.sync(where)
         return [f"{batch}/{name}" for name in adopted]
 
-    def commit(self, after: Commit) -> None:
-        """Make `after` what the lake is, if nobody else has changed it meanwhile."""
-        after = replace(after.with_reached(self.head.version + 1), written_ms=int(time.time() * 1000))
+    def commit(self, after: Commit, operation: str = "WRITE") -> None:
+        """Make `after` what the lake is, if nobody else has changed it meanwhile; then publish it to other engines."""
+        after = replace(
+            after.with_reached(self.head.version + 1),
+            written_ms=int(time.time() * 1000),
+            format=FORMAT,
+            identity=after.identity or str(uuid.uuid4()),
+            operation=operation,
+        )
         crash_at("pipeline.before_commit")
         self.files.write_new(f"{COMMITS}/{after.version:0{DIGITS}d}.json", after.to_json())
         crash_at("pipeline.committed")
         self.head = after
+        self.delta.publish([after])
         self.clear_away()
 
     def clear_away(self) -> None:
-        """Remove what none of the newest commits needs: old commits, replaced batches, unfinished ones."""
+        """Remove what no commit needs any more that readers may still use: the last few, and those of the time kept."""
         names = self._commit_names()
-        for name in names[:-COMMITS_KEPT]:
-            self.files.remove(f"{COMMITS}/{name}")
-        kept = [self._load(name) for name in names[-COMMITS_KEPT:]]
-        for table in TABLES.values():
-            needed = {file.partition("/")[0] for commit in kept for file in commit.files(table.name)}
-            for batch in self.files.list(table.name):
-                if batch not in needed:
-                    self.files.remove(f"{table.name}/{batch}")
+        while len(names) > COMMITS_KEPT:
+            expired = self._load(names[0])
+            if self.head.written_ms - expired.written_ms < self.head.keep_ms:
+                break
+            after = self._load(names[1])
+            for table in TABLES:
+                for batch in expired.batches(table) - after.batches(table):
+                    self.files.remove(f"{table}/{batch}")
+            self.files.remove(f"{COMMITS}/{names.pop(0)}")
+        if names:
+            self.delta.clear_away(int(names[0][:DIGITS]))
+
+    def _remove_unfinished(self) -> None:
+        """Remove what was written for a commit that was never made."""
+        for table in TABLES:
+            for name in self.files.list(table):
+                if name != DELTA_LOG and is_unfinished(name, self.head.version):
+                    self.files.remove(f"{table}/{name}")
+
+    def _publish(self) -> None:
+        """Give the logs of other engines what an earlier pipeline did not live to give them."""
+        if self.head.format < FORMAT or not self.head.version:
+            return
+        self.delta.publish([*map(self._load, self._commit_names()[-COMMITS_KEPT:-1]), self.head])
 
     def _files_in(self, where: str, table: Table) -> list[str]:
         """The files of a batch, each below the directories of its partition."""

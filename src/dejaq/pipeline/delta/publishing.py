@@ -1,0 +1,42 @@
+"""Publishing commits of the lake to the Delta logs of its tables.
+
+Every commit becomes one version of every table, also of one that did not change, under the commit's own number. So the
+tables at one version are the lake at one commit, and a reader of several tables who takes the least of their newest
+versions reads them as they were together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dejaq.pipeline.delta.log import DeltaLog
+from dejaq.pipeline.lake.commit import Commit
+from dejaq.pipeline.lake.files import Files
+from dejaq.pipeline.lake.tables import TABLES
+
+
+class DeltaLogs:
+    """The logs of all tables of a lake."""
+
+    def __init__(self, files: Files) -> None:
+        self._logs = [DeltaLog(files, table) for table in TABLES.values()]
+
+    @property
+    def version(self) -> int:
+        """The newest version that every table has, or -1."""
+        return min(log.version for log in self._logs)
+
+    def publish(self, commits: Sequence[Commit]) -> None:
+        """Write the versions of commits, given in their order, that the logs do not have yet.
+
+        A log that has the last of them already is compared with it, and written again where it differs.
+        """
+        for log in self._logs:
+            there = log.version
+            for commit in [commit for commit in commits if commit.version > there] or commits[-1:]:
+                log.publish(commit)
+
+    def clear_away(self, before: int) -> None:
+        """Remove from the logs what no version from `before` on needs."""
+        for log in self._logs:
+            log.clear_away(before)
