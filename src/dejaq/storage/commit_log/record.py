@@ -123,8 +123,9 @@ def read_frame(data: bytes, length: int) -> bytes | None:
     if len(data) != FRAME_HEADER_BYTES + length:
         return None
     crc, stored = _FRAME.unpack_from(data)
-    frame = data[FRAME_HEADER_BYTES:]
-    return frame if stored == length and _frame_crc(frame) == crc else None
+    # Not of the copy: what was just written to memory is not in the processor's cache any more where frames are large.
+    whole = stored == length and _frame_crc(memoryview(data)[FRAME_HEADER_BYTES:]) == crc
+    return data[FRAME_HEADER_BYTES:] if whole else None
 
 
 def frame_lengths(data: bytes) -> list[tuple[int, int]] | None:
@@ -143,5 +144,5 @@ def frame_lengths(data: bytes) -> list[tuple[int, int]] | None:
     return found
 
 
-def _frame_crc(frame: bytes) -> int:
+def _frame_crc(frame: bytes | memoryview) -> int:
     return crc32(frame, len(frame))

@@ -195,6 +195,11 @@ def slice_of(run_key: bytes) -> int:
     return int.from_bytes(run_key[7:15], "big")
 
 
+def bucket_of(run_key: bytes) -> int:
+    """The bucket in the key of a run."""
+    return int.from_bytes(run_key[BUCKET_BYTES], "big")
+
+
 def number_of(run_key: bytes) -> int:
     """The number in the key of a run."""
     return int.from_bytes(run_key[15:23], "big")

@@ -14,7 +14,9 @@ from dejaq.storage.base import Holder
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
 from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine.database import Batch
+from dejaq.storage.rocksdb.operations.far_rows import FarColumns, FarRows, decide_far, remove_far, write_far
 from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
+from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -84,10 +86,12 @@ def edit(
     if state.outbox is not None:
         state.expire_leases(now, batch)
     outcomes = Outcomes(len(edits.ids))
+    far, rest = _divide(state, edits.ids, located) if _is_small(state, edits) else ({}, _all(state, edits.ids, located))
+    _edit_far(state, owner, edits, far, now, batch, outcomes)
     apart: dict[int, bytes] = {}
     moving: dict[tuple[bytes, int], tuple[Run, DraftRow]] = {}
     leaving = Leaving()
-    for item, at in enumerate(state.locate(edits.ids) if located is None else located):
+    for item, at in rest:
         version = edits.versions[item] if edits.versions is not None else None
         if at is not None and (at[0].key, at[1]) in moving:
             # The message was changed earlier in this batch: no caller can know its new version yet.
@@ -120,9 +124,74 @@ def edit(
     state.add_rows(batch, draft)
     if state.outbox is not None:
         rows = [row for _, row in moving.values()]
-        bodies = [_body(state, row, apart) for row in rows] if edits.bodies is not None else []
-        _record_edited(state, state.outbox, owner, edits, rows, bodies)
+        _record_edited(
+            state,
+            state.outbox,
+            owner,
+            edits,
+            ids=[row.id for row in rows],
+            ts=[row.ts for row in rows],
+            priorities=[row.priority for row in rows],
+            bodies=[_body(state, row, apart) for row in rows] if edits.bodies is not None else [],
+        )
     return outcomes
+
+
+def _all(state: TopicState, ids: Sequence[str], located: Located | None) -> list[tuple[int, tuple[Run, int] | None]]:
+    return list(enumerate(state.locate(ids) if located is None else located))
+
+
+def _divide(
+    state: TopicState, ids: Sequence[str], located: Located | None
+) -> tuple[FarRows, list[tuple[int, tuple[Run, int] | None]]]:
+    """The rows that are changed as columns, by item; and the places of the others, with their items.
+
+    An id that occurs twice is changed in order, which columns cannot do.
+    """
+    if located is not None or len(set(ids)) < len(ids) or not (far := find_far(state, ids)):
+        return {}, _all(state, ids, located)
+    items = [item for item in range(len(ids)) if item not in far]
+    places = state.locate([ids[item] for item in items]) if items else []
+    return far, list(zip(items, places, strict=True))
+
+
+def _is_small(state: TopicState, edits: Edits) -> bool:
+    """Whether every new body is stored with its row."""
+    sizes = (len(body) for body in edits.bodies or () if body is not None)
+    return not edits.large and max(sizes, default=0) <= state.body_store.inline_bytes_max
+
+
+def _edit_far(
+    state: TopicState, owner: str, edits: Edits, far: FarRows, now: int, batch: Batch, outcomes: Outcomes
+) -> None:
+    """Write the rows that may be changed again, with their new values."""
+    allowed, refused = decide_far(far, owner, now, edits.versions)
+    outcomes.codes.update(refused)
+    columns = FarColumns()
+    for item, row in list(allowed.items()):
+        headers = row.headers if edits.headers is None else edited_headers(row.headers, edits.headers[item])
+        if headers is None:
+            outcomes.codes[item] = Code.INVALID_HEADERS
+            del allowed[item]
+            continue
+        ts, priority = _value(edits.ts, item, row.ts), _value(edits.priorities, item, row.priority)
+        body, bucket = _value(edits.bodies, item, row.body), row.bucket(state.topic.settings.buckets)
+        columns.add(edits.ids[item], ts, body, priority, headers, bucket)
+    if not allowed:
+        return
+    remove_far(state, batch, allowed)
+    write_far(state, batch, owner, columns)
+    if state.outbox is not None:
+        _record_edited(
+            state,
+            state.outbox,
+            owner,
+            edits,
+            ids=columns.ids,
+            ts=columns.ts,
+            priorities=columns.priorities,
+            bodies=columns.bodies if edits.bodies is not None else [],
+        )
 
 
 def _decide_values(state: TopicState, edits: Edits, item: int, headers: bytes) -> Code:
@@ -146,7 +215,15 @@ def _body(state: TopicState, row: DraftRow, apart: dict[int, bytes]) -> bytes:
 
 
 def _record_edited(
-    state: TopicState, outbox: Outbox, owner: str, edits: Edits, rows: list[DraftRow], bodies: list[bytes]
+    state: TopicState,
+    outbox: Outbox,
+    owner: str,
+    edits: Edits,
+    *,
+    ids: list[str],
+    ts: list[int],
+    priorities: list[int],
+    bodies: list[bytes],
 ) -> None:
     """A change of the time alone is a move."""
     moved = edits.bodies is None and edits.priorities is None and edits.headers is None
@@ -154,9 +231,9 @@ def _record_edited(
         MOVED if moved else EDITED,
         state.topic.name,
         owner=owner,
-        ids=[row.id for row in rows],
-        ts=[row.ts for row in rows],
-        priorities=[] if moved else [row.priority for row in rows],
+        ids=ids,
+        ts=ts,
+        priorities=[] if moved else priorities,
         bodies=bodies,
     )
 
@@ -192,8 +269,11 @@ def cancel(
     if state.outbox is not None:
         state.expire_leases(now, batch)
     outcomes = Outcomes(len(ids))
+    far, rest = _divide(state, ids, located)
+    allowed, outcomes.codes = decide_far({item: far[item] for item in far if item not in done}, owner, now, versions)
+    remove_far(state, batch, allowed)
     leaving = Leaving()
-    for item, at in enumerate(state.locate(ids) if located is None else located):
+    for item, at in rest:
         if item in done:
             continue
         # An id that occurs twice in the batch is gone the second time.

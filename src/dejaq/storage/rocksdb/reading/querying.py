@@ -16,6 +16,7 @@ from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.far.finder import FarRow, find_far
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -31,7 +32,30 @@ _CUTS_READ_AT_ONCE = 2
 
 def get(state: TopicState, ids: Sequence[str]) -> list[Message | None]:
     """The message of each id."""
-    return [message(state, *at) if at is not None else None for at in state.locate(ids)]
+    far = find_far(state, ids)
+    others = [item for item in range(len(ids)) if item not in far]
+    messages: list[Message | None] = [None] * len(ids)
+    for item, row in far.items():
+        messages[item] = _far_message(state, ids[item], row)
+    for item, at in zip(others, state.locate([ids[item] for item in others]) if others else (), strict=True):
+        messages[item] = message(state, *at) if at is not None else None
+    return messages
+
+
+def _far_message(state: TopicState, message_id: str, row: FarRow) -> Message:
+    return Message(
+        id=message_id,
+        topic=state.topic.name,
+        bucket=row.bucket(state.topic.settings.buckets),
+        ts=row.ts,
+        priority=row.priority,
+        body=row.body,
+        producer_group=row.run.owner,
+        lock_consumer="",
+        version=row.version,
+        attempts=0,
+        headers=decode_headers(row.headers) if row.headers else {},
+    )
 
 
 def message(state: TopicState, run: Run, row: int) -> Message:

@@ -140,6 +140,15 @@ class Index:
         """The runs in which ids may have arrived, by position in `ids`, and the time of the message in each."""
         return {} if self._entries.empty else self._entries.find(hashes_of(ids))
 
+    def arrivals_of(self, hashes: Sequence[int]) -> dict[int, list[Arrival]]:
+        """The same for ids with these hashes."""
+        return self._entries.find(hashes)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether any id has an entry."""
+        return not self._entries.empty
+
     def places(self, numbers: Sequence[int]) -> list[bytes | None]:
         """The places of runs in which ids arrived; None for a run that has gone."""
         stored = self._database.get_many([keys.numbered(keys.PLACE, self._topic, number) for number in numbers])
@@ -226,6 +235,10 @@ class Index:
             self._entries.remove(hashes_of(ids), numbers, _times_of(run, mask))
             if mask == run.live and not moved:
                 self.forget_place(batch, run)
+
+    def remove_entries(self, hashes: Sequence[int], numbers: Sequence[int], ts: Sequence[int]) -> None:
+        """Remove ids that have entries under these runs and times, and whose runs have other rows."""
+        self._entries.remove(hashes, numbers, ts)
 
     def forget_place(self, batch: Batch, run: Run) -> None:
         """Record that a run in which ids arrived has gone."""

@@ -60,6 +60,11 @@ class KeptRuns:
             self._shared[key] = run
         return run
 
+    @property
+    def is_sharing(self) -> bool:
+        """Whether several steps of one write share runs."""
+        return self._shared is not None
+
     @contextmanager
     def sharing(self) -> Iterator[None]:
         """Within this block a run stays one object, even when it is not kept, so that several steps of one write can

@@ -6,6 +6,7 @@ neither is written again. So an id is listed under a run as often as it was adde
 
 from __future__ import annotations
 
+import struct
 from binascii import crc_hqx
 from collections.abc import Iterable, Sequence
 from itertools import repeat
@@ -19,6 +20,7 @@ Numbers = npt.NDArray[np.uint64]
 Prints = npt.NDArray[np.uint32]
 
 _WORD = np.dtype("<u8")
+_ENTRY = struct.Struct("<Q")
 # An entry has three words.
 ENTRY_BYTES = 3 * 8
 # The first 32 of the 48 bits of a hash are its print, of which every entry has a copy in memory.
@@ -32,6 +34,11 @@ def hashes_of(ids: Iterable[str]) -> list[int]:
     """
     encoded = list(map(str.encode, ids))
     return [first << _PRINT_SHIFT | second for first, second in zip(map(crc32, encoded), _second(encoded), strict=True)]
+
+
+def bucket_of_hash(hashed: int, buckets: int) -> int:
+    """The bucket of the natural id with a hash, of which the first part is the hash that spreads ids over buckets."""
+    return (hashed >> _PRINT_SHIFT) % buckets
 
 
 def _second(encoded: list[bytes]) -> Iterable[int]:
@@ -79,6 +86,16 @@ def unpack(packed: bytes) -> Entries:
     words = np.frombuffer(packed, dtype=_WORD)
     rows = len(words) // 3
     return Entries(words[:rows], words[rows : 2 * rows], words[2 * rows :])
+
+
+def entry_at(packed: bytes, row: int) -> tuple[int, int, int]:
+    """Hash, number and stamp of one entry of what `pack` wrote."""
+    column = len(packed) // 3
+    return (
+        _ENTRY.unpack_from(packed, 8 * row)[0],
+        _ENTRY.unpack_from(packed, column + 8 * row)[0],
+        _ENTRY.unpack_from(packed, 2 * column + 8 * row)[0],
+    )
 
 
 def joined(pieces: Sequence[Entries]) -> Entries:

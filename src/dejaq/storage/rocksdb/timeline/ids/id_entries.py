@@ -14,7 +14,7 @@ import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, joined, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, entry_at, joined, unpack
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
     PIECE_ENTRIES,
     Discarded,
@@ -215,15 +215,10 @@ class IdEntries:
                 places += zip(repeat(run), repeat(row), range(low, high))
         needed = {run.piece_key(position // PIECE_ENTRIES) for run, _, position in places}
         pieces = dict(zip(needed, self._database.get_many(list(needed)), strict=True))
-        read: dict[bytes, Entries] = {}
         for run, row, position in places:
-            key = run.piece_key(position // PIECE_ENTRIES)
-            entries = read.get(key)
-            if entries is None:
-                entries = read[key] = unpack(pieces[key] or b"")
-            at = position % PIECE_ENTRIES
-            if int(entries.hashes[at]) == hashes[row]:
-                found.setdefault(row, []).append((int(entries.numbers[at]), int(entries.stamps[at])))
+            entry = entry_at(pieces[run.piece_key(position // PIECE_ENTRIES)] or b"", position % PIECE_ENTRIES)
+            if entry[0] == hashes[row]:
+                found.setdefault(row, []).append(entry[1:])
 
 
 def _standing(entries: list[_Found]) -> list[Arrival]:

@@ -75,7 +75,7 @@ class WideRuns:
         # Those of which the length has so many bits, as (first, key).
         self._by_length: dict[int, list[tuple[int, bytes]]] = {}
         self._shelf_of: dict[bytes, Shelf] = {}
-        self._numbers: set[int] = set()
+        self._keys: dict[int, bytes] = {}
         self._shelves: dict[Shelf, list[tuple[int, bytes]]] = {}
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class WideRuns:
         _discard(self._by_length, (wide.last - wide.first).bit_length(), (wide.first, key))
         self._unshelve(key)
         del self._runs[key]
-        self._numbers.discard(keys.number_of(key))
+        self._keys.pop(keys.number_of(key), None)
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[bytes]:
         """The keys of the runs that may have rows in [start_ms, end_ms)."""
@@ -138,7 +138,11 @@ class WideRuns:
 
     def has_number(self, number: int) -> bool:
         """Whether a run with this number is among them."""
-        return number in self._numbers
+        return number in self._keys
+
+    def key_of(self, number: int) -> bytes | None:
+        """The key of the run with a number, if it is among them."""
+        return self._keys.get(number)
 
     def ids_of(self, key: bytes) -> Ids | None:
         """How the ids of a run are found; None for a run that is not among them."""
@@ -155,7 +159,7 @@ class WideRuns:
 
     def _enter(self, key: bytes, wide: WideRun) -> None:
         self._runs[key] = wide
-        self._numbers.add(keys.number_of(key))
+        self._keys[keys.number_of(key)] = key
         insort(self._by_length.setdefault((wide.last - wide.first).bit_length(), []), (wide.first, key))
         shelf = self._shelf_for(key, wide)
         if shelf is not None:

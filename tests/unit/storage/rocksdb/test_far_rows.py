@@ -1,0 +1,248 @@
+"""Changes by id to messages of the far future are made as columns, and differ in nothing from changes row by row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dejaq.domain.batch import CreateBatch, LeaseRequest, Outcomes
+from dejaq.domain.bodies.body_block import BodyBlock
+from dejaq.domain.changes import Cancel, Create, Edit, Edits
+from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.headers import encode_header_change, encode_headers
+from dejaq.domain.id_column import IdColumn
+from dejaq.domain.ids import ProducerSession
+from dejaq.domain.message import Message
+from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.errors import Code
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.base import Filter, Storage, apply_one
+from dejaq.storage.memory.store import MemoryStorage
+from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.far.finder import find_far
+from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
+from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
+from dejaq.testing.model.replay import events_of, read_journal
+
+NOW = 1_800_000_000_000
+DAY_MS = 86_400_000
+BUCKETS = 4
+TOPIC = Topic(name="mail", number=1, settings=TopicSettings(buckets=BUCKETS))
+SMALL = LevelSettings(merge_runs=4, merge_runs_max=8, near_runs=3, piece_rows=50)
+GROUPS = ("o", "other")
+
+
+class Both:
+    """The embedded store and the memory store, which get the same changes and must give the same answers."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.rocks = RocksStorage(path, journal=True, levels=SMALL)
+        self.memory = MemoryStorage(journal=True)
+        self.chance = random.Random(seed)
+        self.ids: list[str] = []
+        self.now = NOW
+        self._sequence = 0
+
+    async def begin(self) -> None:
+        for store in self.stores:
+            await store.open(NOW)
+            await store.put_topic(TOPIC, DIRECT_CALL)
+
+    @property
+    def stores(self) -> tuple[Storage, Storage]:
+        return self.rocks, self.memory
+
+    async def create(self, count: int, *, plain: bool, group: str = "o") -> None:
+        chance = self.chance
+        batch = CreateBatch(
+            owner=group,
+            session=ProducerSession(NOW, 5),
+            sequence=self._sequence,
+            ts=[NOW + DAY_MS + chance.randrange(DAY_MS) for _ in range(count)],
+            bodies=[chance.randbytes(100 if plain else chance.choice([0, 3, 20, 130])) for _ in range(count)],
+            ids=[f"own-{self._sequence + row:0{4 if plain else 1}}" for row in range(count)],
+            priorities=None if plain else [chance.choice([0, 0, 7]) for _ in range(count)],
+            headers=None if plain else [encode_headers({"k": str(row)} if row % 3 else {}) for row in range(count)],
+        )
+        self._sequence += count
+        for store in self.stores:
+            assert not (await apply_one(store, Create(TOPIC, batch), self.now, DIRECT_CALL)).codes
+        self.ids += batch.ids or []
+
+    async def change(self, change: Cancel | Edit) -> Outcomes:
+        ours, theirs = [await apply_one(store, change, self.now, DIRECT_CALL) for store in self.stores]
+        assert ours.codes == theirs.codes
+        return ours
+
+    async def check(self) -> None:
+        """Both have the same messages, found by id and in order."""
+        ours, theirs = [await store.get(TOPIC, self.ids, self.now) for store in self.stores]
+        assert list(map(_plain, ours)) == list(map(_plain, theirs))
+        pages = [(await store.browse(TOPIC, Filter(), None, len(self.ids), self.now)).messages for store in self.stores]
+        assert list(map(_plain, pages[0])) == list(map(_plain, pages[1]))
+        by_id = {message.id: message for message in pages[0]}
+        assert ours == [by_id.get(one) for one in self.ids]
+        for step in (60_000, DAY_MS):
+            found = [await store.histogram(TOPIC, Filter(), step, self.now) for store in self.stores]
+            assert found[0] == found[1]
+
+    async def journalled(self) -> list[list[tuple[str, str, int | None, int | None]]]:
+        """The changes of ids that each journal has, as far as an order within one change does not matter."""
+        return [
+            sorted(
+                (event.kind, event.id, event.ts, event.body_crc)
+                for record in await read_journal(store, 0)
+                for event in events_of(record)
+                if event.kind in (MOVED, EDITED, CANCELLED)
+            )
+            for store in self.stores
+        ]
+
+    async def close(self) -> None:
+        for store in self.stores:
+            await store.close()
+
+
+def _plain(message: Message | None) -> object:
+    if message is None:
+        return None
+    values = (message.ts, message.body, message.priority, dict(message.headers), message.producer_group)
+    return (message.id, message.bucket, *values)
+
+
+def _some(both: Both, count: int) -> list[str]:
+    """Ids in random order: pending ones, some that are gone, and one that never was."""
+    return [*both.chance.sample(both.ids, count - 1), "nobody"]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_changes_of_many_ids_are_those_of_the_memory_store(tmp_path: Path, plain: bool, merged: bool) -> None:
+    both = Both(tmp_path, seed=3)
+    await both.begin()
+    for number in range(12):
+        await both.create(100, plain=plain, group=GROUPS[number % 4 == 3])
+    if merged:
+        await both.rocks.merger.settle()
+    assert len(find_far(both.rocks._state(TOPIC), both.ids)) > 1_000
+    chance = both.chance
+    for round_number in range(6):
+        ids = _some(both, 150)
+        times = [NOW + DAY_MS + chance.randrange(DAY_MS) for _ in ids]
+        await both.change(Edit(TOPIC, "o", Edits(ids, ts=times)))
+        ids = _some(both, 80)
+        await both.change(Edit(TOPIC, "o", Edits(ids, bodies=[chance.choice([None, b"new"]) for _ in ids])))
+        change = encode_header_change({"k": None, "n": "x"})
+        await both.change(Edit(TOPIC, "o", Edits(_some(both, 40), headers=[change] * 40, priorities=[3] * 40)))
+        # Few rows, which are not scattered; and some that become due within the minute.
+        await both.change(Edit(TOPIC, "o", Edits(_some(both, 4), ts=[both.now + 1_000] * 4)))
+        outcomes = await both.change(Cancel(TOPIC, "o", _some(both, 60)))
+        assert Code.NOT_OWNER in outcomes.codes.values()
+        await both.check()
+        if round_number == 3 and merged:
+            await both.rocks.merger.settle()
+            await both.check()
+    ours, theirs = await both.journalled()
+    assert ours == theirs
+    await both.close()
+
+
+async def test_every_row_of_a_run_may_leave_at_once(tmp_path: Path) -> None:
+    both = Both(tmp_path, seed=4)
+    await both.begin()
+    await both.create(40, plain=True)
+    await both.create(40, plain=True)
+    await both.change(Cancel(TOPIC, "o", both.ids[:40]))
+    await both.check()
+    await both.change(Edit(TOPIC, "o", Edits(both.ids[40:], ts=[NOW + 2 * DAY_MS + row for row in range(40)])))
+    await both.check()
+    await both.change(Cancel(TOPIC, "o", both.ids[40:]))
+    state = both.rocks._state(TOPIC)
+    assert state.total == 0
+    assert not state.index.has_entries
+    await both.close()
+
+
+async def test_a_version_decides_and_an_id_may_occur_twice(tmp_path: Path) -> None:
+    both = Both(tmp_path, seed=5)
+    await both.begin()
+    await both.create(100, plain=True)
+    ids = both.ids[:50]
+    versions = [message.version for message in await both.rocks.get(TOPIC, ids, NOW) if message is not None]
+    versions[7] += 1
+    change = Edit(TOPIC, "o", Edits(ids, bodies=[b"v"] * 50, versions=versions))
+    assert (await apply_one(both.rocks, change, NOW, DIRECT_CALL)).codes == {7: Code.VERSION_CONFLICT}
+    assert set((await apply_one(both.rocks, change, NOW, DIRECT_CALL)).codes.values()) == {Code.VERSION_CONFLICT}
+    await apply_one(
+        both.memory, Edit(TOPIC, "o", Edits(ids, bodies=[b"v"] * 7 + [None] + [b"v"] * 42)), NOW, DIRECT_CALL
+    )
+    twice = [*both.ids[50:80], *both.ids[60:70]]
+    await both.change(Edit(TOPIC, "o", Edits(twice, ts=[NOW + DAY_MS + row for row in range(40)])))
+    await both.check()
+    assert len((await both.change(Cancel(TOPIC, "o", twice))).codes) == 10
+    await both.check()
+    await both.close()
+
+
+async def test_rows_with_a_lease_are_decided_one_by_one(tmp_path: Path) -> None:
+    both = Both(tmp_path, seed=6)
+    await both.begin()
+    for _ in range(3):
+        await both.create(100, plain=True)
+    both.now = min(message.ts for message in await both.memory.get(TOPIC, both.ids, NOW) if message) + DAY_MS // 2
+    held: list[list[str]] = []
+    for store in both.stores:
+        request = LeaseRequest(range(BUCKETS), "c", both.now, both.now + 10_000, 20)
+        lease = await store.lease(TOPIC, request, both.now, DIRECT_CALL)
+        held.append([] if lease is None else lease.ids())
+    assert held[0] == held[1]
+    ids = [*held[0][:10], *both.ids[-60:]]
+    outcomes = await both.change(Cancel(TOPIC, "o", list(dict.fromkeys(ids))))
+    assert [outcomes[row] for row in range(10)] == [Code.LEASED] * 10
+    both.now += 20_000
+    await both.change(Edit(TOPIC, "o", Edits(held[0], ts=[both.now + DAY_MS + row for row in range(20)])))
+    await both.check()
+    await both.close()
+
+
+def _stored(ids: Sequence[str], ts: Sequence[int], bodies: Sequence[bytes], **columns: object) -> bytes:
+    record = records.Run(owner="o", ts=ts, versions=range(1, len(ts) + 1), **columns)  # type: ignore[arg-type]
+    before: bytes = record.SerializeToString()
+    return before + IdColumn(list(ids)).wire + BodyBlock(list(bodies)).data
+
+
+@pytest.mark.parametrize("sizes", [[0], [5], [127], [128], [300], [20_000], [0, 1], [127, 128], [7, 7, 8, 6]])
+@pytest.mark.parametrize("lengths", [[1], [16], [64], [1, 64], [34, 33]])
+def test_a_packed_run_reads_what_was_written(sizes: list[int], lengths: list[int]) -> None:
+    ts = [NOW, NOW, NOW + 5, NOW + 9]
+    ids = [chr(97 + row) * lengths[row % len(lengths)] for row in range(4)]
+    bodies = [bytes([0x32 + row]) * sizes[row % len(sizes)] for row in range(4)]
+    key = keys.run(1, 0, 5, 9, 1)
+    for columns in ({}, {"priorities": [1, 2, 3, 4]}, {"headers": [b"", b"\n\x06\n\x01k\x12\x01v", b"", b""]}):
+        run = PackedRun(key, _stored(ids, ts, bodies, **columns), gone=0b0100)
+        assert [run.row_of(ts[row], ids[row]) for row in range(4)] == [0, 1, None, 3]
+        assert run.row_of(NOW, "zz") is None
+        assert run.row_of(NOW + 9, ids[0]) is None
+        assert [run.body(row) for row in range(4)] == bodies
+        assert [run.priority(row) for row in range(4)] == columns.get("priorities", [0] * 4)
+        assert [run.headers(row) for row in range(4)] == columns.get("headers", [b""] * 4)
+        assert (run.owner, run.rare) == ("o", False)
+
+
+@pytest.mark.parametrize("column", ["attempts", "apart", "firsts", "lasts"])
+def test_a_packed_run_says_that_it_has_rare_columns(column: str) -> None:
+    stored = _stored(["a", "b"], [NOW, NOW + 1], [b"1", b"2"], **{column: [1, 1]})
+    assert PackedRun(keys.run(1, 0, 5, 9, 1), stored, gone=0).rare
+
+
+def test_bodies_that_look_like_a_column_are_no_column() -> None:
+    """Bodies of different lengths with the sum of equal ones, one of which has the prefix where the next would be."""
+    bodies = [b"abcd", b"ab\x32\x04ef", b"gh"]
+    ids, ts = ["a", "b", "c"], [NOW, NOW + 1, NOW + 2]
+    run = PackedRun(keys.run(1, 0, 5, 9, 1), _stored(ids, ts, bodies), gone=0)
+    assert [run.body(row) for row in range(3)] == bodies
