@@ -20,8 +20,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 import dejaq
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.sdk.session.link import Link
 from dejaq.testing.servers.process import BrokerProcess
 
@@ -41,7 +41,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.bytes = 0
-        ask, upload = Link.ask, GrpcTransport.upload
+        ask, upload = Link.ask, WebSocketTransport.upload
 
         async def parts(frames: AsyncIterator[Message]) -> AsyncIterator[Message]:
             async for frame in frames:
@@ -49,11 +49,11 @@ class Wire:
                 yield frame
 
         async def uploading(
-            transport: GrpcTransport, method: str, frames: AsyncIterator[Message], *rest: Any
+            transport: WebSocketTransport, method: str, frames: AsyncIterator[Message], *rest: Any
         ) -> Message:
             return await upload(transport, method, parts(frames), *rest)
 
-        GrpcTransport.upload = uploading  # type: ignore[assignment,method-assign]
+        WebSocketTransport.upload = uploading  # type: ignore[assignment,method-assign]
 
         async def counted(link: Link, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
             self.bytes += frame.ByteSize()

@@ -92,10 +92,10 @@ async def measure(transport: Transport, pid: int) -> dict[str, object]:
 
 
 async def main() -> None:
-    async with BrokerProcess(websocket=True) as broker:
+    async with BrokerProcess(grpc=True) as broker:
         for name, transport in (
-            ("gRPC", GrpcTransport(broker.address)),
-            ("WebSocket", WebSocketTransport(broker.client_address)),
+            ("gRPC", GrpcTransport(broker.client_address)),
+            ("WebSocket", WebSocketTransport(broker.address)),
         ):
             print(json.dumps({"endpoint": name, **await measure(transport, broker.pid)}), flush=True)
 

@@ -123,7 +123,7 @@ def metrics_page() -> str:
     return f"""{NOTICE}
 # Metrics
 
-`dejaq serve --metrics 127.0.0.1:7401` serves these for Prometheus at `/metrics`.
+A broker serves these for Prometheus at `/metrics` of its port, such as `http://127.0.0.1:7400/metrics`.
 
 At most {TOPIC_SERIES_MAX} topics have series of their own; all other topics are counted together, with
 `topic="{REST}"`. The broker chooses every five seconds: a topic that is more than twice as busy as the quietest topic

@@ -6,13 +6,12 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from urllib.request import urlopen
 
 import dejaq
 from bench.harness.figures import Figures
 from bench.harness.payload import BATCH, Batch
-from bench.harness.server import ServerProcess, free_port
+from bench.harness.server import ServerProcess
 from bench.harness.tally import Tally
 from bench.harness.window import Window
 from bench.systems.base import ALL_BENCHES, OWN_IDS, System
@@ -33,24 +32,14 @@ GENERATED = frozenset({"generated_ids", "priority", "cron", "transactions"})
 class DejaqServer(ServerProcess):
     """A broker on the embedded store."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._metrics_port = free_port()
-        self.metrics = f"127.0.0.1:{self._metrics_port}"
-
-    def wait_ready(self) -> None:
-        """Wait until clients and metrics are served."""
-        super().wait_ready()
-        self._wait_for_port(self._metrics_port)
-
     def command(self) -> Sequence[str]:
         data = str(self.folder / "data")
         run = [sys.executable, "-m", "dejaq", "serve"]
-        return [*run, "--data", data, "--listen", self.address, "--metrics", self.metrics, "--log-level", "warning"]
+        return [*run, "--data", data, "--listen", self.address, "--log-level", "warning"]
 
     def fsyncs(self) -> int | None:
         """The count that the store keeps."""
-        found = metric(self.metrics, 'dejaq_storage{figure="syncs"}')
+        found = metric(self.address, 'dejaq_storage{figure="syncs"}')
         return None if found is None else int(found)
 
 

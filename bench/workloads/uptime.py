@@ -93,7 +93,7 @@ def _server(stage: Stage) -> DejaqServer:
 def _replay(stage: Stage, sizes: Sizes, rounds: range, deadline: float) -> Replayed:
     seconds = max(0.0, deadline - time.monotonic())
     server = _server(stage)
-    arguments = (server.address, server.metrics, server.pid, sizes, rounds, seconds)
+    arguments = (server.address, server.pid, sizes, rounds, seconds)
     return apart(replay, *arguments, seconds_max=seconds + ROUND_SECONDS_MAX + EXPORT_SECONDS_MAX)
 
 
@@ -118,7 +118,7 @@ def _size_mb(folder: Path) -> float:
     return round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6, 1)
 
 
-async def replay(address: str, metrics: str, pid: int, sizes: Sizes, rounds: range, seconds_max: float) -> Replayed:
+async def replay(address: str, pid: int, sizes: Sizes, rounds: range, seconds_max: float) -> Replayed:
     """Do rounds until they are done or the time is over; at least one."""
     done, growth, cpu = Replayed(), Growth(pid, every_seconds=0.0), cpu_seconds(pid)
     end = time.monotonic() + seconds_max
@@ -127,7 +127,7 @@ async def replay(address: str, metrics: str, pid: int, sizes: Sizes, rounds: ran
         async with asyncio.timeout(ROUND_SECONDS_MAX):
             done.messages += await _round(address, number, max(2 * BATCH, sizes.uptime_messages // sizes.uptime_rounds))
         done.seconds += time.monotonic() - began
-        done.export_s.append(await _exported(metrics))
+        done.export_s.append(await _exported(address))
         growth.look(done.messages)
         if time.monotonic() > end:
             break
@@ -195,10 +195,10 @@ async def _change(client: dejaq.Client, number: int) -> None:
         await producer.cancel(batch.ids)
 
 
-async def _exported(metrics: str) -> float:
+async def _exported(address: str) -> float:
     """Seconds until the journal has everything that happened so far."""
     began = time.monotonic()
-    while await asyncio.to_thread(metric, metrics, LAG):
+    while await asyncio.to_thread(metric, address, LAG):
         if time.monotonic() - began > EXPORT_SECONDS_MAX:
             raise TimeoutError(f"the journal is still behind after {EXPORT_SECONDS_MAX:.0f} s")
         await asyncio.sleep(POLL_SECONDS)

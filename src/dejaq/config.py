@@ -62,15 +62,20 @@ class BrokerConfig:
     journal_max_bytes: int = _key(
         0, "The size of the journal above which the oldest segments are dropped; 0: no limit."
     )
-    listen: str | None = _key("127.0.0.1:7400", "The host:port on which the broker listens; port 0 uses a free port.")
-    websocket: str | None = _key(
-        None, "The host:port on which the broker serves WebSocket, `/healthz`, `/readyz` and `/metrics`."
+    listen: str | None = _key(
+        "127.0.0.1:7400",
+        "The host:port for clients (WebSocket), `/healthz`, `/readyz` and `/metrics`; port 0 uses a free port.",
     )
-    unix: str | None = _key(None, "The path of a Unix socket on which the broker serves WebSocket to this machine.")
+    unix: str | None = _key(None, "The path of a Unix socket that serves clients of this machine as `listen` does.")
+    grpc: str | None = _key(
+        None, "The host:port for gRPC clients, health and reflection. Without it, there is no gRPC endpoint."
+    )
     peer_listen: str | None = _key(
         None, "host:port for the other brokers of the cluster; without it a free port of the host of `listen`."
     )
-    metrics: str | None = _key(None, "The host:port of the Prometheus endpoint. Without it, there is no endpoint.")
+    metrics: str | None = _key(
+        None, "A second host:port for `/metrics` alone, for collectors that must not reach the port of the clients."
+    )
     insecure: bool = _key(
         False, "Allow an address other than loopback although nothing is encrypted or clients are not authenticated."
     )
@@ -147,7 +152,7 @@ class BrokerConfig:
             raise _refusal(
                 "journal", self.journal, "possible without a data directory, because messages are stored in memory only"
             )
-        for name in ("listen", "websocket", "peer_listen", "metrics"):
+        for name in ("listen", "grpc", "peer_listen", "metrics"):
             address = getattr(self, name)
             if address is not None:
                 split_address(address, key=name)
@@ -183,7 +188,7 @@ class BrokerConfig:
 # What protects each endpoint: encryption, and that callers are known.
 _PROTECTION: dict[str, tuple[str, ...]] = {
     "listen": ("tls_cert", "tls_client_ca"),
-    "websocket": ("tls_cert", "tls_client_ca"),
+    "grpc": ("tls_cert", "tls_client_ca"),
     "peer_listen": ("tls_cert", "tls_peer_ca"),
     "metrics": ("tls_cert", "tls_client_ca"),
 }

@@ -55,7 +55,8 @@ class OptionError(ValueError):
 class Options:
     """The options of a query."""
 
-    addresses: tuple[str, ...] = ()
+    # One URL for each broker.
+    urls: tuple[str, ...] = ()
     subscribe: str = ""
     topic: str = ""
     group: str = "spark"
@@ -88,7 +89,7 @@ class Options:
             if status not in set(Status):
                 raise OptionError(f"statuses={status!r} is not one of {', '.join(Status)}")
         return cls(
-            addresses=parse_url(values["dejaq.url"]).addresses if "dejaq.url" in values else (),
+            urls=parse_url(values["dejaq.url"]).urls if "dejaq.url" in values else (),
             subscribe=values.get("subscribe", ""),
             topic=values.get("topic", ""),
             group=values.get("group", cls.group),
@@ -111,7 +112,7 @@ class Options:
 
     def need(self, name: str) -> str:
         """The value of an option that this use requires."""
-        value = self.addresses[0] if name == "dejaq.url" and self.addresses else getattr(self, _field(name), "")
+        value = self.urls[0] if name == "dejaq.url" and self.urls else getattr(self, _field(name), "")
         if not value:
             raise OptionError(f"format dejaq needs .option({name!r}, ...) here")
         return str(value)

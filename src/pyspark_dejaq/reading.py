@@ -30,7 +30,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.runs import run_batch
-from pyspark_dejaq.worker import forget_transport, settle_in, transport_to
+from pyspark_dejaq.worker import connect, forget_transport, settle_in, transport_to
 
 # How long to wait before asking a broker again that has too many snapshots.
 _PLACE_S = 0.5
@@ -47,7 +47,7 @@ class BucketRange(InputPartition):
     name that only this query has; all tasks and retried tasks of the query read from the same snapshot.
     """
 
-    address: str
+    url: str
     relation: str
     run: str
     topic: str
@@ -75,13 +75,13 @@ class PendingReader(DataSourceReader):
         options = self._options
         topic = options.need("subscribe")
         options.need("dejaq.url")
-        address, seen = look_at(options, topic)
+        url, seen = look_at(options, topic)
         relation, buckets = secrets.token_hex(12), seen.buckets
         parts = min(options.min_partitions, buckets)
         edges = [buckets * part // parts for part in range(parts + 1)]
         return [
             BucketRange(
-                address=address,
+                url=url,
                 relation=relation,
                 run=seen.run,
                 topic=topic,
@@ -107,13 +107,13 @@ class PendingReader(DataSourceReader):
         try:
             yield from _read(partition)
         except DejaqError as error:
-            forget_transport(partition.address)
-            told = f"reading topic {partition.topic!r} from {partition.address} ended early"
+            forget_transport(partition.url)
+            told = f"reading topic {partition.topic!r} from {partition.url} ended early"
             raise type(error)(f"{told}; load it and run the query again", details=error.message) from None
 
 
 def _read(partition: BucketRange) -> Iterator[pa.RecordBatch]:
-    transport = transport_to(partition.address)
+    transport = transport_to(partition.url)
     opened = _shared_snapshot(transport, partition)
     for status in partition.statuses or ("",):
         request = carrier.ScanRequest(
@@ -237,17 +237,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def look_at(options: Options, topic: str) -> tuple[str, carrier.SnapshotResponse]:
     """The first broker that answers, and its description of a snapshot of the topic, which is closed at once."""
-    for address in options.addresses:
-        transport = BlockingTransport(address)
+    for url in options.urls:
+        transport = connect(url)
         try:
-            timeout = options.timeout / len(options.addresses)
+            timeout = options.timeout / len(options.urls)
             seen = _open(transport, carrier.SnapshotRequest(topic=topic), timeout)
             closing = carrier.CloseSnapshotRequest(snapshot=seen.snapshot)
             transport.call("Carrier.CloseSnapshot", closing, carrier.CloseSnapshotResponse, timeout)
-            return address, seen
+            return url, seen
         except (Unavailable, Indefinite):
             continue
         finally:
             transport.close()
-    where = ", ".join(options.addresses)
+    where = ", ".join(options.urls)
     raise NoBroker(f"no broker answered at {where} within {options.timeout:g} s; check dejaq.url and that it runs")

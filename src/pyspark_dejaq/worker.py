@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.blocks import keep_blocks
+from dejaq.sdk.session.seeds import transports_of
 
 
 def use_this_python() -> None:
@@ -35,22 +36,27 @@ def settle_in() -> None:
     keep_blocks()
 
 
-def transport_to(address: str) -> BlockingTransport:
+def connect(url: str) -> BlockingTransport:
+    """A connection of its own to the broker that `url` names."""
+    return BlockingTransport(transports_of(url)[0])
+
+
+def transport_to(url: str) -> BlockingTransport:
     """The connection of this process to a broker.
 
     All its tasks share it, because some take less time than connecting.
     """
-    return _transport(os.getpid(), address)
+    return _transport(os.getpid(), url)
 
 
-def forget_transport(address: str) -> None:
+def forget_transport(url: str) -> None:
     """Let the next task connect again, after an error."""
-    transport = _transport(os.getpid(), address)
+    transport = _transport(os.getpid(), url)
     _transport.cache_clear()
     transport.close()
 
 
 @cache
-def _transport(process: int, address: str) -> BlockingTransport:
+def _transport(process: int, url: str) -> BlockingTransport:
     # A process that was forked cannot use the connections of its parent process.
-    return BlockingTransport(address)
+    return connect(url)

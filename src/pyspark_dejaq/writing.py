@@ -32,7 +32,7 @@ from dejaq.protocol.version import PROTOCOL, package_version
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
 from pyspark_dejaq.rows import BadRow, Rows, pieces, rows_of
-from pyspark_dejaq.worker import settle_in
+from pyspark_dejaq.worker import connect, settle_in
 
 # The number of batches in progress: the broker writes one batch while the next ones are in transit.
 _WINDOW = 4
@@ -115,8 +115,7 @@ class RowWriter:
     def _ask_compression(self) -> Compression:
         deadline = time.monotonic() + self._options.timeout
         while True:
-            address = self._options.addresses[self._turn % len(self._options.addresses)]
-            transport = BlockingTransport(address)
+            transport = connect(self._options.urls[self._turn % len(self._options.urls)])
             try:
                 request = overseer.TopicRequest(name=self._options.topic)
                 told = transport.call("Overseer.DescribeTopic", request, overseer.TopicResponse, self._options.timeout)
@@ -159,7 +158,7 @@ class RowWriter:
         if not error.retryable:
             raise error
         if time.monotonic() > deadline:
-            where = ", ".join(self._options.addresses)
+            where = ", ".join(self._options.urls)
             raise NoBroker(
                 f"no broker at {where} answered within {self._options.timeout:g} s; check dejaq.url and that it runs",
                 details=str(error),
@@ -184,9 +183,9 @@ class RowWriter:
 
     def _connect(self) -> None:
         """Open a session with the next broker and send again every batch without an answer."""
-        address = self._options.addresses[self._turn % len(self._options.addresses)]
+        url = self._options.urls[self._turn % len(self._options.urls)]
         self._turn += 1
-        self._transport = BlockingTransport(address)
+        self._transport = connect(url)
         self._session = session = self._transport.session()
         hello = carrier.Hello(protocol=PROTOCOL, sdk=f"spark/{package_version()}", client="spark")
         handshake = carrier.ProducerHandshake(topic=self._options.topic, group=self._options.group)
@@ -198,7 +197,7 @@ class RowWriter:
             if answer.WhichOneof("event") == "error":
                 raise error_from_proto(answer.error)
             if answer.request != number:
-                raise Unavailable(f"the broker at {address} answers out of turn")
+                raise Unavailable(f"the broker at {url} answers out of turn")
         # The request numbers of the handshake and of the batches must differ.
         self._request = max(self._request, 2)
         for sent in self._in_progress:

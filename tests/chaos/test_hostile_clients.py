@@ -37,7 +37,7 @@ def again(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[dejaq.Broker]:
-    async with dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=100) as made:
+    async with dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0", grpc="127.0.0.1:0", drain_ms=100) as made:
         yield made
 
 
@@ -49,14 +49,13 @@ def endpoint(request: pytest.FixtureRequest) -> str:
 
 def transport_to(broker: dejaq.Broker, endpoint: str) -> Transport:
     if endpoint == "grpc":
-        return GrpcTransport(broker.address)
-    assert broker.central.websocket is not None
-    return WebSocketTransport(broker.central.websocket.address)
+        return GrpcTransport(broker.grpc_address)
+    return WebSocketTransport(broker.address)
 
 
 @pytest.fixture
 async def client(broker: dejaq.Broker, endpoint: str) -> AsyncIterator[dejaq.Client]:
-    scheme = "dejaq" if endpoint == "grpc" else "dejaq+ws"
+    scheme = "dejaq+grpc" if endpoint == "grpc" else "dejaq"
     async with dejaq.connect(f"{scheme}://{transport_to(broker, endpoint).address}", deadline=10) as made:
         await made.create_topic("mail", buckets=BUCKETS)
         await made.create_topic("other", buckets=BUCKETS)
@@ -225,7 +224,9 @@ async def test_r14_a_frame_beyond_the_limit_ends_only_that_session(broker: dejaq
     """G8: a frame larger than any batch needs is refused before it is read, and others are served."""
     frame = carrier.ClientFrame(request=1, create=carrier.CreateBatch(bodies=[b"x" * (limits.FRAME_BYTES_MAX + 1)]))
     # The client has the same limit; the test removes it.
-    async with grpc.aio.insecure_channel(broker.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+    async with grpc.aio.insecure_channel(
+        broker.grpc_address, options=[("grpc.max_send_message_length", -1)]
+    ) as channel:
         call: Any = channel.stream_stream("/dejaq.v1.Carrier/Session")()
         await call.write(frame.SerializeToString())
         assert await asyncio.wait_for(call.code(), patient(10)) is grpc.StatusCode.RESOURCE_EXHAUSTED

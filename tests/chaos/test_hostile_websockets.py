@@ -31,21 +31,18 @@ LARGE_BYTES = 10 * 1024 * 1024
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[dejaq.Broker]:
-    async with dejaq.Broker(
-        tmp_path / "data", listen="127.0.0.1:0", websocket="127.0.0.1:0", connections_max=20, drain_ms=100
-    ) as made:
+    async with dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0", connections_max=20, drain_ms=100) as made:
         yield made
 
 
 @pytest.fixture
 def address(broker: dejaq.Broker) -> str:
-    assert broker.central.websocket is not None
-    return broker.central.websocket.address
+    return broker.address
 
 
 @pytest.fixture
 async def client(address: str) -> AsyncIterator[dejaq.Client]:
-    async with dejaq.connect(f"dejaq+ws://{address}", deadline=10) as made:
+    async with dejaq.connect(f"dejaq://{address}", deadline=10) as made:
         await made.create_topic("mail", buckets=4)
         yield made
 
@@ -148,7 +145,7 @@ async def test_r14_a_connection_with_too_many_unanswered_bytes_is_not_read(
     broker: dejaq.Broker, address: str, client: dejaq.Client
 ) -> None:
     """The requests of all its calls count together, so the number of calls does not matter."""
-    server = broker.central.websocket
+    server = broker.central.server
     assert server is not None
     # A field that the broker does not know makes the request large.
     request = carrier.AwaitRequest(topic="mail", id="never", timeout_ms=30_000).SerializeToString()

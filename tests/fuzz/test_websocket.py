@@ -99,10 +99,9 @@ class Endpoint:
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
-        self._broker = Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0)
+        self._broker = Broker(listen="127.0.0.1:0", drain_ms=0)
         runner.run(self._broker.start())
-        assert self._broker.central.websocket is not None
-        self._address = self._broker.central.websocket.address
+        self._address = self._broker.address
         self._transport = WebSocketTransport(self._address)
 
     def check(self, data: bytes) -> None:

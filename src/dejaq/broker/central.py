@@ -121,8 +121,8 @@ class Central:
         self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
         self._snapshots = self._make_snapshots()
         self.services = self._make_services()
-        self.server: Server | None = None
-        self.websocket: WebSocketServer | None = None
+        self.server: WebSocketServer | None = None
+        self.grpc: Server | None = None
         # Every address that is served, in the order in which they begin to serve.
         self._servers: list[Server | WebSocketServer] = []
         self._peer_server: Server | None = None
@@ -262,10 +262,12 @@ class Central:
         try:
             await users.check()
             await self.recorder.start()
-            if self.config.listen is not None:
-                await self._bind(self.config.listen)
-            websocket = self.websocket.address if self.websocket is not None else ""
-            await self.cluster.start(self.address or "in-process", self.peer_address, websocket)
+            await self._bind()
+            await self.cluster.start(
+                address=self.address or "",
+                grpc_address=self.grpc.address if self.grpc is not None else "",
+                peer_address=self.peer_address,
+            )
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics, self.tls.clients)
             for server in self._servers:
@@ -288,23 +290,29 @@ class Central:
         self.watchdog.start()
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")
 
-    async def _bind(self, listen: str) -> None:
+    async def _bind(self) -> None:
         """Take every address; other brokers have one of their own, and a broker that is alone has none for them."""
-        if self._has_peers:
-            near = self.config.peer_listen or join_address(split_address(listen)[0], 0)
+        listen, grpc, unix = self.config.listen, self.config.grpc, self.config.unix
+        near = self.config.peer_listen or (join_address(split_address(listen)[0], 0) if listen is not None else None)
+        if self._has_peers and near is not None:
             self._peer_server = Server(
                 services=self._peer_calls, config=self.config, listen=near, tls=self.tls.peers, key="peer_listen"
             )
             self._servers.append(self._peer_server)
-        self.server = Server(services=self.services, config=self.config, listen=listen, tls=self.tls.clients)
-        self._servers.append(self.server)
-        if self.config.websocket is not None:
-            self.websocket = self._websocket_server(self.config.websocket)
-        if self.config.unix is not None:
-            self._websocket_server(f"{UNIX}{self.config.unix}")
+        if grpc is not None:
+            self.grpc = Server(
+                services=self.services, config=self.config, listen=grpc, tls=self.tls.clients, key="grpc"
+            )
+            self._servers.append(self.grpc)
+        if listen is not None:
+            self.server = self._websocket_server(listen)
+        if unix is not None:
+            self._websocket_server(f"{UNIX}{unix}")
         for server in self._servers:
             await server.bind()
-        self._overseer.address = self.server.address
+        if self.server is not None:
+            self._overseer.address = self.server.address
+            self.server.refer_grpc_to(self.grpc.address if self.grpc is not None else None)
 
     def _websocket_server(self, listen: str) -> WebSocketServer:
         server = WebSocketServer(
@@ -365,7 +373,7 @@ class Central:
         for server in reversed(self._servers):
             await server.stop()
         self._servers = []
-        self.server = self.websocket = self._peer_server = None
+        self.server = self.grpc = self._peer_server = None
         for loop in self._loops:
             loop.cancel()
         if self._loops:

@@ -8,7 +8,7 @@ import secrets
 from dejaq.domain.context import CallContext, Endpoint
 
 
-def begin_call(peer: str, seconds: float | None = None, *, endpoint: Endpoint = Endpoint.GRPC) -> CallContext:
+def begin_call(peer: str, seconds: float | None = None, *, endpoint: Endpoint = Endpoint.WEBSOCKET) -> CallContext:
     """The context of a call that has just arrived and may take `seconds`."""
     deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
     return CallContext(request_id=secrets.token_hex(6), peer=peer, deadline=deadline, endpoint=endpoint)

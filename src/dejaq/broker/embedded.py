@@ -29,9 +29,10 @@ class Broker:
     """A whole broker as an async context manager.
 
     `data` is the directory of the embedded store; without it messages live in memory only. `storage` is a store, or
-    the address of a shared one (`postgres://...`). `listen` is the host:port to serve on (port 0 takes a free one);
-    without it only this process reaches the broker, through `transport()`. Brokers that are given one `storage` to
-    share and members of one `synchronization` are a cluster. Every other key of `BrokerConfig` is taken by name.
+    the address of a shared one (`postgres://...`). `listen` is the host:port to serve on (port 0 takes a free one), and
+    `grpc` one for gRPC clients; without both only this process reaches the broker, through `transport()`. Brokers that
+    are given one `storage` to share and members of one `synchronization` are a cluster. Every other key of
+    `BrokerConfig` is taken by name.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Broker:
         data: str | os.PathLike[str] | None = None,
         *,
         listen: str | None = None,
+        grpc: str | None = None,
         metrics: str | None = None,
         clock: Clock | None = None,
         storage: Storage | str | None = None,
@@ -51,6 +53,7 @@ class Broker:
             env={},
             data=os.fspath(data) if data is not None else None,
             listen=listen if listen is not None else "",
+            grpc=grpc,
             metrics=metrics,
             synchronization=synchronization if isinstance(synchronization, str) else None,
             storage=storage if isinstance(storage, str) else None,
@@ -78,6 +81,11 @@ class Broker:
     def address(self) -> str:
         """host:port with the real port, or `in-process` without a network."""
         return self._central.address or "in-process"
+
+    @property
+    def grpc_address(self) -> str:
+        """host:port of the gRPC endpoint, with the real port; empty without one."""
+        return self._central.grpc.address if self._central.grpc is not None else ""
 
     def transport(self) -> InProcessTransport:
         """A way to this broker without a network; raises OUT_OF_STATE before it is started."""

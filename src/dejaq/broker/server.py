@@ -18,11 +18,11 @@ from dejaq import limits
 from dejaq.broker.context import begin_call
 from dejaq.broker.services import Calls, Services
 from dejaq.config import BrokerConfig, join_address, split_address
-from dejaq.domain.context import CallContext
+from dejaq.domain.context import CallContext, Endpoint
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
+from dejaq.protocol.grpc_status import grpc_metadata, grpc_status
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import serialized
-from dejaq.protocol.status import grpc_metadata, grpc_status
 from dejaq.protocol.v1 import carrier_pb2, cron_pb2, overseer_pb2, peer_pb2
 from dejaq.security.tls import ServerTls, TlsMaterial
 
@@ -186,14 +186,14 @@ def _name(method: MethodDescriptor) -> str:
 
 
 def _context(context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
-    return begin_call(context.peer(), context.time_remaining())
+    return begin_call(context.peer(), context.time_remaining(), endpoint=Endpoint.GRPC)
 
 
 def _serving(services: Services) -> Callable[[Any, Any], Any]:
     async def session(frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
         # Lets the client know at once that it has reached a broker.
         await context.send_initial_metadata(())
-        await services.session(begin_call(context.peer()), frames, context.write)
+        await services.session(begin_call(context.peer(), endpoint=Endpoint.GRPC), frames, context.write)
 
     return session
 

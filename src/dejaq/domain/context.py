@@ -18,8 +18,8 @@ IN_PROCESS = "in-process"
 class Endpoint(StrEnum):
     """The kind of address at which a call arrived; a caller is sent only to other brokers' addresses of that kind."""
 
-    GRPC = "grpc"
     WEBSOCKET = "websocket"
+    GRPC = "grpc"
     # A Unix socket, which other machines cannot use.
     LOCAL = "local"
 
@@ -74,7 +74,7 @@ class CallContext:
     peer: str
     principal: Principal = ANONYMOUS
     deadline: float | None = None
-    endpoint: Endpoint = Endpoint.GRPC
+    endpoint: Endpoint = Endpoint.WEBSOCKET
     # The session of a user on a device to which the call belongs; empty without users.
     session_id: str = ""
 

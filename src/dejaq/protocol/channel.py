@@ -14,9 +14,9 @@ from google.protobuf.message import Message
 from dejaq import limits
 from dejaq.errors import DejaqError, Unavailable
 from dejaq.protocol.blocks import reuse_blocks
+from dejaq.protocol.grpc_status import error_from_grpc
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import ClientSent, serialized
-from dejaq.protocol.status import error_from_grpc
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.security.client import PLAIN, ClientSecurity

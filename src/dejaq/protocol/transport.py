@@ -1,4 +1,4 @@
-"""How a client reaches a broker: over gRPC, or directly inside one process. The SDK knows only this."""
+"""How a client reaches a broker: over WebSocket or gRPC, or directly inside one process. The SDK knows only this."""
 
 from __future__ import annotations
 

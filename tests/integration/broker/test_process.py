@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from dejaq.errors import Unavailable
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.testing.servers.process import BrokerProcess
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 
 
 async def test_a_broker_drains_on_a_signal_and_exits_with_0(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path / "data") as broker:
-        transport = GrpcTransport(broker.address)
+        transport = WebSocketTransport(broker.address)
         await create_topic(transport)
         producer = await (await RawClient(transport).open()).produce()
         assert not (await producer.ask(create=Batches().natural(["a"], 0))).outcomes.codes
@@ -34,7 +34,7 @@ async def test_a_broker_drains_on_a_signal_and_exits_with_0(tmp_path: Path) -> N
 
 async def test_a_second_signal_does_not_wait_for_clients(tmp_path: Path) -> None:
     async with BrokerProcess(options=["--drain-ms", "600000"]) as broker:
-        transport = GrpcTransport(broker.address)
+        transport = WebSocketTransport(broker.address)
         client = await RawClient(transport).open()
         await client.hello()
         broker.terminate()
@@ -69,7 +69,7 @@ POINTS = ["broker.before_ack", "broker.after_ack", "broker.before_push", "broker
 async def test_a_broker_killed_at_a_named_point_keeps_acknowledged_messages(tmp_path: Path, point: str) -> None:
     """R4, G1, G4: acknowledged messages survive the kill and are delivered."""
     async with BrokerProcess(tmp_path / "data") as broker:
-        transport = GrpcTransport(broker.address)
+        transport = WebSocketTransport(broker.address)
         await create_topic(transport, buckets=4)
         await broker.restart(env={"DEJAQ_CRASH_AT": f"{point}:4"})
         acked: set[str] = set()
@@ -92,7 +92,7 @@ async def test_a_broker_killed_at_a_named_point_keeps_acknowledged_messages(tmp_
         assert await broker.exited() == -signal.SIGKILL
         await broker.restart()
         await transport.close()
-        transport = GrpcTransport(broker.address)
+        transport = WebSocketTransport(broker.address)
         second = await (await (await RawClient(transport).open()).consume("second")).subscribe()
         await until(lambda: acked <= set(second.received()))
         assert set(second.received()) <= sent

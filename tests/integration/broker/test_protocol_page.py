@@ -27,15 +27,14 @@ async def test_the_broker_answers_the_recorded_bytes_with_the_recorded_bytes() -
     exchange = recorded("recorded")
     assert {sender for sender, _ in exchange} == {"client", "broker"}
     async with (
-        Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", clock=VirtualClock(), drain_ms=0) as broker,
+        Broker(listen="127.0.0.1:0", clock=VirtualClock(), drain_ms=0) as broker,
+        RawSocket.open(broker.address) as raw,
     ):
-        assert broker.central.websocket is not None
-        async with RawSocket.open(broker.central.websocket.address) as raw:
-            for sender, message in exchange:
-                if sender == "client":
-                    await raw.send(frame(message))
-                else:
-                    assert (await raw.message()).hex(" ") == message.hex(" ")
+        for sender, message in exchange:
+            if sender == "client":
+                await raw.send(frame(message))
+            else:
+                assert (await raw.message()).hex(" ") == message.hex(" ")
 
 
 def test_the_recorded_frames_are_those_of_the_first_and_last_message() -> None:

@@ -17,7 +17,7 @@ from dejaq import limits
 from dejaq.broker import Broker
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.channel import GrpcTransport
-from dejaq.protocol.status import error_from_grpc
+from dejaq.protocol.grpc_status import error_from_grpc
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -30,15 +30,14 @@ ANY: Any = None
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    async with Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0) as broker:
+    async with Broker(listen="127.0.0.1:0", grpc="127.0.0.1:0", drain_ms=0) as broker:
         yield broker
 
 
 def transport_to(broker: Broker, endpoint: str) -> Transport:
     if endpoint == "grpc":
-        return GrpcTransport(broker.address)
-    assert broker.central.websocket is not None
-    return WebSocketTransport(broker.central.websocket.address)
+        return GrpcTransport(broker.grpc_address)
+    return WebSocketTransport(broker.address)
 
 
 @pytest.fixture(params=["grpc", "websocket"])
@@ -51,7 +50,7 @@ async def transport(broker: Broker, request: pytest.FixtureRequest) -> AsyncIter
 
 @pytest.fixture
 async def channel(broker: Broker) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(broker.address) as channel:
+    async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
         yield channel
 
 
@@ -65,7 +64,7 @@ def raw_session(channel: grpc.aio.Channel) -> Any:
 
 @pytest.mark.parametrize("endpoint", ["grpc", "websocket"])
 async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tmp_path: Path, endpoint: str) -> None:
-    async with Broker(data=tmp_path / "data", listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0) as broker:
+    async with Broker(data=tmp_path / "data", listen="127.0.0.1:0", grpc="127.0.0.1:0", drain_ms=0) as broker:
         transport = transport_to(broker, endpoint)
         await create_topic(transport, buckets=4)
         consumer = await (await (await RawClient(transport).open()).consume()).subscribe(rows=2_000, prefetch_ms=500)
@@ -126,7 +125,7 @@ async def test_bytes_that_are_no_frame_are_answered_and_the_session_stays_open(
 async def test_a_frame_beyond_the_limit_ends_that_session_and_no_other(broker: Broker, transport: Transport) -> None:
     other = await (await RawClient(transport).open()).produce()
     options = (("grpc.max_send_message_length", -1),)
-    async with grpc.aio.insecure_channel(broker.address, options=options) as channel:
+    async with grpc.aio.insecure_channel(broker.grpc_address, options=options) as channel:
         call = raw_session(channel)
         await call.write(bytes(limits.FRAME_BYTES_MAX + 1))
         assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -181,12 +180,14 @@ async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
 
 
 async def test_connections_beyond_the_limit_are_refused(broker: Broker) -> None:
-    async with Broker(listen="127.0.0.1:0", connections_max=1, drain_ms=0) as small:
-        first, second = GrpcTransport(small.address), GrpcTransport(small.address)
+    async with Broker(grpc="127.0.0.1:0", connections_max=1, drain_ms=0) as small:
+        first, second = GrpcTransport(small.grpc_address), GrpcTransport(small.grpc_address)
         one = await RawClient(first).open()
         await one.hello()
         # gRPC shares a connection between channels with equal options, except for channels that ask for their own.
-        async with grpc.aio.insecure_channel(small.address, options=(("grpc.use_local_subchannel_pool", 1),)) as own:
+        async with grpc.aio.insecure_channel(
+            small.grpc_address, options=(("grpc.use_local_subchannel_pool", 1),)
+        ) as own:
             call = raw_session(own)
             frame = carrier.BrokerFrame.FromString(await call.read())
             assert frame.error.code == Code.LIMIT_EXCEEDED
@@ -199,7 +200,7 @@ async def test_connections_beyond_the_limit_are_refused(broker: Broker) -> None:
 async def test_a_client_that_never_reads_delays_only_itself(broker: Broker, transport: Transport) -> None:
     """R14: a slow consumer."""
     own = (("grpc.use_local_subchannel_pool", 1),)
-    async with grpc.aio.insecure_channel(broker.address, options=own) as channel:
+    async with grpc.aio.insecure_channel(broker.grpc_address, options=own) as channel:
         deaf = raw_session(channel)
         steps: list[dict[str, Any]] = [
             {"hello": carrier.Hello(protocol=1)},

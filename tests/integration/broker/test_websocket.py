@@ -34,14 +34,13 @@ Sec-WebSocket-Protocol: dejaq.v1"""
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    async with Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0) as broker:
+    async with Broker(listen="127.0.0.1:0", drain_ms=0) as broker:
         yield broker
 
 
 @pytest.fixture
 def address(broker: Broker) -> str:
-    assert broker.central.websocket is not None
-    return broker.central.websocket.address
+    return broker.address
 
 
 async def ask(address: str, request: str) -> tuple[int, str, str]:
@@ -90,7 +89,7 @@ async def test_the_head_of_a_page_comes_without_its_body(address: str) -> None:
         ("GET / HTTP/1.1\nHost: localhost", HTTPStatus.NOT_FOUND, "/healthz"),
         ("POST /metrics HTTP/1.1\nHost: localhost", HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD"),
         ("PUT /v1 HTTP/1.1\nHost: localhost", HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET"),
-        ("GET /v1 HTTP/1.1\nHost: localhost", HTTPStatus.UPGRADE_REQUIRED, "Upgrade: websocket"),
+        ("GET /v1 HTTP/1.1\nHost: localhost", HTTPStatus.UPGRADE_REQUIRED, "dejaq://localhost"),
         (UPGRADE.replace("Version: 13", "Version: 8"), HTTPStatus.UPGRADE_REQUIRED, "Sec-WebSocket-Version: 13"),
         (UPGRADE.replace("dejaq.v1", "chat"), HTTPStatus.BAD_REQUEST, "dejaq.v1"),
         (UPGRADE.replace("dGhlIHNhbXBsZSBub25jZQ==", "short"), HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key"),
@@ -98,7 +97,7 @@ async def test_the_head_of_a_page_comes_without_its_body(address: str) -> None:
         (UPGRADE.replace("localhost", "rebound.example"), HTTPStatus.FORBIDDEN, "Host"),
         ("GET /metrics HTTP/1.1\nHost: rebound.example:7400", HTTPStatus.FORBIDDEN, "Host"),
         ("GET /metrics HTTP/1.1", HTTPStatus.FORBIDDEN, "Host"),
-        ("PRI * HTTP/2.0", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "gRPC"),
+        ("GET / HTTP/3", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP/1.1"),
         ("nonsense", HTTPStatus.BAD_REQUEST, "cannot be read"),
         ("GET / HTTP/1.1\nX: " + "x" * 20_000, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "16384"),
     ],
@@ -173,7 +172,7 @@ async def test_a_call_that_takes_longer_than_its_time_is_ended_as_indefinite(bro
 async def test_a_cancelled_call_ends_at_the_broker_and_others_continue(broker: Broker, address: str) -> None:
     transport = WebSocketTransport(address)
     await create_topic(transport)
-    server = broker.central.websocket
+    server = broker.central.server
     assert server is not None
     waits = carrier.AwaitRequest(topic="mail", id="never", timeout_ms=20_000).SerializeToString()
     async with RawSocket.open(address) as raw:

@@ -1,4 +1,4 @@
-"""The brokers of one cluster in this process: one store and one synchronization, and gRPC on loopback between them."""
+"""The brokers of one cluster in this process: one store and one synchronization, on loopback."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dejaq.testing.waiting import eventually
 class Crew:
     """The brokers by name, and the store and the synchronization that they share."""
 
-    def __init__(self, member: type[LocalSynchronization] = LocalSynchronization, *, websocket: bool = False) -> None:
-        """With `websocket` the URLs are those of the brokers' WebSocket endpoints."""
+    def __init__(self, member: type[LocalSynchronization] = LocalSynchronization, *, grpc: bool = False) -> None:
+        """With `grpc` the URLs are those of the brokers' gRPC endpoints."""
         self.storage = SharedMemoryStorage()
         self.hub = Hub()
         self._member = member
-        self._websocket = websocket
+        self._grpc = grpc
         self.brokers: dict[str, dejaq.Broker] = {}
         self.places: dict[str, LocalSynchronization] = {}
 
     def make(self, name: str, **keys: Any) -> dejaq.Broker:
         place = self.places[name] = self._member(self.hub)
         keys = {"storage": self.storage, "listen": "127.0.0.1:0", **keys}
-        if self._websocket:
-            keys = {"websocket": "127.0.0.1:0", **keys}
+        if self._grpc:
+            keys = {"grpc": "127.0.0.1:0", **keys}
         broker = self.brokers[name] = dejaq.Broker(broker=name, synchronization=place, **keys)
         return broker
 
@@ -43,18 +43,17 @@ class Crew:
 
     @property
     def _scheme(self) -> str:
-        return "dejaq+ws" if self._websocket else "dejaq"
+        return "dejaq+grpc" if self._grpc else "dejaq"
 
     def address_of(self, name: str) -> str:
         """The address of a broker that is in the URLs."""
         broker = self.brokers[name]
-        server = broker.central.websocket
-        return server.address if self._websocket and server is not None else broker.address
+        return broker.grpc_address if self._grpc else broker.address
 
     def addresses_of(self, name: str) -> dict[str, str]:
         """The keys that start another broker at the addresses of this one."""
         broker = self.brokers[name]
-        return {"listen": broker.address, **({"websocket": self.address_of(name)} if self._websocket else {})}
+        return {"listen": broker.address, **({"grpc": self.address_of(name)} if self._grpc else {})}
 
     async def gathered(self) -> None:
         """Wait until every broker knows every other broker."""
@@ -69,9 +68,9 @@ class Crew:
 
 @asynccontextmanager
 async def crew_of(
-    *names: str, member: type[LocalSynchronization] = LocalSynchronization, websocket: bool = False, **keys: Any
+    *names: str, member: type[LocalSynchronization] = LocalSynchronization, grpc: bool = False, **keys: Any
 ) -> AsyncIterator[Crew]:
-    crew = Crew(member, websocket=websocket)
+    crew = Crew(member, grpc=grpc)
     try:
         for name in names:
             await crew.make(name, **keys).start()

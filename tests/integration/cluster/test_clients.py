@@ -13,18 +13,19 @@ from dejaq.errors import Code, DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.testing.waiting import eventually, patient
 from tests.integration.cluster.crew import Crew, crew_of
 
 
-@pytest.fixture(params=[False, True], ids=["grpc", "websocket"])
-def websocket(request: pytest.FixtureRequest) -> bool:
+@pytest.fixture(params=[False, True], ids=["websocket", "grpc"])
+def grpc(request: pytest.FixtureRequest) -> bool:
     """Whether the clients of the test use the WebSocket endpoints."""
     return bool(request.param)
 
 
-async def test_the_consumers_of_a_topic_are_spread_over_the_brokers(websocket: bool) -> None:
-    async with crew_of("a", "b", "c", websocket=websocket) as crew, AsyncExitStack() as stack:
+async def test_the_consumers_of_a_topic_are_spread_over_the_brokers(grpc: bool) -> None:
+    async with crew_of("a", "b", "c", grpc=grpc) as crew, AsyncExitStack() as stack:
         # All clients connect to one broker first, and know no other.
         client = await stack.enter_async_context(dejaq.connect(crew.urls[0]))
         await client.create_topic("mail", buckets=12)
@@ -34,8 +35,8 @@ async def test_the_consumers_of_a_topic_are_spread_over_the_brokers(websocket: b
         assert sorted(brokers) == ["a", "a", "b", "b", "c", "c"]
 
 
-async def test_a_client_that_was_given_one_broker_survives_its_loss(websocket: bool) -> None:
-    async with crew_of("a", "b", websocket=websocket) as crew, dejaq.connect(crew.urls[0]) as client:
+async def test_a_client_that_was_given_one_broker_survives_its_loss(grpc: bool) -> None:
+    async with crew_of("a", "b", grpc=grpc) as crew, dejaq.connect(crew.urls[0]) as client:
         await client.create_topic("mail")
         async with client.producer("mail") as producer:
             await producer.send(b"x", id="1")
@@ -44,8 +45,8 @@ async def test_a_client_that_was_given_one_broker_survives_its_loss(websocket: b
         assert await client.count("mail") == 2
 
 
-async def test_a_rolling_restart_causes_no_error(websocket: bool) -> None:
-    async with crew_of("a", "b", "c", websocket=websocket, drain_ms=500) as crew, dejaq.connect(crew.url) as client:
+async def test_a_rolling_restart_causes_no_error(grpc: bool) -> None:
+    async with crew_of("a", "b", "c", grpc=grpc, drain_ms=500) as crew, dejaq.connect(crew.url) as client:
         await client.create_topic("mail")
         sent: set[str] = set()
         seen: list[str] = []
@@ -88,13 +89,13 @@ async def renew(crew: Crew, name: str) -> None:
     await crew.gathered()
 
 
-async def test_clients_return_to_a_broker_that_has_restarted(monkeypatch: pytest.MonkeyPatch, websocket: bool) -> None:
+async def test_clients_return_to_a_broker_that_has_restarted(monkeypatch: pytest.MonkeyPatch, grpc: bool) -> None:
     """Until the brokers have equal load again, no client gets an error and no message comes twice."""
     monkeypatch.setattr(spreading, "STEADY_SECONDS", 0.2)
     monkeypatch.setattr(spreading, "SETTLE_SECONDS", 1.0)
     monkeypatch.setattr(spreading, "TURN_SECONDS", 0.1)
     monkeypatch.setattr(cluster, "ROUND_SECONDS", 0.05)
-    async with crew_of("a", "b", websocket=websocket, drain_ms=500) as crew, AsyncExitStack() as stack:
+    async with crew_of("a", "b", grpc=grpc, drain_ms=500) as crew, AsyncExitStack() as stack:
         client = await stack.enter_async_context(dejaq.connect(crew.url))
         await client.create_topic("mail", buckets=8)
         sent: list[str] = []
@@ -198,7 +199,7 @@ async def test_a_client_cannot_make_the_calls_of_brokers(method: str) -> None:
         await client.create_topic("mail")
         central = crew.brokers["a"].central
         assert central.peer_address not in ("", central.address)
-        transport = GrpcTransport(crew.brokers["a"].address)
+        transport = WebSocketTransport(crew.brokers["a"].address)
         try:
             with pytest.raises(DejaqError) as refused:
                 await transport.call(f"Peer.{method}", peer.LearnRequest(), peer.LearnResponse, 2.0)

@@ -6,9 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 from pyspark.sql.datasource import InputPartition
 
@@ -18,9 +16,10 @@ from dejaq.errors import DejaqError, Missing, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.testing.servers.process import BrokerProcess
-from pyspark_dejaq import reading
+from pyspark_dejaq import reading, worker
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.reading import PendingReader
+from pyspark_dejaq.worker import connect
 
 
 def reader(url: str, topic: str, **options: str) -> PendingReader:
@@ -65,13 +64,13 @@ def test_many_small_tasks_share_a_connection(url: str, topic: str, monkeypatch: 
     parts = found.partitions()
     assert len(parts) == 16
     connections: list[str] = []
-    connect = grpc.insecure_channel
+    made = worker.connect
 
-    def counted(address: str, **options: Any) -> Any:
-        connections.append(address)
-        return connect(address, **options)  # type: ignore[no-untyped-call]
+    def counted(url: str) -> BlockingTransport:
+        connections.append(url)
+        return made(url)
 
-    monkeypatch.setattr(grpc, "insecure_channel", counted)
+    monkeypatch.setattr(worker, "connect", counted)
     before = threading.active_count()
     assert ids(found, parts) == []
     assert len(connections) <= 1
@@ -104,7 +103,7 @@ def test_the_wait_for_a_frozen_broker_has_an_end(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path / "data")
     process.start()
     asyncio.run(process.ready())
-    transport = BlockingTransport(process.address)
+    transport = connect(process.url)
     try:
         with dejaq.sync.connect(process.url) as client:
             client.create_topic("t")

@@ -10,6 +10,8 @@ import pytest
 
 import dejaq
 import dejaq.sync
+from dejaq.protocol.channel import GrpcTransport
+from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.session import connection
 from dejaq.testing.servers.process import BrokerProcess, free_port
 from dejaq.testing.waiting import eventually, patient
@@ -17,16 +19,16 @@ from dejaq.testing.waiting import eventually, patient
 TOPIC = "mail"
 
 
-@pytest.fixture(params=[False, True], ids=["grpc", "websocket"])
-def websocket(request: pytest.FixtureRequest) -> bool:
-    """Whether the test uses the WebSocket endpoint."""
+@pytest.fixture(params=[False, True], ids=["websocket", "grpc"])
+def grpc(request: pytest.FixtureRequest) -> bool:
+    """Whether the test uses the gRPC endpoint."""
     return bool(request.param)
 
 
-async def test_open_producers_and_consumers_continue_after_kill_minus_nine(tmp_path: Path, websocket: bool) -> None:
+async def test_open_producers_and_consumers_continue_after_kill_minus_nine(tmp_path: Path, grpc: bool) -> None:
     """G1, G6: user code only notices the delay; no acknowledged message is lost, and no message is early."""
     async with (
-        BrokerProcess(tmp_path / "data", websocket=websocket) as broker,
+        BrokerProcess(tmp_path / "data", grpc=grpc) as broker,
         dejaq.connect(broker.url, deadline=30.0) as client,
     ):
         await client.create_topic(TOPIC, buckets=8)
@@ -71,11 +73,11 @@ async def test_open_producers_and_consumers_continue_after_kill_minus_nine(tmp_p
 
 
 async def test_a_client_leaves_a_broker_that_hangs_for_one_that_answers(
-    monkeypatch: pytest.MonkeyPatch, websocket: bool
+    monkeypatch: pytest.MonkeyPatch, grpc: bool
 ) -> None:
     monkeypatch.setattr(connection, "PING_SECONDS", 0.05)
     monkeypatch.setattr(connection, "PONG_SECONDS", 0.2)
-    async with BrokerProcess(websocket=websocket) as hung, BrokerProcess(websocket=websocket) as other:
+    async with BrokerProcess(grpc=grpc) as hung, BrokerProcess(grpc=grpc) as other:
         for broker in (hung, other):
             async with dejaq.connect(broker.url) as client:
                 await client.create_topic(TOPIC)
@@ -93,15 +95,15 @@ async def test_a_client_leaves_a_broker_that_hangs_for_one_that_answers(
                 hung.resume()
 
 
-async def test_an_address_without_a_broker_is_the_error_no_broker(websocket: bool) -> None:
-    scheme = "dejaq+ws" if websocket else "dejaq"
+async def test_an_address_without_a_broker_is_the_error_no_broker(grpc: bool) -> None:
+    scheme = "dejaq+grpc" if grpc else "dejaq"
     with pytest.raises(dejaq.NoBroker, match=r"127\.0\.0\.1"):
         async with dejaq.connect(f"{scheme}://127.0.0.1:{free_port()}", deadline=0.3):
             pass
 
 
-async def test_the_blocking_client_does_the_same(websocket: bool) -> None:
-    async with BrokerProcess(websocket=websocket) as broker:
+async def test_the_blocking_client_does_the_same(grpc: bool) -> None:
+    async with BrokerProcess(grpc=grpc) as broker:
         await asyncio.to_thread(use_the_blocking_client, broker.url)
 
 
@@ -139,15 +141,14 @@ def use_the_blocking_client(url: str) -> None:
         pass
 
 
-def url_of(broker: dejaq.Broker, *, websocket: bool) -> str:
-    server = broker.central.websocket
-    return f"dejaq+ws://{server.address}" if websocket and server is not None else f"dejaq://{broker.address}"
+def url_of(broker: dejaq.Broker, *, grpc: bool) -> str:
+    return f"dejaq+grpc://{broker.grpc_address}" if grpc else f"dejaq://{broker.address}"
 
 
-async def test_a_cancelled_send_does_not_end_the_session_of_other_sends(websocket: bool) -> None:
+async def test_a_cancelled_send_does_not_end_the_session_of_other_sends(grpc: bool) -> None:
     async with (
-        dejaq.Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0") as broker,
-        dejaq.connect(url_of(broker, websocket=websocket)) as client,
+        dejaq.Broker(listen="127.0.0.1:0", grpc="127.0.0.1:0") as broker,
+        dejaq.connect(url_of(broker, grpc=grpc)) as client,
     ):
         await client.create_topic(TOPIC)
         async with client.producer(TOPIC) as producer:
@@ -165,8 +166,8 @@ async def test_a_cancelled_send_does_not_end_the_session_of_other_sends(websocke
 
 async def test_producers_and_consumers_of_a_client_share_a_connection(tmp_path: Path) -> None:
     async with (
-        dejaq.Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", connections_max=1) as broker,
-        dejaq.connect(url_of(broker, websocket=True)) as client,
+        dejaq.Broker(listen="127.0.0.1:0", connections_max=1) as broker,
+        dejaq.connect(f"dejaq://{broker.address}") as client,
     ):
         await client.create_topic(TOPIC)
         async with client.producer(TOPIC) as one, client.producer(TOPIC) as two, client.consumer(TOPIC) as consumer:
@@ -202,13 +203,34 @@ async def test_a_socket_that_a_killed_broker_left_is_replaced_and_one_in_use_is_
             assert await client.topics() == []
 
 
-@pytest.mark.parametrize("scheme", ["dejaq+ws", "dejaq+grpc"])
-async def test_an_endpoint_of_the_other_kind_is_a_clear_error(scheme: str) -> None:
-    async with dejaq.Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0") as broker:
-        assert broker.central.websocket is not None
-        address = broker.address if scheme == "dejaq+ws" else broker.central.websocket.address
+async def test_a_grpc_client_at_the_websocket_port_learns_the_address_to_use() -> None:
+    """Also a client of release 0.1 or 0.2, to which `dejaq://` means gRPC."""
+    async with (
+        dejaq.Broker(listen="127.0.0.1:0", grpc="127.0.0.1:0") as broker,
+        dejaq.Broker(listen="127.0.0.1:0") as lone,
+    ):
+        for address, told in (
+            (broker.address, f"dejaq+grpc://{broker.grpc_address}"),
+            (lone.address, "--grpc HOST:PORT"),
+        ):
+            transport = GrpcTransport(address)
+            with pytest.raises(dejaq.DejaqError) as called:
+                await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, patient(5.0))
+            with pytest.raises(dejaq.DejaqError) as opened:
+                await (await transport.session()).receive()
+            for caught in (called, opened):
+                assert caught.value.code is dejaq.Code.VERSION_UNSUPPORTED
+                assert f"dejaq://{address}" in caught.value.message
+                assert told in caught.value.message
+            await transport.close()
+        async with dejaq.connect(f"dejaq://{lone.address}") as client:
+            assert await client.topics() == []
+
+
+async def test_a_websocket_client_at_the_grpc_port_learns_the_address_to_use() -> None:
+    async with dejaq.Broker(grpc="127.0.0.1:0") as broker:
         with pytest.raises(dejaq.DejaqError) as caught:
-            async with dejaq.connect(f"{scheme}://{address}", deadline=1.0):
+            async with dejaq.connect(f"dejaq://{broker.grpc_address}", deadline=1.0):
                 pass
-        expected = dejaq.Code.VERSION_UNSUPPORTED if scheme == "dejaq+ws" else dejaq.Code.NO_BROKER
-        assert caught.value.code is expected
+        assert caught.value.code is dejaq.Code.VERSION_UNSUPPORTED
+        assert f"dejaq+grpc://{broker.grpc_address}" in caught.value.message

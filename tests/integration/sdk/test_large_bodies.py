@@ -14,8 +14,8 @@ from dejaq import limits
 from dejaq.broker.metrics import BODIES_FOUND, BODIES_RECLAIMED, DOWNLOADED, UPLOADED
 from dejaq.domain.bodies.large import PART_BYTES, Reference, declare, sealed_parts
 from dejaq.errors import Code, DejaqError
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import VirtualClock
@@ -296,7 +296,7 @@ async def test_invalid_uploads_are_refused_and_leave_nothing(broker: dejaq.Broke
     """S7: a clear code for uploads that are cut, wrong, headless, too long or for another topic; others continue."""
     async with dejaq.connect(f"dejaq://{broker.address}") as client:
         await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
-        transport = GrpcTransport(str(broker.address))
+        transport = WebSocketTransport(str(broker.address))
         parts = list(sealed_parts(LARGE))
         declared = declare(parts, len(LARGE))
         good = {"topic": "mail", "size": declared.size, "stored": declared.stored, "digest": declared.digest}

@@ -24,18 +24,18 @@ class Endpoints:
 
     def broker(self, **keys: Any) -> dejaq.Broker:
         """A broker with this endpoint."""
-        return dejaq.Broker(listen="127.0.0.1:0", websocket="127.0.0.1:0", drain_ms=0, **keys)
+        return dejaq.Broker(listen="127.0.0.1:0", grpc="127.0.0.1:0", drain_ms=0, **keys)
 
     def address(self, central: Central) -> str:
         """Its host:port."""
-        server = central.websocket if self.carriage == "websocket" else central.server
+        server = central.server if self.carriage == "websocket" else central.grpc
         assert server is not None
         return server.address
 
     def url(self, broker: dejaq.Broker, *, tls: bool = True) -> str:
         """The address for clients."""
         mark = "s" if tls else ""
-        scheme = (f"dejaq{mark}" if tls else "dejaq+ws") if self.carriage == "websocket" else f"dejaq{mark}+grpc"
+        scheme = f"dejaq{mark}" if self.carriage == "websocket" else f"dejaq{mark}+grpc"
         port = self.address(broker.central).rpartition(":")[2]
         return f"{scheme}://localhost:{port}"
 

@@ -12,7 +12,7 @@ from dejaq.errors import Code, DejaqError
 from dejaq.synchronization.local import LocalSynchronization
 from tests.integration.security.certificates import Certificates
 
-ENDPOINTS = ["listen", "websocket", "peer_listen", "metrics"]
+ENDPOINTS = ["listen", "grpc", "peer_listen", "metrics"]
 OPEN = "0.0.0.0:0"
 
 
@@ -34,7 +34,8 @@ def test_s11_tls_alone_does_not_say_who_the_callers_are(name: str, certificates:
     with pytest.raises(DejaqError, match="insecure=true"):
         load_config(env={}, **files, **{name: OPEN})
     authority = "tls_peer_ca" if name == "peer_listen" else "tls_client_ca"
-    load_config(env={}, **files, **{name: OPEN, authority: certificates.client_ca})
+    files |= {name: OPEN, authority: certificates.client_ca}
+    load_config(env={}, **files)
 
 
 async def test_s11_a_cluster_needs_protection_between_its_brokers(certificates: Certificates) -> None:

@@ -74,21 +74,10 @@ def _a_snapshot_left_early_keeps_its_place() -> None:
     Snapshots._make_room = lambda self: None  # type: ignore[method-assign]
 
 
-def _each_task_watches_a_channel() -> None:
-    import grpc
+def _each_task_connects() -> None:
+    from pyspark_dejaq import reading, worker
 
-    from dejaq.protocol.blocking import BlockingTransport
-    from pyspark_dejaq import reading
-
-    stream = BlockingTransport.stream
-
-    def watched(self: BlockingTransport, *args: Any, **options: Any) -> Any:
-        grpc.channel_ready_future(self._channel).result(timeout=10)  # type: ignore[no-untyped-call]
-        yield from stream(self, *args, **options)
-        self.close()
-
-    BlockingTransport.stream = watched  # type: ignore[method-assign]
-    reading.transport_to = BlockingTransport
+    reading.transport_to = worker.connect
 
 
 def _queries_share_a_snapshot() -> None:
@@ -217,8 +206,8 @@ BUGS: dict[str, Bug] = {
         _a_snapshot_left_early_keeps_its_place,
         "tests/unit/broker/test_snapshots.py::test_a_snapshot_that_was_left_early_is_replaced",
     ),
-    "p6_each_task_watches_a_channel_of_its_own": Bug(
-        _each_task_watches_a_channel,
+    "p6_each_task_opens_a_connection_of_its_own": Bug(
+        _each_task_connects,
         "tests/integration/connector/test_reading.py::test_many_small_tasks_share_a_connection",
     ),
     "p7_all_queries_of_a_relation_share_a_snapshot": Bug(

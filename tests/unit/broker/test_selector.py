@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 from dejaq.broker.cluster.member import Member, Process
@@ -24,10 +25,18 @@ def test_a_broker_that_drains_or_does_not_serve_is_not_recommended() -> None:
 
 
 def test_a_client_is_sent_to_addresses_of_its_own_endpoint() -> None:
-    both = Member(id="a", address="h:1", websocket_address="h:2")
-    assert [both.address_at(endpoint) for endpoint in (Endpoint.GRPC, Endpoint.WEBSOCKET)] == ["h:1", "h:2"]
+    both = Member(id="a", address="h:1", grpc_address="h:2")
+    assert [both.address_at(endpoint) for endpoint in (Endpoint.WEBSOCKET, Endpoint.GRPC)] == ["h:1", "h:2"]
     assert both.address_at(Endpoint.LOCAL) == ""
-    assert Member(id="b", address="h:1").address_at(Endpoint.WEBSOCKET) == ""
+    assert Member(id="b", address="h:1").address_at(Endpoint.GRPC) == ""
+
+
+def test_the_address_of_an_older_release_is_one_of_grpc() -> None:
+    older = Member.decode(b'{"id": "a", "address": "h:1", "peer_address": "h:2"}', token=1)
+    assert (older.address, older.grpc_address, older.peer_address) == ("", "h:1", "h:2")
+    assert older.shown_address == "h:1"
+    newer = json.loads(Member(id="a", address="h:3", grpc_address="h:1").encode())
+    assert (newer["address"], newer["websocket_address"]) == ("h:1", "h:3")
 
 
 def test_a_published_member_is_read_unchanged() -> None:

@@ -32,7 +32,7 @@ class Client:
     consumer: Consumer | None = None
     asked_at: float | None = None
     movable: bool = True
-    endpoint: Endpoint = Endpoint.GRPC
+    endpoint: Endpoint = Endpoint.WEBSOCKET
 
 
 class Brokers:

@@ -6,14 +6,8 @@ import grpc
 import pytest
 
 from dejaq.errors import Code, DejaqError, Indefinite, Refused, Unavailable, error_of
-from dejaq.protocol.status import (
-    ERROR_METADATA,
-    error_from_grpc,
-    error_from_proto,
-    error_to_proto,
-    grpc_metadata,
-    grpc_status,
-)
+from dejaq.protocol.grpc_status import ERROR_METADATA, error_from_grpc, grpc_metadata, grpc_status
+from dejaq.protocol.status import error_from_proto, error_to_proto
 from dejaq.protocol.v1 import errors_pb2
 
 

@@ -18,19 +18,21 @@ from dejaq.sdk.session.address import Carriage, Target, parse_url
     ],
 )
 def test_an_address_names_one_broker_or_several(url: str, addresses: list[str]) -> None:
-    assert parse_url(url) == Target(Carriage.GRPC, tuple(addresses))
+    assert parse_url(url) == Target(Carriage.WEBSOCKET, tuple(addresses))
 
 
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("dejaq+ws://a:1,b", Target(Carriage.WEBSOCKET, ("a:1", "b:7400"))),
+        ("dejaq://a:1,b", Target(Carriage.WEBSOCKET, ("a:1", "b:7400"))),
         ("dejaq+grpc://a:1", Target(Carriage.GRPC, ("a:1",))),
         ("dejaq+unix:///run/dejaq.sock", Target(Carriage.WEBSOCKET, ("unix:/run/dejaq.sock",))),
     ],
 )
 def test_the_scheme_names_the_protocol_below(url: str, target: Target) -> None:
     assert parse_url(url) == target
+    assert [parse_url(one).addresses for one in target.urls] == [(address,) for address in target.addresses]
+    assert {parse_url(one).carriage for one in target.urls} == {target.carriage}
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,7 @@ def test_the_scheme_names_the_protocol_below(url: str, target: Target) -> None:
         "",
         "dejaq://",
         "http://a:1",
+        "dejaq+ws://a:1",
         "dejaq://a:0",
         "dejaq://a:65536",
         "dejaq://a:x",

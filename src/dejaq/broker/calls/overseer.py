@@ -259,7 +259,7 @@ def _silent(member: Member) -> overseer.BrokerInfo:
     """A broker that is in the cluster and does not answer."""
     return overseer.BrokerInfo(
         id=member.id,
-        address=member.address,
+        address=member.shown_address,
         version=member.version,
         storage=member.storage,
         started_ms=member.started_ms,

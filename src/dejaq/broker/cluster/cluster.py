@@ -163,10 +163,10 @@ class Cluster:
 
     # Start and stop
 
-    async def start(self, address: str, peer_address: str = "", websocket_address: str = "") -> None:
+    async def start(self, *, address: str, grpc_address: str = "", peer_address: str = "") -> None:
         """Join; raises CLUSTER_REFUSED, or SYNCHRONIZATION_FAILED when the other brokers cannot be found."""
         await self.synchronization.open()
-        await self.membership.join(address, peer_address, websocket_address)
+        await self.membership.join(address=address, grpc_address=grpc_address, peer_address=peer_address)
         if self._shards is not None:
             await self._shards.begin()
         await self.steward.begin()
@@ -210,7 +210,9 @@ class Cluster:
 
     def _members_changed(self, changes: list[RecordChange]) -> None:
         self.placement.members_published(self.membership.records_changed(changes))
-        others = {broker: member.peer_address or member.address for broker, member in self.membership.others.items()}
+        others = {
+            broker: member.peer_address or member.grpc_address for broker, member in self.membership.others.items()
+        }
         self.connections.set(others)
         self.offsets.keep(others)
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from dejaq.domain.context import Endpoint
+from dejaq.domain.context import IN_PROCESS, Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,20 @@ class Process:
         return False
 
 
+# In a record `address` is for gRPC: releases up to 0.2 know no other, and send their clients there.
+_NAMES = {"grpc_address": "address", "address": "websocket_address"}
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One broker of the cluster, as it last published itself; the broker with the smallest `token` joined first."""
 
     id: str
-    address: str
+    # Where its clients reach it over WebSocket, and over gRPC; empty where they cannot.
+    address: str = ""
+    grpc_address: str = ""
     # Where other brokers call it. A broker of release 0.1.0 has none and is called where its clients are.
     peer_address: str = ""
-    # Where its clients reach it over WebSocket; empty when they cannot.
-    websocket_address: str = ""
     version: str = ""
     storage: str = ""
     started_ms: int = 0
@@ -71,7 +75,12 @@ class Member:
 
     def address_at(self, endpoint: Endpoint) -> str:
         """Its address for clients of an endpoint; empty when it has none."""
-        return {Endpoint.GRPC: self.address, Endpoint.WEBSOCKET: self.websocket_address}.get(endpoint, "")
+        return {Endpoint.GRPC: self.grpc_address, Endpoint.WEBSOCKET: self.address}.get(endpoint, "")
+
+    @property
+    def shown_address(self) -> str:
+        """The address that people are shown."""
+        return self.address or self.grpc_address or IN_PROCESS
 
     def differs(self, other: Member) -> bool:
         """Whether the other brokers would treat it differently if it published `other`."""
@@ -84,14 +93,13 @@ class Member:
         """The record's value."""
         values = asdict(self)
         del values["token"]
-        return json.dumps(values).encode()
+        return json.dumps({_NAMES.get(name, name): value for name, value in values.items()}).encode()
 
     @classmethod
     def decode(cls, value: bytes, token: int) -> Member:
         """The member that `encode` wrote; fields that a newer broker adds are ignored."""
         values = json.loads(value)
-        known = {f.name for f in fields(cls)}
-        kept = {name: v for name, v in values.items() if name in known}
+        kept = {f.name: values[name] for f in fields(cls) if (name := _NAMES.get(f.name, f.name)) in values}
         kept["degradations"] = tuple(kept.get("degradations", ()))
         kept["process"] = Process(**kept.get("process", {}))
         return cls(**kept | {"token": token})

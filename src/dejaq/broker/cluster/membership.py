@@ -50,8 +50,8 @@ class Membership:
         self._session_count = session_count
         self._key = MEMBERS + config.name
         self._address = ""
+        self._grpc_address = ""
         self._peer_address = ""
-        self._websocket_address = ""
         self._started_ms = clock.now_ms()
         self._process = Process.here(clock.identity)
         self._record: Record | None = None
@@ -74,11 +74,11 @@ class Membership:
         """Every member except this broker, by id."""
         return {broker: member for broker, member in self.members.items() if broker != self.own}
 
-    async def join(self, address: str, peer_address: str, websocket_address: str) -> None:
+    async def join(self, *, address: str, grpc_address: str, peer_address: str) -> None:
         """Publish this broker as a member; raises CLUSTER_REFUSED when the cluster does not accept it."""
-        self._address = self._config.advertise or address
+        self._address = (self._config.advertise or address) if address else ""
+        self._grpc_address = self._advertised(grpc_address)
         self._peer_address = self._advertised(peer_address)
-        self._websocket_address = self._advertised(websocket_address)
         await self._check_storage()
         await self._take_name()
         others = [record for record in await self._synchronization.under(MEMBERS) if record.key != self._key]
@@ -127,8 +127,8 @@ class Membership:
             first = first or found
             if found.revision != first.revision or self._clock.monotonic() > until:
                 raise ClusterRefused(
-                    f"a broker named {self.own!r} already serves cluster {self._config.cluster!r} at {other.address}; "
-                    "give this one another name with --broker"
+                    f"a broker named {self.own!r} already serves cluster {self._config.cluster!r} at "
+                    f"{other.shown_address}; give this one another name with --broker"
                 )
             await self._clock.sleep(RETRY_SECONDS)
 
@@ -138,8 +138,8 @@ class Membership:
         return Member(
             id=self.own,
             address=self._address,
+            grpc_address=self._grpc_address,
             peer_address=self._peer_address,
-            websocket_address=self._websocket_address,
             version=package_version(),
             storage=self._storage.capabilities.label,
             started_ms=self._started_ms,

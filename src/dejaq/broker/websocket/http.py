@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable
 from http import HTTPStatus
 
+from dejaq.broker.websocket.http2_refusal import PREFACE_BEGIN, Http2Refusal, NotHttp2
 from dejaq.config import is_loopback
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.websocket.handshake import (
     END,
     HEAD_BYTES_MAX,
@@ -34,8 +36,12 @@ METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 class Pages:
     """What the endpoint answers besides WebSocket."""
 
-    def __init__(self, *, render_metrics: Callable[[], bytes], any_host: bool) -> None:
+    def __init__(self, *, render_metrics: Callable[[], bytes], any_host: bool, tls: bool = False) -> None:
         self.ready = False
+        # Where gRPC clients should go instead, if anywhere; and this endpoint's own address.
+        self.grpc_address: str | None = None
+        self.address = ""
+        self._scheme = "dejaqs" if tls else "dejaq"
         # Whether a request may name any host; otherwise a page of another site could reach a broker on loopback.
         self.any_host = any_host
         self._render_metrics = render_metrics
@@ -43,6 +49,23 @@ class Pages:
     def refuses_host(self, head: HttpHead) -> bool:
         """Whether the request names a host that is not this machine."""
         return not self.any_host and not is_loopback(_host_of(head.headers.get("host", "")))
+
+    def url(self, address: str) -> str:
+        """What a client connects to at an address of this endpoint."""
+        return f"{self._scheme}://{address}"
+
+    def grpc_refusal(self) -> DejaqError:
+        """What a gRPC client is answered here."""
+        there = (
+            f"this broker serves gRPC at {self._scheme}+grpc://{self.grpc_address}"
+            if self.grpc_address is not None
+            else "this broker serves no gRPC: start it with --grpc HOST:PORT for gRPC clients"
+        )
+        return error_of(
+            Code.VERSION_UNSUPPORTED,
+            f"{self.address} serves WebSocket, not gRPC: connect with {self.url(self.address)} and an SDK newer than "
+            f"0.2, or to the gRPC endpoint; {there}",
+        )
 
     async def answer(self, path: str, *, with_body: bool) -> bytes:
         """The response to a GET or HEAD of a path."""
@@ -73,6 +96,7 @@ class HttpConnection(asyncio.Protocol):
         self._on_begin = on_begin
         self._on_end = on_end
         self._received = b""
+        self._http2: Http2Refusal | None = None
         self._answering: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -89,10 +113,17 @@ class HttpConnection(asyncio.Protocol):
         """Called by the transport: more of the request."""
         if self._answering is not None or self._transport is None or self._transport.is_closing():
             return
+        if self._http2 is not None:
+            self._refuse_http2(self._http2, data)
+            return
         self._received += data
         if self._received.startswith(_CLIENT_HELLO):
             # The answer makes the client say what is wrong.
             self._refuse(HTTPStatus.BAD_REQUEST, "this port does not speak TLS")
+            return
+        if self._received.startswith(PREFACE_BEGIN):
+            self._http2 = Http2Refusal(self._pages.grpc_refusal())
+            self._refuse_http2(self._http2, self._received)
             return
         end = self._received.find(END)
         if end > HEAD_BYTES_MAX or (end < 0 and len(self._received) > HEAD_BYTES_MAX):
@@ -115,6 +146,13 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _refuse_http2(self, refusal: Http2Refusal, data: bytes) -> None:
+        assert self._transport is not None
+        try:
+            self._transport.write(refusal.received(data))
+        except NotHttp2:
+            self._transport.close()
+
     def _request(self, data: bytes, behind: bytes) -> None:
         try:
             head = parse_head(data)
@@ -124,7 +162,7 @@ class HttpConnection(asyncio.Protocol):
         method, target, version = head.first
         path = target.partition("?")[0]
         if version not in ("HTTP/1.1", "HTTP/1.0"):
-            self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port serves HTTP/1.1; gRPC has a port of its own")
+            self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this port serves HTTP/1.1")
         elif self._pages.refuses_host(head):
             self._refuse(HTTPStatus.FORBIDDEN, "the Host header must name this machine: localhost or 127.0.0.1")
         elif path == PATH:
@@ -155,7 +193,8 @@ class HttpConnection(asyncio.Protocol):
             or not head.has_token("upgrade", "websocket")
             or not head.has_token("connection", "upgrade")
         ):
-            text = f"{PATH} is a WebSocket of the subprotocol {SUBPROTOCOL}"
+            there = self._pages.url(head.headers.get("host", self._pages.address))
+            text = f"{PATH} is a WebSocket of the subprotocol {SUBPROTOCOL}: connect a DejaQ client to {there}"
             self._refuse(HTTPStatus.UPGRADE_REQUIRED, text, Upgrade="websocket", Connection="Upgrade")
         elif head.headers.get("sec-websocket-version") != "13":
             text = "the version of WebSocket is 13"

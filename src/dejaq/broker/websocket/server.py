@@ -43,7 +43,7 @@ class WebSocketServer:
         listen: str,
         metrics: Metrics,
         tls: ServerTls | None = None,
-        key: str = "websocket",
+        key: str = "listen",
     ) -> None:
         self._services = services
         self._listen = listen
@@ -56,7 +56,7 @@ class WebSocketServer:
         self._connections_max = config.connections_max + _REQUESTS_MAX
         self._methods = methods_of(services)
         self._calls = RunningCalls(_CALLS_MAX)
-        self._pages = Pages(render_metrics=metrics.render, any_host=self._any_host(config))
+        self._pages = Pages(render_metrics=metrics.render, any_host=self._any_host(config), tls=self._tls is not None)
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._requests: set[HttpConnection] = set()
@@ -67,6 +67,10 @@ class WebSocketServer:
     def _any_host(self, config: BrokerConfig) -> bool:
         """Whether the Host header may name any host: a page of another site has no certificate for this broker."""
         return config.insecure or self._tls is not None or self._listen.startswith(UNIX)
+
+    def refer_grpc_to(self, address: str | None) -> None:
+        """Say to gRPC clients that come here where they should go."""
+        self._pages.grpc_address = address
 
     @property
     def running_calls(self) -> int:
@@ -81,7 +85,7 @@ class WebSocketServer:
         host, port = split_address(self._listen)
         self._config.check_reach(self._key, self._listen)
         self._socket = await _tcp_socket(self._listen, host, port)
-        self.address = join_address(host, self._socket.getsockname()[1])
+        self.address = self._pages.address = join_address(host, self._socket.getsockname()[1])
 
     async def start(self) -> None:
         """Serve at the address that was taken."""

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -221,9 +220,8 @@ def _broker(url: str | None, note: Callable[[str], None]) -> Iterator[tuple[str,
         yield url, lambda: None
         return
     with tempfile.TemporaryDirectory(prefix="dejaq-bench-") as folder:
-        metrics = f"127.0.0.1:{_free_port()}"
         command = [sys.executable, "-m", "dejaq", "serve", "--json", "--data", folder, "--listen", "127.0.0.1:0"]
-        child = subprocess.Popen([*command, "--metrics", metrics, "--log-level", "warning"], stdout=subprocess.PIPE)
+        child = subprocess.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE)
         try:
             assert child.stdout is not None
             line = child.stdout.readline()
@@ -231,7 +229,7 @@ def _broker(url: str | None, note: Callable[[str], None]) -> Iterator[tuple[str,
                 raise error_of(Code.UNAVAILABLE, "the broker of the bench did not start; its output is above")
             started: str = json.loads(line)["url"]
             note(f"started a broker at {started}")
-            yield started, lambda: _syncs(metrics)
+            yield started, lambda: _syncs(started.removeprefix("dejaq://"))
         finally:
             child.terminate()
             try:
@@ -241,15 +239,8 @@ def _broker(url: str | None, note: Callable[[str], None]) -> Iterator[tuple[str,
                 child.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _syncs(metrics: str) -> int | None:
-    with urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+def _syncs(address: str) -> int | None:
+    with urlopen(f"http://{address}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
     found = re.search(r'^dejaq_storage\{figure="syncs"\} (\S+)$', text, re.MULTILINE)
     return int(float(found.group(1))) if found else None

@@ -23,8 +23,8 @@ METAVARS = {
     "data": "DIR",
     "journal": "DIR|off",
     "listen": "HOST:PORT",
-    "websocket": "HOST:PORT",
     "unix": "PATH",
+    "grpc": "HOST:PORT",
     "peer_listen": "HOST:PORT",
     "metrics": "HOST:PORT",
     "tls_cert": "FILE",
@@ -95,8 +95,10 @@ def _config(file: str | None, keys: dict[str, Any]) -> BrokerConfig:
 def _announce(invocation: Invocation, central: Central) -> None:
     config = central.config
     storage = shown(config.storage) if config.storage is not None else None
+    scheme = "dejaqs" if config.tls_cert is not None else "dejaq"
     values = {
-        "url": f"dejaq{'s+grpc' if config.tls_cert is not None else ''}://{central.address}",
+        "url": f"{scheme}://{central.address}",
+        "grpc": central.grpc.address if central.grpc is not None else None,
         "broker": config.name,
         "cluster": config.cluster,
         "data": config.data,
@@ -105,4 +107,5 @@ def _announce(invocation: Invocation, central: Central) -> None:
         "pid": os.getpid(),
     }
     place = f"data in {storage or config.data}" if storage or config.data else "in memory only"
-    invocation.output.record(values, f"serving {values['url']}, {place}; Ctrl-C stops")
+    also = f" and {scheme}+grpc://{central.grpc.address}" if central.grpc is not None else ""
+    invocation.output.record(values, f"serving {values['url']}{also}, {place}; Ctrl-C stops")

@@ -54,7 +54,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.OFFSET_OUT_OF_RANGE: "read from an offset that the log still has",
     Code.BODY_MISSING: "send the body again; the SDK does this by itself",
     Code.OUT_OF_STATE: "open a new session; if the SDK is in use, report this as a defect",
-    Code.VERSION_UNSUPPORTED: "upgrade the older side; the message names it",
+    Code.VERSION_UNSUPPORTED: "use the address that the message names, or upgrade the older side",
     Code.UNAUTHENTICATED: "give a key with DEJAQ_API_KEY or a token with DEJAQ_TOKEN; the message says what is wrong",
     Code.PERMISSION_DENIED: "ask an administrator of the broker for the right",
     Code.UNAVAILABLE: "find the reason with `dejaq info`, then try again",

@@ -115,7 +115,9 @@ def _check(received: bytes, key: str, address: str) -> None:
     try:
         head = parse_head(received)
     except BadHttpHead:
-        raise _no_broker(address, "it does not answer in HTTP; a gRPC endpoint is dejaq+grpc://") from None
+        raise _no_broker(
+            address, f"it does not answer in HTTP; if it is a gRPC endpoint, use dejaq+grpc://{address}"
+        ) from None
     version, status, phrase = head.first
     if status == _LATER:
         raise Unavailable(f"the broker at {address} refuses connections for now: {phrase}")
@@ -132,4 +134,4 @@ def _accepted(head: HttpHead, key: str) -> bool:
 
 
 def _no_broker(address: str, why: str) -> DejaqError:
-    return error_of(Code.VERSION_UNSUPPORTED, f"{address} is not a broker's WebSocket endpoint: {why}")
+    return error_of(Code.VERSION_UNSUPPORTED, f"{address} is not a broker's WebSocket endpoint (dejaq://): {why}")

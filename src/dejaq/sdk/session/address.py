@@ -20,9 +20,8 @@ class Carriage(Enum):
 
 
 _SCHEMES = {
-    "dejaq": Carriage.GRPC,
+    "dejaq": Carriage.WEBSOCKET,
     "dejaq+grpc": Carriage.GRPC,
-    "dejaq+ws": Carriage.WEBSOCKET,
     "dejaq+unix": Carriage.WEBSOCKET,
     "dejaqs": Carriage.WEBSOCKET,
     "dejaqs+grpc": Carriage.GRPC,
@@ -38,13 +37,25 @@ class Target:
     # Whether connections are encrypted: the scheme begins with `dejaqs`.
     tls: bool = False
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """A URL for each broker alone."""
+        return tuple(self._url(address) for address in self.addresses)
+
+    def _url(self, address: str) -> str:
+        if address.startswith(UNIX):
+            return f"dejaq+unix://{address.removeprefix(UNIX)}"
+        scheme = ("dejaqs" if self.tls else "dejaq") + ("+grpc" if self.carriage is Carriage.GRPC else "")
+        return f"{scheme}://{address}"
+
 
 def parse_url(url: str) -> Target:
     """The brokers that `url` names; raises INVALID_ARGUMENT when it names none."""
     text = url.strip()
     scheme, mark, rest = text.partition("://")
     if mark and scheme not in _SCHEMES:
-        raise error_of(Code.INVALID_ARGUMENT, f"{url!r} does not begin with {SCHEME}")
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise error_of(Code.INVALID_ARGUMENT, f"{url!r} begins with none of {known}")
     carriage = _SCHEMES[scheme if mark else "dejaq"]
     if scheme == "dejaq+unix":
         if not rest.startswith("/") or "\0" in rest:

@@ -11,19 +11,14 @@ from typing import Protocol, runtime_checkable
 from google.protobuf.message import Message
 
 from dejaq.errors import DejaqError, NoBroker, OutOfState
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.transport import Response, Transport
 from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.sdk.session.address import Carriage, parse_url
 from dejaq.sdk.session.backoff import RetryDelays
-from dejaq.sdk.session.security import SecurityOptions
+from dejaq.sdk.session.security import NO_OPTIONS, SecurityOptions
 from dejaq.sdk.session.settings import ClientSettings
 
 SEEDS_MAX = 64
-TRANSPORTS: dict[Carriage, Callable[..., Transport]] = {
-    Carriage.GRPC: GrpcTransport,
-    Carriage.WEBSOCKET: WebSocketTransport,
-}
 
 
 @runtime_checkable
@@ -34,12 +29,29 @@ class Local(Protocol):
         """A transport to it without a network."""
 
 
+def transport_class(carriage: Carriage) -> Callable[..., Transport]:
+    """What makes a transport from an address and a `ClientSecurity`."""
+    if carriage is Carriage.GRPC:
+        # Loading gRPC takes longer than all of the SDK.
+        from dejaq.protocol.channel import GrpcTransport
+
+        return GrpcTransport
+    return WebSocketTransport
+
+
+def transports_of(url: str, options: SecurityOptions = NO_OPTIONS) -> list[Transport]:
+    """A transport to each broker that `url` names."""
+    named = parse_url(url)
+    connect, security = transport_class(named.carriage), options.for_target(named)
+    return [connect(address, security=security) for address in named.addresses]
+
+
 def seeds_of(target: str | Local, random: Random, options: SecurityOptions) -> Seeds:
     """A transport to each broker that `target` names."""
     if not isinstance(target, str):
         return Seeds([target.transport()], random)
     named = parse_url(target)
-    connect = partial(TRANSPORTS[named.carriage], security=options.for_target(named))
+    connect = partial(transport_class(named.carriage), security=options.for_target(named))
     return Seeds([connect(address) for address in named.addresses], random, connect=connect)
 
 
@@ -49,7 +61,11 @@ class Seeds:
     """
 
     def __init__(
-        self, transports: Sequence[Transport], random: Random, *, connect: Callable[[str], Transport] = GrpcTransport
+        self,
+        transports: Sequence[Transport],
+        random: Random,
+        *,
+        connect: Callable[[str], Transport] = WebSocketTransport,
     ) -> None:
         """`connect` makes a transport to a broker that another broker named."""
         self._connect = connect

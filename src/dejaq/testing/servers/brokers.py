@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from dejaq.errors import DejaqError
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.testing.servers.network import Network
 from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import eventually
@@ -75,7 +75,7 @@ class BrokerCluster:
 
     async def info(self, number: int = 0) -> overseer.InfoResponse | None:
         """One broker's view of the cluster; None when it does not answer."""
-        transport = GrpcTransport(self.brokers[number].address)
+        transport = WebSocketTransport(self.brokers[number].address)
         try:
             return await transport.call("Overseer.Info", overseer.InfoRequest(), overseer.InfoResponse, 2.0)
         except DejaqError:

@@ -28,8 +28,8 @@ from types import TracebackType
 from typing import Self
 
 from dejaq.errors import DejaqError
-from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.websocket.transport import WebSocketTransport
 from dejaq.testing.servers.network import Machine
 from dejaq.testing.waiting import eventually, wait_until
 from dejaq.trial.ports import HOST, free_port
@@ -53,7 +53,7 @@ class BrokerExited(RuntimeError):
 class BrokerProcess:
     """One `dejaq serve` on a loopback port; without `data` or `storage` its messages are in memory.
 
-    With `websocket` its `url` is that of its WebSocket endpoint.
+    With `grpc` it serves gRPC too, and its `url` is that of its gRPC endpoint.
 
     `options` are added to the command line, `env` to the environment (`DEJAQ_CRASH_AT` names a crash point). `prelude`
     is Python that the process runs first, `wrapper` a command that runs the process. With a `machine` the broker runs
@@ -67,7 +67,7 @@ class BrokerProcess:
         *,
         storage: str | None = None,
         port: int | None = None,
-        websocket: bool = False,
+        grpc: bool = False,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         prelude: str = "",
@@ -78,7 +78,7 @@ class BrokerProcess:
         self.data = data
         self.host = machine.host if machine is not None else HOST
         self.port = port if port is not None else free_port()
-        self._websocket_port = free_port() if websocket else None
+        self._grpc_port = free_port() if grpc else None
         self._storage = storage
         self._options = list(options)
         self._env = dict(env or {})
@@ -87,23 +87,23 @@ class BrokerProcess:
         self._wrapper = [*(machine.wrapper if machine is not None else ()), *wrapper]
         self._log = tempfile.NamedTemporaryFile(prefix="dejaq-broker-", suffix=".log")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
-        self._transport = GrpcTransport(self.address)
+        self._transport = WebSocketTransport(self.address)
         self.starts = 0
 
     @property
     def address(self) -> str:
-        """The `host:port` of the broker."""
+        """The `host:port` of the broker, where `/metrics` is too."""
         return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
         """The address to which a client connects."""
-        return f"{'dejaq' if self._websocket_port is None else 'dejaq+ws'}://{self.client_address}"
+        return f"{'dejaq' if self._grpc_port is None else 'dejaq+grpc'}://{self.client_address}"
 
     @property
     def client_address(self) -> str:
         """The `host:port` of the endpoint in `url`."""
-        return self.address if self._websocket_port is None else f"{self.host}:{self._websocket_port}"
+        return self.address if self._grpc_port is None else f"{self.host}:{self._grpc_port}"
 
     @property
     def pid(self) -> int:
@@ -128,8 +128,8 @@ class BrokerProcess:
             raise RuntimeError(f"the broker runs already as process {self.pid}")
         program = [sys.executable, "-c", f"{self._prelude}\n{_START}"]
         command = [*self._wrapper, *program, "serve", "--listen", self.address]
-        if self._websocket_port is not None:
-            command += ["--websocket", self.client_address]
+        if self._grpc_port is not None:
+            command += ["--grpc", self.client_address]
         if self.data is not None:
             command += ["--data", str(self.data)]
         elif self._storage is not None:
