@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 
 import dejaq
+from dejaq.broker.cluster.service import caller_of, on_behalf_of
+from dejaq.domain.context import ANONYMOUS, CallContext, Principal, PrincipalKind
+from dejaq.domain.topic import Topic
 from dejaq.errors import DejaqError
+from dejaq.protocol.channel import GrpcTransport
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.v1 import peer_pb2 as peer
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.synchronization.base import Record
 from dejaq.synchronization.etcd.service import EtcdSynchronization
 from dejaq.synchronization.local import LocalSynchronization
 from dejaq.testing.servers.etcd import EtcdCluster
 from dejaq.testing.servers.postgres import PostgresServer
-from dejaq.testing.waiting import eventually
+from dejaq.testing.shared import SharedMemoryStorage
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import SystemClock
 from tests.integration.cluster.crew import Crew, crew_of
 
@@ -184,3 +191,57 @@ async def test_a_claim_of_another_broker_is_never_removed() -> None:
         assert claim.value.startswith(b"b/")
         await other.release("mail")
         assert not crew.hub.under("work/")
+
+
+class RecordingStorage(SharedMemoryStorage):
+    """Remembers on whose behalf topics were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.principals: list[Principal] = []
+
+    async def put_topic(self, topic: Topic, context: CallContext) -> None:
+        self.principals.append(context.principal)
+        await super().put_topic(topic, context)
+
+
+async def test_a_topic_that_another_broker_creates_is_created_for_the_original_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The principal was lost: the other broker created the topic for an anonymous caller."""
+    alice = Principal("user:test/alice", PrincipalKind.USER, "alice", frozenset({"staff"}))
+    storage = RecordingStorage()
+    async with crew_of("a", "b", storage=storage) as crew:
+        a, b = (crew.brokers[name].central for name in "ab")
+        forwarded: list[Principal] = []
+        calls = b._peer_calls.unary
+        original = calls["Peer.CreateTopic"]
+
+        async def counted(context: CallContext, request: Any) -> Any:
+            forwarded.append(context.principal)
+            return await original(context, request)
+
+        calls["Peer.CreateTopic"] = counted
+        monkeypatch.setattr(a.cluster.placement, "recommended", lambda: [a.cluster.members["b"]])
+        request = overseer.CreateTopicRequest(name="mail")
+        await a.services.call(CallContext("r", "a peer", alice), "Overseer.CreateTopic", request)
+        assert forwarded != []
+        assert set(storage.principals) == {alice}
+
+
+async def test_a_broker_of_an_older_release_forwards_for_an_anonymous_caller() -> None:
+    async with crew_of("a", "b") as crew:
+        transport = GrpcTransport(crew.brokers["b"].central.peer_address)
+        older = overseer.CreateTopicRequest(name="mail")
+        await transport.call("Peer.CreateTopic", older, overseer.TopicResponse, patient(5.0))
+        await transport.close()
+        assert crew.brokers["b"].central.catalog.named("mail") is not None
+
+
+@pytest.mark.parametrize("principal", [ANONYMOUS, Principal("key:7", PrincipalKind.KEY, admin=True)])
+def test_the_caller_of_a_forwarded_call_is_read_unchanged(principal: Principal) -> None:
+    context = CallContext("r1", "a client", principal)
+    there = on_behalf_of(CallContext("r2", "a broker", deadline=7.0), caller_of(context))
+    assert there == CallContext("r1", "a broker", principal, deadline=7.0)
+    newer = peer.Caller(name="x:1", kind="of a newer broker")
+    assert on_behalf_of(context, newer).principal == Principal("x:1")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dejaq.backup.checkpoint import make_checkpoint
 from dejaq.broker.cluster.member import Member
+from dejaq.broker.cluster.service import caller_of
 from dejaq.broker.context import bound
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.broker.sessions.greeter import Census, Greeter
@@ -18,6 +19,7 @@ from dejaq.domain.topic import Topic
 from dejaq.errors import DejaqError, StoreError
 from dejaq.protocol.columns import settings_from_proto, settings_to_proto
 from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.v1 import peer_pb2 as peer
 from dejaq.protocol.version import package_version
 from dejaq.storage.base import Filter
 
@@ -88,12 +90,15 @@ class OverseerService:
         """Make a topic, or find the same one, at the least loaded broker that answers in time."""
         self._broker.doctor.admit("create_topic")
         cluster = self._broker.cluster
+        forwarded = peer.ForwardedCreateTopicRequest(
+            name=request.name, settings=request.settings, caller=caller_of(context)
+        )
         for member in cluster.placement.recommended():
             if member.id == cluster.own:
                 break
             try:
                 answer = await cluster.connections.call(
-                    member.id, "Peer.CreateTopic", request, overseer.TopicResponse, bound(context, CREATE_SECONDS)
+                    member.id, "Peer.CreateTopic", forwarded, overseer.TopicResponse, bound(context, CREATE_SECONDS)
                 )
                 await cluster.steward.learn(request.name)
                 return answer

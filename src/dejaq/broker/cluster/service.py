@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from dejaq.broker.cluster.steward import Steward
 from dejaq.broker.delivery.inflight import mask_of
 from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.broker.delivery.roster import Rosters
-from dejaq.domain.context import CallContext
+from dejaq.domain.context import ANONYMOUS, CallContext, Principal, PrincipalKind
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
 
@@ -80,6 +81,38 @@ class PeerService:
         """This broker and its clients."""
         return await self._describe()
 
-    async def create_topic(self, context: CallContext, request: overseer.CreateTopicRequest) -> overseer.TopicResponse:
-        """Make a topic here."""
-        return await self._create_topic(context, request)
+    async def create_topic(
+        self, context: CallContext, request: peer.ForwardedCreateTopicRequest
+    ) -> overseer.TopicResponse:
+        """Make a topic here, for a client of another broker."""
+        plain = overseer.CreateTopicRequest(name=request.name, settings=request.settings)
+        return await self._create_topic(on_behalf_of(context, request.caller), plain)
+
+
+def caller_of(context: CallContext) -> peer.Caller:
+    """The client of a call, for another broker."""
+    principal = context.principal
+    return peer.Caller(
+        name=principal.name,
+        kind=principal.kind.value,
+        user=principal.user,
+        groups=sorted(principal.groups),
+        admin=principal.admin,
+        request_id=context.request_id,
+    )
+
+
+def on_behalf_of(context: CallContext, caller: peer.Caller) -> CallContext:
+    """The context of another broker's call as the context of the client whose call it forwards."""
+    return replace(context, principal=_principal_of(caller), request_id=caller.request_id or context.request_id)
+
+
+def _principal_of(caller: peer.Caller) -> Principal:
+    if not caller.name:
+        return ANONYMOUS
+    try:
+        kind = PrincipalKind(caller.kind)
+    except ValueError:
+        # A kind that only a newer broker knows has no rights of its own here.
+        kind = PrincipalKind.ANONYMOUS
+    return Principal(caller.name, kind, caller.user, frozenset(caller.groups), caller.admin)

@@ -8,6 +8,32 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Caller(_message.Message):
+    __slots__ = ("name", "kind", "user", "groups", "admin", "request_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    user: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    admin: bool
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., admin: _Optional[bool] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ForwardedCreateTopicRequest(_message.Message):
+    __slots__ = ("name", "settings", "caller")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    settings: _overseer_pb2.TopicSettings
+    caller: Caller
+    def __init__(self, name: _Optional[str] = ..., settings: _Optional[_Union[_overseer_pb2.TopicSettings, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
+
 class Nudge(_message.Message):
     __slots__ = ("topic", "ts", "buckets")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -79,7 +79,7 @@ class PeerStub:
                 _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/dejaq.v1.Peer/CreateTopic',
-                request_serializer=dejaq_dot_v1_dot_overseer__pb2.CreateTopicRequest.SerializeToString,
+                request_serializer=dejaq_dot_v1_dot_peer__pb2.ForwardedCreateTopicRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
                 _registered_method=True)
 
@@ -149,7 +149,7 @@ class PeerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Create a topic at this broker.
+        """Create a topic at this broker, on behalf of a client of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,7 +200,7 @@ def add_PeerServicer_to_server(servicer, server):
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
-                    request_deserializer=dejaq_dot_v1_dot_overseer__pb2.CreateTopicRequest.FromString,
+                    request_deserializer=dejaq_dot_v1_dot_peer__pb2.ForwardedCreateTopicRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.SerializeToString,
             ),
     }
@@ -446,7 +446,7 @@ class Peer:
             request,
             target,
             '/dejaq.v1.Peer/CreateTopic',
-            dejaq_dot_v1_dot_overseer__pb2.CreateTopicRequest.SerializeToString,
+            dejaq_dot_v1_dot_peer__pb2.ForwardedCreateTopicRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
             options,
             channel_credentials,
