@@ -24,6 +24,7 @@ SOURCES = {
     "consumer": ("Consumer", "Batches"),
     "transaction": ("Transaction",),
     "cron": ("Cron",),
+    "rights": ("Rights",),
     "dead_letters": ("DeadLetters",),
     "worker": ("Worker",),
     "client": ("Client",),
@@ -35,6 +36,7 @@ PACKAGES = {
     "consumer": "consuming",
     "transaction": "changing",
     "cron": "admin",
+    "rights": "admin",
     "dead_letters": "admin",
     "worker": "working",
 }

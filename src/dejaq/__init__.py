@@ -38,12 +38,13 @@ if TYPE_CHECKING:
         Unavailable,
         VersionUnsupported,
     )
-    from dejaq.sdk.admin.cluster import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo
+    from dejaq.sdk.admin.cluster import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo, TopicsPage
     from dejaq.sdk.admin.cron import Cron, Schedule, ScheduleInfo
     from dejaq.sdk.admin.dead_letters import DeadLetters
     from dejaq.sdk.admin.history import HistoryEvent, MessageHistory
     from dejaq.sdk.admin.queries import MessagePage
     from dejaq.sdk.admin.replies import Reply
+    from dejaq.sdk.admin.rights import Rights, RightsDecision, RightsRule
     from dejaq.sdk.changing.bulk import BulkResult, Where
     from dejaq.sdk.changing.transaction import Transaction
     from dejaq.sdk.client import Client, connect
@@ -80,9 +81,10 @@ _HOMES = {
         "Unavailable",
         "VersionUnsupported",
     ),
-    "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo"),
+    "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo", "TopicsPage"),
     "dejaq.sdk.admin.history": ("MessageHistory", "HistoryEvent"),
     "dejaq.sdk.admin.queries": ("MessagePage",),
+    "dejaq.sdk.admin.rights": ("Rights", "RightsDecision", "RightsRule"),
     "dejaq.sdk.changing.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.working.codecs": ("JSON", "MSGPACK", "Codec"),
@@ -139,6 +141,9 @@ __all__ = [
     "Reject",
     "Reply",
     "Results",
+    "Rights",
+    "RightsDecision",
+    "RightsRule",
     "Schedule",
     "ScheduleInfo",
     "Status",
@@ -148,6 +153,7 @@ __all__ = [
     "TopicKind",
     "TopicSettings",
     "TopicStage",
+    "TopicsPage",
     "Transaction",
     "Unauthenticated",
     "Unavailable",

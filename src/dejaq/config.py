@@ -18,6 +18,7 @@ from typing import Any
 
 from dejaq import limits
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.security.rights.rules import check_principal
 from dejaq.storage.postgres.connection.address import Address, shard_dsns
 
 _CLUSTER = re.compile(r"[0-9A-Za-z._\-]{1,64}")
@@ -87,6 +88,11 @@ class BrokerConfig:
     tls_peer_ca: str | None = _key(
         None, "The same for the other brokers of the cluster, which use their `tls_cert` as clients too."
     )
+    admins: str | None = _key(
+        None,
+        "The principals that have every right, with commas between: user:NAME, group:NAME, key:ID or certificate:NAME. "
+        "With it, every other caller may do only what rules allow.",
+    )
     cluster: str = _key("dejaq", "The name of the cluster.")
     synchronization: str = _key(
         "local",
@@ -126,6 +132,8 @@ class BrokerConfig:
                 raise _refusal(name, value, f"an integer from {low} to {high}")
         if not _CLUSTER.fullmatch(self.cluster):
             raise _refusal("cluster", self.cluster, "1 to 64 characters of 0-9 A-Z a-z . _ -")
+        for admin in self.admin_names:
+            check_principal(admin)
         if self.broker and not _CLUSTER.fullmatch(self.broker):
             raise _refusal("broker", self.broker, "1 to 64 characters of 0-9 A-Z a-z . _ -")
         if self.synchronization not in ("local", "embedded") and not _SYNCHRONIZATION.match(self.synchronization):
@@ -178,6 +186,11 @@ class BrokerConfig:
         for name in ("tls_client_ca", "tls_peer_ca"):
             if getattr(self, name) is not None and self.tls_cert is None:
                 raise _refusal(name, getattr(self, name), "possible without tls_cert and tls_key")
+
+    @property
+    def admin_names(self) -> list[str]:
+        """The principals that have every right."""
+        return [name.strip() for name in (self.admins or "").split(",") if name.strip()]
 
     @property
     def name(self) -> str:

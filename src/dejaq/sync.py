@@ -24,6 +24,7 @@ from dejaq.sdk.blocking.dead_letters import DeadLetters
 from dejaq.sdk.blocking.lease import Batch, Lease
 from dejaq.sdk.blocking.portal import Portal
 from dejaq.sdk.blocking.producer import Producer
+from dejaq.sdk.blocking.rights import Rights
 from dejaq.sdk.blocking.transaction import Transaction
 from dejaq.sdk.blocking.worker import Worker
 
@@ -37,6 +38,7 @@ __all__ = [
     "DeadLetters",
     "Lease",
     "Producer",
+    "Rights",
     "Transaction",
     "Worker",
     "connect",

@@ -124,6 +124,29 @@ class Catalog:
             raise error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted")
         return book
 
+    async def records(self, name: str) -> Topic | None:
+        """The hidden topic of this name, if there is one; another broker may have made it."""
+        if name not in self._topics and self._storage.capabilities.shared:
+            for other in await self._storage.topics():
+                if other.name == name:
+                    self._put(other)
+        return self._topics.get(name)
+
+    async def make_records(self, context: CallContext, name: str) -> Topic:
+        """The hidden topic of this name, in which the broker keeps records of its own; made when it does not exist."""
+        async with self._locks.of(name):
+            found = await self.records(name)
+            if found is not None:
+                return found
+            try:
+                return await self._make(context, name, _book_settings(TopicSettings()))
+            except Refused as refusal:
+                found = await self._half_made(context, name) if refusal.code is Code.TOPIC_EXISTS else None
+                if found is None:
+                    raise
+                self._put(found)
+                return found
+
     def named(self, name: str) -> Topic | None:
         """The topic of this name, in any state."""
         return self._topics.get(name)

@@ -19,6 +19,7 @@ from dejaq.broker.calls.history import HistoryCalls
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.replies import ReplyCalls
+from dejaq.broker.calls.rights import RightsCalls
 from dejaq.broker.calls.snapshots import Snapshots
 from dejaq.broker.calls.transactions import Transactions
 from dejaq.broker.catalog import Catalog
@@ -38,6 +39,8 @@ from dejaq.broker.loop.watchdog import Watchdog
 from dejaq.broker.metrics import REST, TOPIC_SERIES_MAX, Labels, Metrics
 from dejaq.broker.reactions import Reactions
 from dejaq.broker.recorder import Recorder
+from dejaq.broker.rights.book import RuleBook
+from dejaq.broker.rights.guard import Guard
 from dejaq.broker.server import Server
 from dejaq.broker.services import Calls, Services, peer_calls_of, services_of
 from dejaq.broker.sessions.broker_context import BrokerContext
@@ -92,6 +95,7 @@ class Central:
         )
         self.watchdog = self._make_watchdog(shares_loop=shares_loop)
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
+        self.guard = self._make_guard()
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
         self.dead_letters = DeadLetterTopics(
@@ -106,6 +110,7 @@ class Central:
             background=self.background,
             doctor=self.doctor,
             catalog=self.catalog,
+            guard=self.guard,
             rosters=self.rosters,
             throttles=Throttles(clock),
             pinger=self.pinger,
@@ -116,6 +121,7 @@ class Central:
             alarms=self.alarms,
         )
         self.greeter = self._make_greeter()
+        self.rules = self._make_rules()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
@@ -143,6 +149,21 @@ class Central:
             lag_ms_max=self.config.loop_lag_ms_max,
             report=self.doctor.report,
             shares_loop=shares_loop,
+        )
+
+    def _make_guard(self) -> Guard:
+        admins = self.config.admin_names
+        return Guard(enabled=bool(admins), admins=admins, find_topic=self.catalog.named)
+
+    def _make_rules(self) -> RuleBook:
+        return RuleBook(
+            storage=self.storage,
+            clock=self.clock,
+            catalog=self.catalog,
+            synchronization=self.cluster.synchronization,
+            guard=self.guard,
+            random=SystemRandom(),
+            changed=lambda: self.background.spawn(self.greeter.check_rights(), name="check of rights"),
         )
 
     def _make_cluster(self, synchronization: Synchronization | None) -> Cluster:
@@ -205,6 +226,8 @@ class Central:
             bodies=self.bodies,
             dead_letters=DeadLetterCalls(self._broker),
             greeter=self.greeter,
+            rights=RightsCalls(guard=self.guard, book=self.rules),
+            guard=self.guard,
             metrics=self.metrics,
         )
 
@@ -217,6 +240,7 @@ class Central:
             cluster=self.cluster,
             publish_readiness=self._publish_readiness,
         )
+        self.guard.topic_of_snapshot = self._snapshots.topic_of
         self.rosters.connect(self.cluster.directory)
         self.catalog.connect(self.reactions)
         self.cluster.connect(self.reactions)
@@ -268,6 +292,7 @@ class Central:
                 grpc_address=self.grpc.address if self.grpc is not None else "",
                 peer_address=self.peer_address,
             )
+            await self.rules.load()
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics, self.tls.clients)
             for server in self._servers:
@@ -284,6 +309,7 @@ class Central:
             loop.create_task(self._keep(self.bodies.run, "reclaim of bodies"), name="bodies"),
             loop.create_task(self._keep(self._snapshots.run, "sweep of snapshots"), name="snapshots"),
             loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
+            loop.create_task(self._keep(self.rules.run, "watch of the rules"), name="rules"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
             loop.create_task(self._keep(lambda: self.tls.run(self._renew_tls), "reload of TLS"), name="tls"),
         ]

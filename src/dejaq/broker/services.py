@@ -15,12 +15,14 @@ from dejaq.broker.calls.history import HistoryCalls
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.replies import ReplyCalls
+from dejaq.broker.calls.rights import RightsCalls
 from dejaq.broker.calls.snapshots import Snapshots
 from dejaq.broker.calls.transactions import Transactions
 from dejaq.broker.cluster.service import PeerService
 from dejaq.broker.cron.service import CronService
 from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.metrics import ERRORS, Metrics
+from dejaq.broker.rights.guard import Guard
 from dejaq.broker.sessions.greeter import Greeter
 from dejaq.broker.sessions.session import Frames, Send
 from dejaq.domain.context import CallContext
@@ -62,16 +64,34 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Services(Calls):
-    """What a client can call: unary calls, server streams, client streams, and the session."""
+    """What a client can call: unary calls, server streams, client streams, and the session.
 
+    Every call passes the guard before it is done; sessions pass it with each frame.
+    """
+
+    guard: Guard
     streams: dict[str, Callable[[CallContext, Any], AsyncIterator[Message]]]
     uploads: dict[str, Callable[[CallContext, Any], Awaitable[Message]]]
     session: Callable[[CallContext, Frames, Send], Awaitable[None]]
 
+    async def call(self, context: CallContext, method: str, request: Message) -> Message:
+        """Answer a unary call; raises a DejaqError and nothing else."""
+        try:
+            masked = self.guard.admit(context, method, request)
+            response = await self.unary[method](context, request)
+            if masked:
+                self.guard.mask(method, response)
+            return response
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
+            raise self._answered(context, method, error) from None
+
     async def stream(self, context: CallContext, method: str, request: Message) -> AsyncIterator[Message]:
         """Answer a server-streaming call; raises a DejaqError and nothing else."""
         try:
+            masked = self.guard.admit(context, method, request)
             async for response in self.streams[method](context, request):
+                if masked:
+                    self.guard.mask(method, response)
                 yield response
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
             raise self._answered(context, method, error) from None
@@ -79,9 +99,18 @@ class Services(Calls):
     async def upload(self, context: CallContext, method: str, requests: AsyncIterator[Message]) -> Message:
         """Answer a client-streaming call; raises a DejaqError and nothing else."""
         try:
-            return await self.uploads[method](context, requests)
+            return await self.uploads[method](context, self._admitted(context, method, requests))
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an error of ours
             raise self._answered(context, method, error) from None
+
+    async def _admitted(
+        self, context: CallContext, method: str, requests: AsyncIterator[Message]
+    ) -> AsyncIterator[Message]:
+        """The frames of an upload: its head passes the guard before the call sees it, and parts come after a head."""
+        async for request in requests:
+            if request.HasField("head"):
+                self.guard.admit(context, method, request.head)
+            yield request
 
 
 def peer_calls_of(*, peer: PeerService, overseer: OverseerService, histories: HistoryCalls, metrics: Metrics) -> Calls:
@@ -115,10 +144,13 @@ def services_of(
     replies: ReplyCalls,
     bodies: BodyCalls,
     greeter: Greeter,
+    rights: RightsCalls,
+    guard: Guard,
     metrics: Metrics,
 ) -> Services:
     """The table of every call of clients, named as in the protocol."""
     return Services(
+        guard=guard,
         unary={
             "Overseer.Info": overseer.info,
             "Overseer.Ping": overseer.ping,
@@ -138,6 +170,10 @@ def services_of(
             "Cron.Next": cron.coming,
             "Carrier.Await": replies.await_one,
             "Carrier.FindBody": bodies.find,
+            "Rights.List": rights.listed,
+            "Rights.Put": rights.put,
+            "Rights.Remove": rights.remove,
+            "Rights.Check": rights.check,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

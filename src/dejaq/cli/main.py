@@ -32,6 +32,7 @@ COMMANDS = {
     "info": "dejaq.cli.operating.info:info",
     "top": "dejaq.cli.operating.top:top",
     "shell": "dejaq.cli.shell:shell",
+    "rights": "dejaq.cli.operating.rights:rights",
     "audit": "dejaq.cli.operating.audit:audit",
     "pipeline": "dejaq.cli.operating.pipeline:pipeline",
     "backup": "dejaq.cli.operating.backup:backup",

@@ -41,6 +41,8 @@ class Message:
     large: Reference | None = None
     # The last report of its consumer (`lease.progress`), while the consumer works on the message; only `get` has it.
     progress: str = ""
+    # Whether the caller has no right to read the body, which is empty then.
+    masked: bool = False
 
     @property
     def size(self) -> int:

@@ -245,6 +245,7 @@ def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> lis
             headers=decode_headers(headers),
             large=large,
             progress=progress,
+            masked=proto.masked,
         )
         for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers, progress in columns
     ]

@@ -25,6 +25,7 @@ from dejaq.sdk.admin.dead_letters import DeadLetters
 from dejaq.sdk.admin.history import HistoryClient
 from dejaq.sdk.admin.message_calls import MessageCalls
 from dejaq.sdk.admin.queries import Queries
+from dejaq.sdk.admin.rights import Rights
 from dejaq.sdk.admin.topic_calls import TopicCalls
 from dejaq.sdk.bodies.large import LargeBodyClient
 from dejaq.sdk.changing.transaction import Transaction, Transactor
@@ -320,6 +321,10 @@ class Client(TopicCalls, MessageCalls):
     def cron(self, topic: str) -> Cron:
         """The schedules of a cron topic."""
         return Cron(self._seeds, self._settings, topic)
+
+    def rights(self) -> Rights:
+        """The rules that allow and deny."""
+        return Rights(self._seeds, self._settings)
 
     async def fan_out(
         self,

@@ -4,3 +4,5 @@ from __future__ import annotations
 
 # The record of each live broker, under its name.
 MEMBERS = "members/"
+# A record that changes whenever the rules in the storage have changed.
+RIGHTS = "security/rights"

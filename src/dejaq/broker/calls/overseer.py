@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from pathlib import Path
 
 from dejaq.backup.checkpoint import make_checkpoint
 from dejaq.broker.cluster.member import Member
 from dejaq.broker.cluster.service import caller_of
 from dejaq.broker.context import bound
+from dejaq.broker.rights.needs import Claim
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.broker.sessions.greeter import Census, Greeter
 from dejaq.broker.sessions.session import Session, SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.message import Status
+from dejaq.domain.naming.topic_name import NAMESPACE_MARK, check_topic_name, resolved
 from dejaq.domain.topic import Topic
 from dejaq.errors import DejaqError, StoreError
 from dejaq.protocol.columns import settings_from_proto, settings_to_proto
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
 from dejaq.protocol.version import package_version
+from dejaq.security.rights.matching import creator_name
+from dejaq.security.rights.operations import Operation
 from dejaq.storage.base import Filter
 
 log = logging.getLogger(__name__)
@@ -45,7 +50,7 @@ class OverseerService:
 
     async def info(self, context: CallContext, request: overseer.InfoRequest) -> overseer.InfoResponse:
         """Brokers, topics and clients of the whole cluster; a silent broker is shown as it last published itself."""
-        info = await self.describe()
+        info = await self.describe(context=context)
         cluster = self._broker.cluster
         others = [member for member in cluster.members.values() if member.id != cluster.own]
         answers = await cluster.connections.gather(
@@ -67,14 +72,29 @@ class OverseerService:
             broker.seen_ms = reported_ms if broker.id in silent else self._broker.clock.now_ms()
             if sample is not None:
                 broker.offset_ms, broker.latency_ms = sample.offset_ms, sample.round_trip_ms / 2
+        await self._reduce(context, info)
         return info
 
-    async def describe(self, *, counts: bool = True) -> overseer.InfoResponse:
+    async def _reduce(self, context: CallContext, info: overseer.InfoResponse) -> None:
+        """Leave out the clients of topics that the caller may not see, and what names topics."""
+        guard = self._broker.guard
+        if guard.operates(context):
+            return
+        seen = {topic.name for topic in await self._seen(context, self._broker.catalog.all())}
+        topics = [topic for topic in info.topics if topic.name in seen]
+        clients = [client for client in info.clients if client.topic in seen]
+        del info.topics[:], info.clients[:]
+        info.topics.extend(topics)
+        info.clients.extend(clients)
+        for broker in info.brokers:
+            del broker.notes[:]
+
+    async def describe(self, *, counts: bool = True, context: CallContext | None = None) -> overseer.InfoResponse:
         """What this broker alone has to say; the counts of the topics are the storage's, and the same everywhere."""
         topics = self._broker.catalog.all()
         census = self._greeter.census()
         # The counts come first: they may find that the storage is damaged.
-        outlines = await self._topics(topics) if counts else await _outlines(topics, census)
+        outlines = await self._topics(topics, context) if counts else await _outlines(topics, census)
         return overseer.InfoResponse(
             cluster=self._broker.config.cluster,
             brokers=[self._broker_info()],
@@ -114,7 +134,9 @@ class OverseerService:
         """Make a topic, or find the same one."""
         self._broker.doctor.admit("create_topic")
         steward = self._broker.cluster.steward
-        topic, created = await steward.create(context, request.name, settings_from_proto(request.settings))
+        topic, created = await steward.create(
+            context, request.name, settings_from_proto(request.settings), creator_name(context.principal)
+        )
         if topic.settings.max_attempts:
             # At once, so that a broker with too many topics reports it to the caller.
             await self._broker.dead_letters.topic_for(context, topic)
@@ -130,21 +152,49 @@ class OverseerService:
         return overseer.TopicResponse(topic=(await self._topics([topic]))[0])
 
     async def describe_topic(self, context: CallContext, request: overseer.TopicRequest) -> overseer.TopicResponse:
-        """One topic and its numbers."""
+        """One topic, with its numbers where the caller may inspect it."""
+        guard = self._broker.guard
+        if not guard.sees(context, request.name):
+            guard.require(context, "Overseer.DescribeTopic", ((Claim(Operation.INSPECT, request.name),),))
         topic = self._broker.catalog.find(request.name)
         capabilities = self._broker.storage.capabilities
         shared = capabilities.shared_inline_bytes_max if topic.settings.share_bodies else 0
-        return overseer.TopicResponse(topic=(await self._topics([topic]))[0], inline_body_bytes_max=shared)
+        return overseer.TopicResponse(topic=(await self._topics([topic], context))[0], inline_body_bytes_max=shared)
 
     async def list_topics(
         self, context: CallContext, request: overseer.ListTopicsRequest
     ) -> overseer.ListTopicsResponse:
-        """The topics after a name, and their numbers."""
-        catalog = self._broker.catalog
-        count = request.count or len(catalog.all())
-        topics = catalog.after(request.after, count)
-        more = len(topics) == count and bool(topics) and bool(catalog.after(topics[-1].name, 1))
-        return overseer.ListTopicsResponse(topics=await self._topics(topics), more=more)
+        """The topics after a name that the caller may see, and their numbers."""
+        seen = await self._seen(context, self._in_namespace(context, request.namespace))
+        first = bisect_right(seen, request.after, key=lambda topic: topic.name)
+        page = seen[first : first + request.count] if request.count else seen[first:]
+        more = first + len(page) < len(seen)
+        return overseer.ListTopicsResponse(topics=await self._topics(page, context), more=more, total=len(seen))
+
+    def _in_namespace(self, context: CallContext, namespace: str) -> list[Topic]:
+        """The topics of a namespace, in the order of their names."""
+        topics = self._broker.catalog.all()
+        if not namespace:
+            return topics
+        if namespace == "global":
+            return [topic for topic in topics if not topic.name.startswith(NAMESPACE_MARK)]
+        # The topic `t` stands for any of the namespace.
+        name = resolved(f"{namespace}/t", context.principal.user)
+        check_topic_name(name)
+        return [topic for topic in topics if topic.name.startswith(name[:-1])]
+
+    async def _seen(self, context: CallContext, topics: list[Topic]) -> list[Topic]:
+        """Those that the caller may see."""
+        guard = self._broker.guard
+        if guard.trusts(context):
+            return topics
+        seen: list[Topic] = []
+        for number, topic in enumerate(topics, 1):
+            if guard.sees(context, topic.name):
+                seen.append(topic)
+            if number % TOPICS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return seen
 
     async def delete_topic(self, context: CallContext, request: overseer.TopicRequest) -> overseer.TopicResponse:
         """Mark a topic as deleting; its messages are removed in the background."""
@@ -167,20 +217,26 @@ class OverseerService:
         )
         return overseer.CheckpointResponse(path=str(path))
 
-    async def _topics(self, topics: list[Topic]) -> list[overseer.TopicInfo]:
+    async def _topics(self, topics: list[Topic], context: CallContext | None = None) -> list[overseer.TopicInfo]:
+        """Topics with their numbers: those that the caller may inspect, or all."""
         census = self._greeter.census()
         infos = await _outlines(topics, census)
+        if context is not None and not self._broker.guard.trusts(context):
+            allowed = [self._broker.guard.allows(context, Operation.INSPECT, topic.name) for topic in topics]
+            counted = [(topic, info) for topic, info, one in zip(topics, infos, allowed, strict=True) if one]
+        else:
+            counted = list(zip(topics, infos, strict=True))
         # With a failed storage the numbers are left out, so that the rest can still be seen.
         if self._broker.storage.failure is None:
             try:
-                await self._count(topics, infos)
+                await self._count(counted)
             except StoreError:
                 self._broker.doctor.look()
         return infos
 
-    async def _count(self, topics: list[Topic], infos: list[overseer.TopicInfo]) -> None:
+    async def _count(self, counted: list[tuple[Topic, overseer.TopicInfo]]) -> None:
         now = self._broker.clock.now_ms()
-        for place, (topic, info) in enumerate(zip(topics, infos, strict=True)):
+        for place, (topic, info) in enumerate(counted):
             if place % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
                 await asyncio.sleep(0)
             for status in Status:
@@ -255,6 +311,7 @@ def _outline(topic: Topic, census: Census) -> overseer.TopicInfo:
         state=topic.state,
         settings=settings_to_proto(topic.settings),
         created_ms=topic.created_ms,
+        creator=topic.creator,
         consumers=census[topic.number, SessionState.CONSUMER] + census[topic.number, SessionState.SUBSCRIBED],
         producers=census[topic.number, SessionState.PRODUCER],
     )

@@ -29,6 +29,7 @@ _MESSAGE_ROWS = 20_000
 @dataclass(slots=True)
 class _Open:
     snapshot: Snapshot
+    topic: str
     buckets: int
     used: float
     opened: float
@@ -100,7 +101,7 @@ class Snapshots:
         snapshot = await self._storage.snapshot(topic, self._clock.now_ms())
         name = secrets.token_hex(16)
         now = self._clock.monotonic()
-        self._open[name] = _Open(snapshot, topic.settings.buckets, used=now, opened=now)
+        self._open[name] = _Open(snapshot, topic.name, topic.settings.buckets, used=now, opened=now)
         return carrier.SnapshotResponse(
             snapshot=name,
             buckets=topic.settings.buckets,
@@ -162,6 +163,11 @@ class Snapshots:
             if size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or self._delivers():
                 break
         return gathered if size else None
+
+    def topic_of(self, snapshot: str) -> str | None:
+        """The topic of an open snapshot."""
+        held = self._open.get(snapshot)
+        return held.topic if held is not None else None
 
     @property
     def open_count(self) -> int:

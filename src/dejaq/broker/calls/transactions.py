@@ -73,6 +73,8 @@ class Transactions:
     async def _transact(
         self, context: CallContext, request: carrier.TransactRequest, *, recalling: bool
     ) -> carrier.TransactResponse:
+        # Also here, because each transaction of `TransactMany` is allowed or refused by itself.
+        self._broker.guard.admit(context, "Carrier.Transact", request)
         now = self._broker.clock.now_ms()
         session = _session_of(request)
         if not 1 <= len(request.steps) <= limits.TRANSACTION_STEPS_MAX:

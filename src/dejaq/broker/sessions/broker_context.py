@@ -13,6 +13,7 @@ from dejaq.broker.delivery.roster import Rosters
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Metrics
 from dejaq.broker.recorder import Recorder
+from dejaq.broker.rights.guard import Guard
 from dejaq.broker.sessions.pinger import Pinger
 from dejaq.broker.sessions.throttles import Throttles
 from dejaq.config import BrokerConfig
@@ -32,6 +33,7 @@ class BrokerContext:
     background: Background
     doctor: Doctor
     catalog: Catalog
+    guard: Guard
     rosters: Rosters
     throttles: Throttles
     pinger: Pinger

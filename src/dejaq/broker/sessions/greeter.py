@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 # seconds to answer.
 EVACUATE_SECONDS = 15.0
 
+# After so many sessions the event loop does other work.
+SESSIONS_PER_STEP = 50
+
 # (topic number, state) -> sessions
 Census = Counter[tuple[int, SessionState]]
 
@@ -95,6 +98,13 @@ class Greeter:
         """End every session."""
         for session in self:
             session.end(error)
+
+    async def check_rights(self) -> None:
+        """End the sessions whose callers have lost the right to them: the rules have changed."""
+        for number, session in enumerate(self, 1):
+            session.check_rights()
+            if number % SESSIONS_PER_STEP == 0:
+                await asyncio.sleep(0)
 
     async def evacuate(self, topic: Topic, error: DejaqError) -> None:
         """End the sessions on a topic and wait until their requests are finished, but no longer than EVACUATE_SECONDS.

@@ -27,6 +27,7 @@ from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.progress import ProgressReport
 from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.metrics import ERRORS, FRAMES
+from dejaq.broker.rights.session_rights import SessionRights
 from dejaq.broker.sessions.outgoing import FrameQueue
 from dejaq.broker.sessions.producer import ConnectedProducer
 from dejaq.domain.batch import Outcomes
@@ -113,6 +114,7 @@ class Session:
         self.producer: ConnectedProducer | None = None
         self.consumer: ConnectedConsumer | None = None
         self._broker = broker
+        self._rights = SessionRights(broker.guard, context)
         self._outgoing = FrameQueue()
         self._under_way: set[asyncio.Task[None]] = set()
         self._bytes = 0
@@ -176,6 +178,12 @@ class Session:
         if not self._over.is_set():
             self._reason = error
             self._over.set()
+
+    def check_rights(self) -> None:
+        """End the session when its caller has lost the right to be what it is."""
+        refusal = self._rights.lost()
+        if refusal is not None:
+            self.end(refusal)
 
     async def finished(self) -> None:
         """Wait until the session is over and all its requests are finished."""
@@ -298,6 +306,7 @@ class Session:
         self._broker.metrics.add(FRAMES, 1, command)
         if self.state not in _FITS[command]:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
+        self._rights.admit(command, frame)
         if command in _CHANGES:
             self._check(command)
             throttled_ms = self._throttle(command, frame)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dejaq.cli.messages.message import message_values
+from dejaq.cli.messages.message import body_text, message_values
 from dejaq.cli.messages.query import bounds, from_option, to_option
 from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.terminal.options import header_option, parse_headers
-from dejaq.cli.terminal.output import iso, printable, shown
+from dejaq.cli.terminal.output import iso, printable
 from dejaq.cli.terminal.progress import ProgressBar
 from dejaq.cli.terminal.where import all_option, confirm_all, yes_option
 from dejaq.domain import dead_letter
@@ -234,5 +234,4 @@ def _line(message: Message) -> str:
     if error := headers.get(dead_letter.ERROR):
         reason += f" ({printable(error)})"
     attempts = headers.get(dead_letter.ATTEMPTS, "?")
-    body = shown(message.body) if message.large is None else f"[{message.size:,} bytes]"
-    return f"{iso(message.ts)}  {message.id}  attempts={attempts}  {reason}  {body}"
+    return f"{iso(message.ts)}  {message.id}  attempts={attempts}  {reason}  {body_text(message)}"

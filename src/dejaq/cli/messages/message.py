@@ -45,8 +45,23 @@ def message_values(message: Message, now_ms: int) -> dict[str, Any]:
         "bucket": message.bucket,
         "headers": dict(message.headers),
         **({"progress": message.progress} if message.progress else {}),
-        **({"body_bytes": message.size, "large": True} if message.large is not None else text_or_base64(message.body)),
+        **_body_values(message),
     }
+
+
+def _body_values(message: Message) -> dict[str, Any]:
+    if message.masked:
+        return {"masked": True}
+    if message.large is not None:
+        return {"body_bytes": message.size, "large": True}
+    return dict(text_or_base64(message.body))
+
+
+def body_text(message: Message) -> str:
+    """The body of a message in one line for people."""
+    if message.masked:
+        return "[no right to read the body]"
+    return shown(message.body) if message.large is None else f"[{message.size:,} bytes]"
 
 
 def message_line(message: Message, now_ms: int) -> str:
@@ -59,8 +74,7 @@ def message_line(message: Message, now_ms: int) -> str:
         **{f"header.{key}": value for key, value in message.headers.items()},
     }
     extras = "".join(f"{key}={printable(str(value))}  " for key, value in unusual.items() if value)
-    body = shown(message.body) if message.large is None else f"[{message.size:,} bytes]"
-    return f"{iso(message.ts)}  {message.status(now_ms):<10}  {message.id}  {extras}{body}"
+    return f"{iso(message.ts)}  {message.status(now_ms):<10}  {message.id}  {extras}{body_text(message)}"
 
 
 def print_messages(invocation: Invocation, messages: Sequence[Message], now_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +15,11 @@ from dejaq.errors import Code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dejaq.sdk.admin.cluster import TopicInfo
+    from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
     from dejaq.sdk.client import Client
 
+# Topics that are read in one call.
+PAGE_TOPICS = 500
 COLUMNS = ("name", "state", "available", "waiting", "processing", "consumers", "producers", "buckets")
 
 
@@ -31,6 +34,7 @@ def topic_values(info: TopicInfo) -> dict[str, Any]:
         "consumers": info.consumers,
         "producers": info.producers,
         "created_at": iso(info.created_ms),
+        "creator": info.creator,
         **info.settings.as_dict(),
     }
 
@@ -160,20 +164,42 @@ def edit(
 
 
 @topic.command(name="list")
+@click.option("--mine", "namespace", flag_value="~", help="Only your own topics, ~USER/NAME.")
+@click.option("--global", "namespace", flag_value="global", help="Only topics that belong to no user.")
+@click.option("--user", metavar="NAME", help="Only the topics of this user.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="One page of so many topics, and their number.")
+@click.option("--after", default="", metavar="NAME", help="The topics after this name; the last of the page before.")
 @pass_invocation
-def list_topics(invocation: Invocation) -> None:
-    """List every topic with its exact counts."""
+def list_topics(
+    invocation: Invocation, /, namespace: str | None, user: str | None, count: int | None, after: str
+) -> None:
+    """List the topics that you may see, with their exact counts."""
+    if user is not None and namespace is not None:
+        raise click.UsageError("Give one of --mine, --global and --user.")
+    chosen = f"~{user}" if user is not None else namespace or ""
 
-    async def work(client: Client) -> list[TopicInfo]:
-        return list(await client.topics())
+    async def work(client: Client) -> TopicsPage:
+        if count is not None:
+            return await client.topics_page(after=after, count=count, namespace=chosen)
+        topics: list[TopicInfo] = []
+        while True:
+            last = topics[-1].name if topics else after
+            page = await client.topics_page(after=last, count=PAGE_TOPICS, namespace=chosen)
+            topics += page.topics
+            if not page.more or not page.topics:
+                return replace(page, topics=topics)
 
-    rows = [topic_values(info) for info in invocation.run(work)]
+    page = invocation.run(work)
+    rows = [topic_values(info) for info in page.topics]
     invocation.output.table(
         rows,
         COLUMNS,
         numbers=COLUMNS[2:],
         empty="no topics yet; make one with `dejaq topic create NAME`",
     )
+    if page.more and not invocation.json:
+        following = f"--count {count} --after {rows[-1]['name']}"
+        invocation.output.line(f"{len(rows)} of {page.total} topics; the next page: dejaq topic list {following}")
 
 
 @topic.command()

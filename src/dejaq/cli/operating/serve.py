@@ -35,6 +35,7 @@ METAVARS = {
     "synchronization": "WHERE",
     "advertise": "HOST:PORT",
     "broker": "NAME",
+    "admins": "PRINCIPAL,...",
 }
 
 

@@ -626,7 +626,7 @@ class Stretch(_message.Message):
     def __init__(self, span: _Optional[_Union[IdSpan, _Mapping]] = ..., bucket: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class ScanColumns(_message.Message):
-    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers", "runs", "run_buckets", "run_versions", "run_rows")
+    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers", "runs", "run_buckets", "run_versions", "run_rows", "masked")
     STRETCHES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
@@ -638,6 +638,7 @@ class ScanColumns(_message.Message):
     RUN_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     RUN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RUN_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     stretches: _containers.RepeatedCompositeFieldContainer[Stretch]
     ids: _containers.RepeatedScalarFieldContainer[str]
     ts: _containers.RepeatedScalarFieldContainer[int]
@@ -649,7 +650,8 @@ class ScanColumns(_message.Message):
     run_buckets: _containers.RepeatedScalarFieldContainer[int]
     run_versions: _containers.RepeatedScalarFieldContainer[int]
     run_rows: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ..., run_buckets: _Optional[_Iterable[int]] = ..., run_versions: _Optional[_Iterable[int]] = ..., run_rows: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    masked: bool
+    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ..., run_buckets: _Optional[_Iterable[int]] = ..., run_versions: _Optional[_Iterable[int]] = ..., run_rows: _Optional[_Iterable[bytes]] = ..., masked: _Optional[bool] = ...) -> None: ...
 
 class RedriveRequest(_message.Message):
     __slots__ = ("topic", "target", "ids")
@@ -670,7 +672,7 @@ class PurgeRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MessageColumns(_message.Message):
-    __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor", "progress")
+    __slots__ = ("ids", "buckets", "ts", "priorities", "bodies", "groups", "consumers", "versions", "attempts", "headers", "statuses", "asked", "cursor", "progress", "masked")
     IDS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
@@ -685,6 +687,7 @@ class MessageColumns(_message.Message):
     ASKED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[str]
     buckets: _containers.RepeatedScalarFieldContainer[int]
     ts: _containers.RepeatedScalarFieldContainer[int]
@@ -699,4 +702,5 @@ class MessageColumns(_message.Message):
     asked: _containers.RepeatedScalarFieldContainer[int]
     cursor: bytes
     progress: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, ids: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., groups: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., statuses: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., cursor: _Optional[bytes] = ..., progress: _Optional[_Iterable[str]] = ...) -> None: ...
+    masked: bool
+    def __init__(self, ids: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., priorities: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., groups: _Optional[_Iterable[str]] = ..., consumers: _Optional[_Iterable[str]] = ..., versions: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., statuses: _Optional[_Iterable[str]] = ..., asked: _Optional[_Iterable[int]] = ..., cursor: _Optional[bytes] = ..., progress: _Optional[_Iterable[str]] = ..., masked: _Optional[bool] = ...) -> None: ...

@@ -147,7 +147,7 @@ class TopicSettings(_message.Message):
     def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., dedup_ms: _Optional[int] = ..., max_dedup_ids: _Optional[int] = ..., expires: _Optional[bool] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
-    __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers")
+    __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers", "creator")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class TopicInfo(_message.Message):
     PROCESSING_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
     settings: TopicSettings
@@ -166,7 +167,8 @@ class TopicInfo(_message.Message):
     processing: int
     consumers: int
     producers: int
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_ms: _Optional[int] = ..., available: _Optional[int] = ..., waiting: _Optional[int] = ..., processing: _Optional[int] = ..., consumers: _Optional[int] = ..., producers: _Optional[int] = ...) -> None: ...
+    creator: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ..., created_ms: _Optional[int] = ..., available: _Optional[int] = ..., waiting: _Optional[int] = ..., processing: _Optional[int] = ..., consumers: _Optional[int] = ..., producers: _Optional[int] = ..., creator: _Optional[str] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "settings")
@@ -201,17 +203,21 @@ class TopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ..., inline_body_bytes_max: _Optional[int] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("after", "count")
+    __slots__ = ("after", "count", "namespace")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     after: str
     count: int
-    def __init__(self, after: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    namespace: str
+    def __init__(self, after: _Optional[str] = ..., count: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics", "more")
+    __slots__ = ("topics", "more", "total")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
     more: bool
-    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    total: int
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., more: _Optional[bool] = ..., total: _Optional[int] = ...) -> None: ...

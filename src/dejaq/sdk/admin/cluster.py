@@ -26,6 +26,8 @@ class TopicInfo:
     consumers: int
     producers: int
     created: bool = False
+    # The user or the key that created it; empty where callers have no names.
+    creator: str = ""
 
     @classmethod
     def from_proto(cls, proto: overseer.TopicInfo, *, created: bool = False) -> TopicInfo:
@@ -41,7 +43,17 @@ class TopicInfo:
             consumers=proto.consumers,
             producers=proto.producers,
             created=created,
+            creator=proto.creator,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsPage:
+    """Some topics of a namespace; `more` follow the last one, and `total` is the number of all of them."""
+
+    topics: list[TopicInfo]
+    more: bool
+    total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from dejaq.domain.bodies.large import PART_BYTES
 from dejaq.domain.message import Message, Status
-from dejaq.errors import Missing
+from dejaq.errors import Code, Missing, error_of
 from dejaq.sdk.admin.history import HistoryClient, MessageHistory
 from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage, Queries, filter_of
 from dejaq.sdk.bodies.large import LargeBodyClient
@@ -50,7 +50,12 @@ class MessageCalls:
         return current
 
     def body_parts(self, message: Message) -> AsyncIterator[bytes]:
-        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone."""
+        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone.
+
+        Raises PERMISSION_DENIED for a message that the caller may inspect and not read.
+        """
+        if message.masked:
+            raise error_of(Code.PERMISSION_DENIED, f"no right to read the body of message {message.id!r}")
         if message.large is None:
             return _cut(message.body)
         return self._large.parts(message.topic, message.id, message.large)

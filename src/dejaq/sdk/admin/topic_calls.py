@@ -8,7 +8,7 @@ from dejaq.domain.backoff import Backoff
 from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import DejaqError, Missing
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.sdk.admin.cluster import TopicInfo
+from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
 from dejaq.sdk.admin.topics import create_topic, settings_message
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
@@ -125,8 +125,16 @@ class TopicCalls:
         )
         return TopicInfo.from_proto(answer.topic)
 
+    async def topics_page(self, *, after: str = "", count: int = 20, namespace: str = "") -> TopicsPage:
+        """The next topics `after` a name that the caller may see, of the namespace `global`, `~` (own) or `~USER`."""
+        request = overseer.ListTopicsRequest(after=after, count=count, namespace=namespace)
+        answer = await self._seeds.call(
+            "Overseer.ListTopics", request, overseer.ListTopicsResponse, patience=self._settings
+        )
+        return TopicsPage([TopicInfo.from_proto(topic) for topic in answer.topics], answer.more, answer.total)
+
     async def topics(self) -> list[TopicInfo]:
-        """Every topic, by name; many are read in several calls."""
+        """Every topic that the caller may see, by name; many are read in several calls."""
         topics: list[TopicInfo] = []
         while True:
             answer = await self._seeds.call(

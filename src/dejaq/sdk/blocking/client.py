@@ -10,7 +10,7 @@ from typing import Any, Unpack, overload
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.message import Message, Status
-from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo
+from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo, TopicsPage
 from dejaq.sdk.admin.history import MessageHistory
 from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage
 from dejaq.sdk.blocking.consumer import Consumer
@@ -19,6 +19,7 @@ from dejaq.sdk.blocking.dead_letters import DeadLetters
 from dejaq.sdk.blocking.opening import OpenedClient
 from dejaq.sdk.blocking.portal import DEADLINES, Portal, each, then
 from dejaq.sdk.blocking.producer import Producer
+from dejaq.sdk.blocking.rights import Rights
 from dejaq.sdk.blocking.transaction import Transaction
 from dejaq.sdk.blocking.worker import Worker
 from dejaq.sdk.client import LEASE_SECONDS, PREFETCH_SECONDS
@@ -179,6 +180,10 @@ class Client(OpenedClient):
         """The schedules of a cron topic."""
         return Cron(self._inner.cron(topic), self._portal)
 
+    def rights(self) -> Rights:
+        """The rules that allow and deny."""
+        return Rights(self._inner.rights(), self._portal)
+
     def fan_out(
         self,
         topics: Sequence[str],
@@ -232,7 +237,10 @@ class Client(OpenedClient):
         return self._portal.follow(self._inner.fetched(message))
 
     def body_parts(self, message: Message) -> Iterator[bytes]:
-        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone."""
+        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone.
+
+        Raises PERMISSION_DENIED for a message that the caller may inspect and not read.
+        """
         return each(self._inner.body_parts(message), self._portal)
 
     def count(
@@ -434,8 +442,12 @@ class Client(OpenedClient):
         """One topic with its settings and exact counts."""
         return self._portal.run(self._inner.describe_topic(name))
 
+    def topics_page(self, *, after: str = "", count: int = 20, namespace: str = "") -> TopicsPage:
+        """The next topics `after` a name that the caller may see, of the namespace `global`, `~` (own) or `~USER`."""
+        return self._portal.run(self._inner.topics_page(after=after, count=count, namespace=namespace))
+
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name; many are read in several calls."""
+        """Every topic that the caller may see, by name; many are read in several calls."""
         return self._portal.run(self._inner.topics())
 
     def delete_topic(self, name: str) -> None:

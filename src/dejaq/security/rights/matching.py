@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from dejaq.domain.context import Principal, PrincipalKind
 from dejaq.domain.naming.topic_name import namespace_of
-from dejaq.security.rights.operations import OF_TOPICS, Operation, with_implied
+from dejaq.security.rights.operations import OF_TOPICS, Operation
 from dejaq.security.rights.rules import ANYTHING, Effect, Rule
 
-# For a question about every producer group at once.
+# For a question about every producer group at once, and about any one of them.
 EVERY_GROUP = ""
+SOME_GROUP = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,11 @@ class RuleSet:
             if rule.effect is Effect.DENY:
                 if operation in rule.operations and (rule.group == ANYTHING or group in (EVERY_GROUP, rule.group)):
                     return Decision(False, f"the rule {rule.id} denies it: {rule.text}", rule)
-            elif allowing is None and operation in with_implied(rule.operations) and rule.group in (ANYTHING, group):
+            elif (
+                allowing is None
+                and operation in rule.allows
+                and (group == SOME_GROUP or rule.group in (ANYTHING, group))
+            ):
                 allowing = rule
         if operation in OF_TOPICS:
             if principal.user and namespace_of(topic) == principal.user:
@@ -97,6 +102,6 @@ def creator_name(principal: Principal) -> str:
 
 def _missing(principal: Principal, operation: Operation, topic: str, group: str) -> str:
     where = "the cluster" if operation is Operation.OPERATE else f"{topic!r}"
-    as_group = f" as group {group!r}" if group else ""
+    as_group = f" as group {group!r}" if group not in (EVERY_GROUP, SOME_GROUP) else ""
     who = f"user:{principal.user}" if principal.user else principal.name
     return f"no rule allows {who} to {operation} on {where}{as_group}"

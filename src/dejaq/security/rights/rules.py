@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dejaq import limits
 from dejaq.domain.naming.topic_name import valid_topic_name
 from dejaq.errors import InvalidArgument
-from dejaq.security.rights.operations import Operation
+from dejaq.security.rights.operations import Operation, with_implied
 
 ANYTHING = "*"
 KINDS = ("user", "group", "key", "certificate")
@@ -42,6 +42,11 @@ class Rule:
     # The principal that made the rule, and when.
     made_by: str = ""
     made_ms: int = 0
+    # The operations with those that they imply, which only an allowing rule means.
+    allows: frozenset[Operation] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "allows", with_implied(self.operations))
 
     def check(self) -> None:
         """Raise INVALID_ARGUMENT, naming the part, when the rule can never mean anything."""
@@ -79,14 +84,18 @@ class Rule:
 
     @classmethod
     def unpack(cls, record: bytes) -> Rule:
-        """The rule that `packed` wrote; raises ValueError for anything else."""
+        """The rule that `packed` wrote; raises ValueError for anything else.
+
+        An operation of a later release is left out: it can be asked for only of a broker of that release.
+        """
         try:
             values = json.loads(record)
+            known = frozenset(Operation) & frozenset(values["operations"])
             return cls(
                 id=str(values["id"]),
                 effect=Effect(values["effect"]),
                 principal=str(values["principal"]),
-                operations=frozenset(map(Operation, values["operations"])),
+                operations=frozenset(map(Operation, known)),
                 topic=str(values["topic"]),
                 group=str(values["group"]),
                 made_by=str(values["made_by"]),

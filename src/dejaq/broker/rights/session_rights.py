@@ -1,0 +1,73 @@
+"""What one session may do: the commands that were allowed, until the rules change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dejaq.broker.rights.guard import Guard
+from dejaq.broker.rights.needs import Claim, Need
+from dejaq.broker.rights.own_names import resolve
+from dejaq.broker.rights.table import FRAMES, Open
+from dejaq.domain.context import CallContext
+from dejaq.errors import DejaqError
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.security.rights.matching import EVERY_GROUP
+
+HANDSHAKES = frozenset({"producer", "consumer"})
+
+
+class SessionRights:
+    """The rights of a session's caller. The topic and the producer group of a session never change."""
+
+    __slots__ = ("_allowed", "_context", "_group", "_guard", "_role", "_topic", "_version")
+
+    def __init__(self, guard: Guard, context: CallContext) -> None:
+        self._guard = guard
+        self._context = context
+        self._topic = ""
+        self._group = EVERY_GROUP
+        self._role = ""
+        self._allowed: set[str] = set()
+        self._version = 0
+
+    def admit(self, command: str, frame: carrier.ClientFrame) -> None:
+        """Let a command be done, or raise PERMISSION_DENIED."""
+        if self._version == self._guard.version and command in self._allowed:
+            return
+        self._decide(command, frame)
+
+    def _decide(self, command: str, frame: carrier.ClientFrame) -> None:
+        guard, context = self._guard, self._context
+        if guard.trusts(context):
+            # Nothing that is checked can become different while a session lasts.
+            self._version, self._allowed = guard.version, set(FRAMES)
+            return
+        if command == "hello" or command in HANDSHAKES:
+            resolve(getattr(frame, command), context.principal.user)
+        if self._version != guard.version:
+            self._version, self._allowed = guard.version, set()
+        if command in HANDSHAKES:
+            asked = getattr(frame, command)
+            group = frame.producer.group if command == "producer" else EVERY_GROUP
+            guard.require(context, f"session as {command}", self._needs(command, asked.topic, group))
+            self._topic, self._group, self._role = asked.topic, group, command
+            return
+        guard.require(context, command, self._needs(command, self._topic, self._group))
+        self._allowed.add(command)
+
+    def _needs(self, command: str, topic: str, group: str) -> Iterator[Need]:
+        operations = FRAMES.get(command, ())
+        if not isinstance(operations, Open):
+            yield tuple(Claim(operation, topic, group) for operation in operations)
+
+    def lost(self) -> DejaqError | None:
+        """Why the session may no longer be what it became by its handshake; None while it may."""
+        if not self._role or self._guard.trusts(self._context):
+            return None
+        try:
+            self._guard.require(
+                self._context, f"session as {self._role}", self._needs(self._role, self._topic, self._group)
+            )
+        except DejaqError as refusal:
+            return refusal
+        return None
