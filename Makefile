@@ -91,9 +91,9 @@ $(PIPELINE): $(CORE) requirements/pipeline.txt
 	scripts/install_java.sh
 	touch $@
 
-$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/security.txt requirements/patroni.txt
+$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/security.txt requirements/patroni.txt requirements/web.txt
 	scripts/install_system.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt --requirement requirements/forward.txt --requirement requirements/security.txt --requirement requirements/patroni.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt --requirement requirements/forward.txt --requirement requirements/security.txt --requirement requirements/patroni.txt --requirement requirements/web.txt
 	touch $@
 
 BENCH := .venv/bench.stamp

@@ -23,6 +23,7 @@ from dejaq.cli.terminal.failures import NEXT_STEPS
 from dejaq.config import ENVIRONMENT_PREFIX, BrokerConfig
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import MEANINGS, Code, error_class
+from http_reference import http_page
 from sdk_reference import sdk_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ def main() -> None:
         "sdk.md": lambda: f"{NOTICE}\n{sdk_page()}",
         "guarantees.md": guarantees_page,
         "troubleshooting.md": troubleshooting_page,
+        "http.md": lambda: http_page(DOCS / "http.md"),
     }
     stale = []
     for name, page in pages.items():

@@ -33,6 +33,7 @@ COMMANDS = {
     "top": "dejaq.cli.operating.top:top",
     "shell": "dejaq.cli.shell:shell",
     "rights": "dejaq.cli.operating.rights:rights",
+    "web": "dejaq.cli.operating.web:web",
     "audit": "dejaq.cli.operating.audit:audit",
     "pipeline": "dejaq.cli.operating.pipeline:pipeline",
     "backup": "dejaq.cli.operating.backup:backup",

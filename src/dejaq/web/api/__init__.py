@@ -1,0 +1,1 @@
+"""The HTTP API: one table of operations drives routing, the OpenAPI description and the reference page."""

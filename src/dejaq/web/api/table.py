@@ -1,0 +1,191 @@
+"""Every operation of the HTTP API, in the order of the reference page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dejaq.sdk.admin.cluster import ClusterInfo, TopicInfo
+from dejaq.sdk.admin.cron import ScheduleInfo
+from dejaq.web.api import bulk, cluster, dead_letters, messages, receiving, schedules, sending, topics
+from dejaq.web.api.filters import MessageFilter, OwnerFilter, PageQuery
+from dejaq.web.api.operation import BYTES, JSON, NDJSON, ApiOperation, ApiRight
+from dejaq.web.api.values import (
+    BulkOutcome,
+    CountValue,
+    ItemOutcome,
+    MessageChange,
+    MessageList,
+    MessageValue,
+    NewMessage,
+)
+
+BASE = "/api/v1"
+_TOPIC = f"{BASE}/topics/{{topic}}"
+_MESSAGE = f"{_TOPIC}/messages/{{id}}"
+_LEASE = f"{_TOPIC}/leases/{{lease}}"
+_SCHEDULE = f"{_TOPIC}/schedules/{{name}}"
+_IF_MATCH = {"If-Match": "The version of the message, as an ETag: the change is refused with 412 if it has another."}
+_KEY = {"Idempotency-Key": "Names the request: messages without an id get one that a repeat gets again."}
+
+
+def operations() -> tuple[ApiOperation, ...]:
+    """The table."""
+    return (*_of_topics(), *_of_messages(), *_of_leases(), *_of_dead_letters(), *_of_schedules(), *_of_cluster())
+
+
+def _of_topics() -> Iterator[ApiOperation]:
+    read, admin = ApiRight.READ, ApiRight.ADMIN
+    yield ApiOperation(
+        "GET", f"{BASE}/topics", "listTopics", "List topics", read, topics.list_topics, answer=topics.TopicList
+    )
+    yield ApiOperation(
+        "POST", f"{BASE}/topics", "createTopic", "Create a topic", admin, topics.create_topic,
+        body=topics.NewTopic, answer=TopicInfo, status=201,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", _TOPIC, "describeTopic", "Describe a topic", read, topics.describe_topic, answer=TopicInfo
+    )
+    yield ApiOperation(
+        "PATCH", _TOPIC, "editTopic", "Change a topic", admin, topics.edit_topic,
+        body=topics.TopicChange, answer=TopicInfo,
+    )  # fmt: skip
+    yield ApiOperation("DELETE", _TOPIC, "deleteTopic", "Delete a topic", admin, topics.delete_topic, status=204)
+
+
+def _of_messages() -> Iterator[ApiOperation]:
+    read, send = ApiRight.READ, ApiRight.SEND
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/messages", "listMessages", "List messages", read, messages.list_messages,
+        query=PageQuery, answer=MessageList, answer_kinds=(JSON, NDJSON),
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages", "sendMessages", "Send messages", send, sending.post_messages,
+        query=sending.BatchQuery, body=NewMessage | list[NewMessage], body_kinds=(JSON, NDJSON),
+        answer=sending.SentBatch, answer_kinds=(JSON, NDJSON), status=201, headers=_KEY,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/count", "countMessages", "Count messages", read, messages.count_messages,
+        query=MessageFilter, answer=CountValue,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/histogram", "drawHistogram", "Count messages by step of time", read,
+        messages.draw_histogram, query=messages.HistogramQuery, answer=messages.HistogramValue,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:move", "moveMessages", "Move the messages that match", send, bulk.move_messages,
+        query=OwnerFilter, body=bulk.MoveTarget, answer=BulkOutcome,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:edit", "editMessages", "Change the messages that match", send, bulk.edit_messages,
+        query=OwnerFilter, body=MessageChange, answer=BulkOutcome,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:cancel", "cancelMessages", "Cancel the messages that match", send,
+        bulk.cancel_messages, query=OwnerFilter, answer=BulkOutcome,
+    )  # fmt: skip
+    yield ApiOperation(
+        "PUT", _MESSAGE, "putMessage", "Create a message under its id", send, sending.put_message,
+        query=sending.SendQuery, body=NewMessage, body_kinds=(JSON, BYTES), answer=ItemOutcome, status=201,
+    )  # fmt: skip
+    yield ApiOperation("GET", _MESSAGE, "getMessage", "Read a message", read, messages.get_message, answer=MessageValue)
+    yield ApiOperation(
+        "GET", f"{_MESSAGE}/body", "getBody", "Read the body of a message", read, messages.get_body,
+        answer_kinds=(BYTES,),
+    )  # fmt: skip
+    yield ApiOperation(
+        "PATCH", _MESSAGE, "editMessage", "Change a message", send, messages.edit_message,
+        query=messages.OwnerQuery, body=MessageChange, answer=MessageValue, headers=_IF_MATCH,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", _MESSAGE, "cancelMessage", "Cancel a message", send, messages.cancel_message,
+        query=messages.OwnerQuery, status=204, headers=_IF_MATCH,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{_MESSAGE}/history", "readHistory", "Read the life of a message", read, messages.read_history,
+        query=messages.HistoryQuery, answer=messages.HistoryValue,
+    )  # fmt: skip
+
+
+def _of_leases() -> Iterator[ApiOperation]:
+    right = ApiRight.CONSUME
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/leases", "takeLeases", "Lease due messages, with a long poll", right,
+        receiving.take_leases, body=receiving.LeaseRequestValue, answer=receiving.LeaseList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", _LEASE, "deleteLease", "Delete a leased message", right, receiving.delete_lease, status=204
+    )
+    yield ApiOperation(
+        "POST", f"{_LEASE}/extend", "extendLease", "Extend a lease", right, receiving.extend_lease,
+        body=receiving.ExtendValue, answer=receiving.LeaseValue,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_LEASE}/release", "releaseLease", "Give a leased message back", right, receiving.release_lease,
+        body=receiving.ReleaseValue, status=204,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_LEASE}/reject", "rejectLease", "Make a leased message a dead letter", right,
+        receiving.reject_lease, body=receiving.RejectValue, status=204,
+    )  # fmt: skip
+
+
+def _of_dead_letters() -> Iterator[ApiOperation]:
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/dead-letters", "listDeadLetters", "List dead letters", ApiRight.READ,
+        dead_letters.list_dead_letters, query=dead_letters.DeadLetterQuery, answer=MessageList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/dead-letters:redrive", "redriveDeadLetters", "Send dead letters back", ApiRight.SEND,
+        dead_letters.redrive, body=dead_letters.RedriveChoice, answer=BulkOutcome,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/dead-letters:purge", "purgeDeadLetters", "Remove dead letters", ApiRight.ADMIN,
+        dead_letters.purge, body=dead_letters.DeadLetterChoice, answer=BulkOutcome,
+    )  # fmt: skip
+
+
+def _of_schedules() -> Iterator[ApiOperation]:
+    read, send = ApiRight.READ, ApiRight.SEND
+    info = ScheduleInfo
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/schedules", "listSchedules", "List schedules", read, schedules.list_schedules,
+        answer=schedules.ScheduleList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/schedules:preview", "previewSchedule", "Compute the times of a new schedule", read,
+        schedules.preview_times, query=schedules.TimesQuery, body=schedules.ScheduleValue,
+        answer=schedules.ScheduleTimes,
+    )  # fmt: skip
+    yield ApiOperation("GET", _SCHEDULE, "getSchedule", "Read a schedule", read, schedules.get_schedule, answer=info)
+    yield ApiOperation(
+        "PUT", _SCHEDULE, "putSchedule", "Add or change a schedule", send, schedules.put_schedule,
+        body=schedules.ScheduleValue, answer=info,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", _SCHEDULE, "removeSchedule", "Remove a schedule", send, schedules.remove_schedule, status=204
+    )
+    yield ApiOperation(
+        "GET", f"{_SCHEDULE}/next", "nextTimes", "Compute the next times of a schedule", read, schedules.next_times,
+        query=schedules.TimesQuery, answer=schedules.ScheduleTimes,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_SCHEDULE}/pause", "pauseSchedule", "Pause a schedule", send, schedules.pause_schedule, answer=info
+    )
+    yield ApiOperation(
+        "POST", f"{_SCHEDULE}/resume", "resumeSchedule", "Resume a schedule", send, schedules.resume_schedule,
+        answer=info,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_SCHEDULE}/run", "runSchedule", "Run a schedule now", send, schedules.run_schedule,
+        answer=schedules.RunValue,
+    )  # fmt: skip
+
+
+def _of_cluster() -> Iterator[ApiOperation]:
+    read = ApiRight.READ
+    yield ApiOperation(
+        "GET", f"{BASE}/info", "readInfo", "Describe the cluster", read, cluster.read_info, answer=ClusterInfo
+    )
+    yield ApiOperation(
+        "GET", f"{BASE}/time", "readTime", "Read the broker's clock", read, cluster.read_time, answer=cluster.TimeValue
+    )

@@ -1,0 +1,1 @@
+"""Live data for pages: one set of broker queries for all clients that ask for the same."""
