@@ -127,6 +127,22 @@ WORKLOAD_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Scattered messages are pending; others, which arrived in random order, fall due for two consumers.",
         (*_LATENESS, "floor_p50_ms", "floor_p99_ms", "floor_p999_ms", "broker_cpu_us_per_message", "rss_mb"),
     ),
+    "watched": (
+        "What falls due while somebody looks",
+        "The deliveries of the table above, while a client asks for a histogram of 30 days, a page, counts by producer "
+        "group and status, and the state of the cluster, each once per second. The first count of a group reads the "
+        "topic once; its time is given by itself.",
+        (
+            *_LATENESS,
+            "histogram_p99_ms",
+            "browse_p99_ms",
+            "count_p99_ms",
+            "info_p99_ms",
+            "first_count_by_group_ms",
+            "broker_cpu_us_per_message",
+            "rss_mb",
+        ),
+    ),
     "single_sends": (
         "Single sends",
         "Many producers over few connections send one message per call, at times uniform over an hour. *ack* is the "

@@ -19,7 +19,18 @@ from bench.benches import (
 from bench.harness.stage import Outcome
 from bench.plan import Plan
 from bench.systems.base import System
-from bench.workloads import by_id, falling_due, fleet, large_backlog, reminders, single_sends, slow_work, topics, uptime
+from bench.workloads import (
+    by_id,
+    falling_due,
+    fleet,
+    large_backlog,
+    reminders,
+    single_sends,
+    slow_work,
+    topics,
+    uptime,
+    watched,
+)
 
 RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "throughput": throughput.run,
@@ -36,6 +47,7 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "generated_ids": reminders.run_month,
     "next_minute": reminders.run_minute,
     "falling_due": falling_due.run,
+    "watched": watched.run,
     "single_sends": single_sends.run,
     "fleet": fleet.run,
     "topics": topics.run,

@@ -27,6 +27,7 @@ def workload_verdicts(records: Sequence[Record]) -> list[WorkloadVerdict]:
     return [
         *_reminders(good),
         *_falling_due(good),
+        *_watched(good),
         *_single_sends(good),
         *_fleet(good),
         *_topics(good),
@@ -96,6 +97,17 @@ def _falling_due(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
             over = None if value is None or floor is None else value - floor
             note = "" if over is None else f" over the floor ({value:,.2f} ms, floor {floor:,.2f} ms)"
             yield at_most("L4", f"{what}: {name} at most {allowed:g} ms over the floor", over, allowed, " ms", note)
+
+
+def _watched(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
+    for record in _ours(records, "L5") or [{"shape": {}}]:
+        shape = _shape(record)
+        rate, pending = shape.get("due_per_s"), shape.get("pending")
+        what = f"{rate:,} due per second, {pending:,} pending" if rate and pending else "while somebody looks"
+        late, floor = record.get("lateness_p99_ms"), record.get("floor_p99_ms")
+        over = None if late is None or floor is None else late - floor
+        yield at_most("L5", f"{what}: p99 at most 3 ms over the floor", over, 3.0, " ms")
+        yield at_most("L5", f"{what}: p99 of every query at most 50 ms", record.get("query_p99_ms"), 50.0, " ms")
 
 
 def _single_sends(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:

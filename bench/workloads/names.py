@@ -9,6 +9,7 @@ WORKLOADS = {
     "L2": "generated_ids",
     "L3": "next_minute",
     "L4": "falling_due",
+    "L5": "watched",
     "L6": "single_sends",
     "L7": "fleet",
     "L8": "topics",

@@ -27,6 +27,9 @@ class Sizes:
     due_seconds: int = 60
     due_consumers: int = 2
 
+    # L5: messages pending; the rates and consumers are those of L4.
+    watched_pending: int = 10_000_000
+
     # L6: messages per run, and the clients that send them.
     single_sends: tuple[int, ...] = (1_000_000, 10_000_000)
     single_processes: int = 2
@@ -78,6 +81,7 @@ SHORT = Sizes(
     load_seconds_max=150.0,
     reminders_pending=0,
     due_seconds=20,
+    watched_pending=1_000_000,
     single_sends=(1_000_000,),
     by_id_batched=100_000,
     by_id_single=10_000,
@@ -99,6 +103,7 @@ SMALL = Sizes(
     reminders_buckets=(64,),
     reminders_pending=0,
     due_pending=20_000,
+    watched_pending=20_000,
     due_per_s=(4_000,),
     due_seconds=2,
     single_sends=(5_000,),
@@ -133,6 +138,7 @@ TINY = replace(
     SMALL,
     reminders=2_000,
     due_pending=2_000,
+    watched_pending=2_000,
     due_per_s=(500,),
     due_seconds=2,
     single_sends=(500,),

@@ -46,9 +46,18 @@ TRANSACTION_STEPS_MAX = 1_000
 TRANSACTIONS_PER_CALL_MAX = 100
 BROWSE_PAGE_MAX = 5_000
 HISTOGRAM_STEPS_MAX = 10_000
+<<<<<<< HEAD
 HISTORY_EVENTS_MAX = 1_000
 # Searches of the journal that a broker runs at one time; others wait.
 HISTORIES_MAX = 2
+=======
+# Counts, histograms and pages: how long one may take, how many of one client run and how many wait at one time, and how
+# much time those of one client may take per second, together.
+QUERY_MS_MAX = 25_000
+QUERIES_PER_CLIENT_MAX = 4
+QUERIES_WAITING_PER_CLIENT_MAX = 256
+QUERY_MS_PER_SECOND_MAX = 2_000
+>>>>>>> f4decd8 (Answer queries of the embedded store in short steps, with a budget per client, and measure them (L5))
 
 BUCKETS_MIN = 1
 BUCKETS_MAX = 1024
@@ -140,6 +149,9 @@ COMMIT_LOG_FILES_MAX = 64
 COMMIT_LOG_PENDING_BYTES = 64 * 1024 * 1024
 # The number of listed ids that the embedded store keeps in memory only: about 130 bytes each.
 YOUNG_IDS_MAX = 500_000
+# The embedded store counts messages by producer group in memory when somebody asks for a group. So many minutes of all
+# groups of a topic together are kept, about 150 bytes each; of a topic with more, the rows are counted for each answer.
+OWNER_MINUTES_MAX = 300_000
 # How long a producer session's counters are remembered after its last batch.
 PRODUCER_SESSION_MS_MAX = 24 * 3600 * 1000
 PRODUCER_SESSION_GAPS_MAX = 1_000

@@ -18,6 +18,7 @@ from dejaq.broker.calls.dead_letters import DeadLetterCalls
 from dejaq.broker.calls.history import HistoryCalls
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
+from dejaq.broker.calls.query_budget import QueryBudget
 from dejaq.broker.calls.replies import ReplyCalls
 from dejaq.broker.calls.rights import RightsCalls
 from dejaq.broker.calls.snapshots import Snapshots
@@ -216,7 +217,11 @@ class Central:
         return services_of(
             overseer=self._overseer,
             queries=QueryCalls(
-                storage=self.storage, clock=self.clock, find_topic=self.catalog.live, reports=self._broker.reports
+                storage=self.storage,
+                clock=self.clock,
+                find_topic=self.catalog.live,
+                reports=self._broker.reports,
+                budget=QueryBudget(self.clock, self.metrics),
             ),
             histories=self.histories,
             snapshots=self._snapshots,

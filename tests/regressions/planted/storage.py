@@ -26,7 +26,6 @@ from dejaq.storage.rocksdb.operations import leasing
 from dejaq.storage.rocksdb.operations.loading import RowLoader
 from dejaq.storage.rocksdb.operations.pending_creates import PendingCreates
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
-from dejaq.storage.rocksdb.reading import querying
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index, kept_runs, lease
 from dejaq.storage.rocksdb.timeline.ids import sorted_run
@@ -191,10 +190,6 @@ def forget_dropped_runs() -> None:
         return dropped
 
     Window.retreat = drop
-
-
-def read_runs_for_each_minute() -> None:
-    querying._CUTS_READ_AT_ONCE = 1_000_000
 
 
 def close_without_care() -> None:
@@ -525,9 +520,6 @@ BUGS = {
     "a_dropped_run_of_the_same_change_is_forgotten": Bug(
         forget_dropped_runs,
         "tests/unit/storage/rocksdb/test_next_ts.py::test_the_first_message_is_never_before_next_ts",
-    ),
-    "each_divided_minute_reads_its_runs_again": Bug(
-        read_runs_for_each_minute, "tests/unit/storage/rocksdb/test_tallying.py::test_each_run_is_read_once"
     ),
     "a_failed_close_hides_the_damage": Bug(
         close_without_care,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from dejaq import limits
+from dejaq.broker.calls.query_budget import QueryBudget
 from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.domain.context import CallContext
 from dejaq.domain.ids import valid_id
@@ -18,6 +20,8 @@ from dejaq.timekeeper.clock import Clock
 
 # How many bodies are read at once before their size is known.
 CHUNK_ROWS = 64
+# So many rows become a part of an answer at once; the event loop does other work between two parts.
+PART_ROWS = 250
 # The same from a storage that is elsewhere, where each reading is a call, once the bodies are known to be small.
 REMOTE_CHUNK_ROWS = 256
 SMALL_BYTES = 4_096
@@ -28,8 +32,15 @@ class QueryCalls:
     """The read side of the `Carrier` service."""
 
     def __init__(
-        self, *, storage: Storage, clock: Clock, find_topic: Callable[[str], Topic], reports: ProgressReports
+        self,
+        *,
+        storage: Storage,
+        clock: Clock,
+        find_topic: Callable[[str], Topic],
+        reports: ProgressReports,
+        budget: QueryBudget,
     ) -> None:
+        self._budget = budget
         self._reports = reports
         self._storage = storage
         self._clock = clock
@@ -69,7 +80,8 @@ class QueryCalls:
         """How many messages match, exactly."""
         topic = self._find_topic(request.topic)
         where = filter_from_proto(request.filter)
-        return carrier.CountResponse(count=await self._storage.count(topic, where, self._clock.now_ms()))
+        async with self._budget.query(context, "count"):
+            return carrier.CountResponse(count=await self._storage.count(topic, where, self._clock.now_ms()))
 
     async def histogram(self, context: CallContext, request: carrier.HistogramRequest) -> carrier.HistogramResponse:
         """How many messages match in each step of time."""
@@ -84,7 +96,8 @@ class QueryCalls:
                 f"step_ms={step} does not cut {where.end - where.start} ms into at most "
                 f"{limits.HISTOGRAM_STEPS_MAX} steps",
             )
-        steps = await self._storage.histogram(topic, where, step, self._clock.now_ms())
+        async with self._budget.query(context, "histogram"):
+            steps = await self._storage.histogram(topic, where, step, self._clock.now_ms())
         return carrier.HistogramResponse(starts=[start for start, _ in steps], counts=[count for _, count in steps])
 
     async def browse(
@@ -99,8 +112,10 @@ class QueryCalls:
         cursor: bytes | None = request.cursor or None
         while True:
             now = self._clock.now_ms()
-            page = await self._page(topic, where, cursor, rows_max, now)
-            yield messages_to_proto(page.messages, now=now, cursor=page.cursor)
+            async with self._budget.query(context, "page"):
+                page = await self._page(topic, where, cursor, rows_max, now)
+                columns = await _columns(page, now)
+            yield columns
             cursor = page.cursor
             if cursor is None:
                 return
@@ -128,6 +143,15 @@ class QueryCalls:
             cursor = chunk.cursor
             if cursor is None:
                 return Page(messages, None)
+
+
+async def _columns(page: Page, now: int) -> carrier.MessageColumns:
+    """A page as columns; other tasks run meanwhile."""
+    columns = messages_to_proto(page.messages[:PART_ROWS], now=now, cursor=page.cursor)
+    for start in range(PART_ROWS, len(page.messages), PART_ROWS):
+        await asyncio.sleep(0)
+        columns.MergeFrom(messages_to_proto(page.messages[start : start + PART_ROWS], now=now))
+    return columns
 
 
 def _size(message: Message) -> int:

@@ -100,27 +100,6 @@ def test_a_scattered_commit_writes_few_records() -> None:
     assert len(records.items) <= minute_counts.SLOTS + 31
 
 
-def test_steps_add_up_to_the_minutes() -> None:
-    records, chance = Records(), random.Random(2)
-    counts = records.load()
-    counts.add_times([NOW + chance.randrange(5 * DAY_MS) for _ in range(2_000)], 1)
-    for start, end, step in [
-        (NOW, NOW + 5 * DAY_MS, 3_600_000),
-        (NOW + 12_345, NOW + 2 * DAY_MS + 77, 3_600_000),
-        (0, 2**62, 2**63),
-        (NOW + 60_000, NOW + DAY_MS, 7),
-        (NOW, NOW + 1, DAY_MS),
-    ]:
-        minutes = list(counts.between(start, end))
-        steps = list(counts.steps(start, end, start, step))
-        assert sum(count for *_, count in steps) == sum(count for *_, count in minutes)
-        assert steps == sorted(steps)
-        assert all(behind - first == 60_000 or start <= first < behind <= end for first, behind, _ in steps)
-    assert len(list(counts.steps(0, 2**62, 0, 2**63))) <= 6
-    hours = list(counts.steps(NOW, NOW + 5 * DAY_MS, NOW, 3_600_000))
-    assert len(hours) <= 5 * 24 + 1
-
-
 def test_records_of_earlier_releases_are_replaced() -> None:
     """R17: one record per minute."""
     records = Records()

@@ -325,7 +325,9 @@ class RocksDatabase:
         self._db.compact_range(start, end)
 
     def close(self) -> None:
-        """Close and release the lock. Nothing else may be inside a call."""
+        """Close and release the lock. Nothing else may be inside a call; queries between two steps get an error."""
+        for view in list(self.views):
+            view.close()
         gc.collect()
         self._db.close()
 

@@ -17,15 +17,17 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.operations import leasing, owning
 from dejaq.storage.rocksdb.reading import querying
+from dejaq.storage.rocksdb.reading.browsing import Browsing
+from dejaq.storage.rocksdb.reading.histograms import Histogram
 from dejaq.storage.rocksdb.reading.snapshot import RocksSnapshot
-from dejaq.storage.rocksdb.reading.tallying import tally_rows
 from dejaq.storage.rocksdb.timeline import prioritising
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 Result = TypeVar("Result")
 
 # How many messages are read in one step when only few of them match.
-_NARROW_STEP = 500
+_NARROW_STEP = 250
 
 
 class RocksQueries:
@@ -66,6 +68,8 @@ class RocksQueries:
 
     async def count(self, topic: Topic, where: Filter, now: int) -> int:
         """How many messages match."""
+        if where == Filter():
+            return await self._look(topic, lambda state: state.total)
         counts = await self.histogram(topic, where, 2**63, now)
         return sum(count for _, count in counts)
 
@@ -73,24 +77,19 @@ class RocksQueries:
         """Counts by step of time."""
         if where.needs_row_scan:
             return await self._tally(topic, where, step, now)
-
-        def look(state: TopicState) -> tuple[querying.Tally, RocksSnapshot | None]:
-            tally = querying.histogram(state, where, step, now)
-            return tally, self._snapshot_of(state, now) if tally.unread else None
-
-        tally, snapshot = await self._look(topic, look)
-        if snapshot is not None:
-            try:
-                await tally_rows(snapshot, tally)
-            finally:
-                snapshot.close()
-        return tally.steps()
+        waits = topic.settings.durability is Durability.FSYNC
+        pending = self._committer.pending if waits else lambda: None
+        return await Histogram(self._state(topic), where, step, now, pending).answer()
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """One page of messages."""
         if where.needs_row_scan:
             return await self._browse_rows(topic, where, cursor, limit, now)
-        return await self._look(topic, lambda state: querying.browse(state, where, cursor, limit, now))
+        state = self._state(topic)
+        if isinstance(state, PriorityTopicState):
+            return await self._look(topic, lambda _: querying.browse_by_priority(state, where, cursor, limit, now))
+        page = await Browsing(state, where, cursor, limit, now).page()
+        return await self._look(topic, lambda _: page)
 
     async def _tally(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
         """Counts by step for a filter that needs the rows themselves; other tasks run during the reading."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 from dejaq import limits
@@ -128,32 +126,6 @@ class RocksSnapshot:
                 counts[start] = counts.get(start, 0) + 1
         return sorted(counts.items())
 
-    async def runs_in(self, ranges: Sequence[tuple[int, int]], owner: int | None) -> AsyncIterator[Run]:
-        """Every run that may have rows in some of these ranges of time, which are sorted; other tasks run meanwhile.
-
-        Runs in the order of priority are left out.
-        """
-        topic = self._state.topic
-        first, last = ranges[0][0] // keys.SLICE_MS, (ranges[-1][1] - 1) // keys.SLICE_MS
-        wanted = [key for key, wide in self._wide.items() if _touches(ranges, wide.first, wide.last + 1)]
-        for bucket in (*range(topic.settings.buckets), keys.SPREAD):
-            start = keys.slice_start(topic.number, bucket, first)
-            end = keys.slice_start(topic.number, bucket, min(last, keys.READY_SLICE - 1) + 1)
-            while start < end:
-                looked = [key for key, _ in islice(self._view.items(start, end), _PORTION_RUNS)]
-                for key in looked:
-                    at = keys.slice_of(key) * keys.SLICE_MS
-                    if key not in self._wide and _touches(ranges, at, at + keys.SLICE_MS):
-                        wanted.append(key)
-                start = looked[-1] + b"\0" if looked else end
-                await asyncio.sleep(0)
-        for key in wanted:
-            if owner is None or keys.owner_of(key) == owner:
-                stored, gone = self._view.get(key), self._view.get(keys.gone(key)) or b""
-                assert stored is not None
-                yield Run.parse(key, self._view.value_of(stored), masks.unpack(gone))
-                await asyncio.sleep(0)
-
     def _runs(self, start: bytes, end: bytes) -> tuple[list[tuple[Run, bytes]], bytes]:
         """Some runs from `start` on, each with its stored form, and the position to continue from."""
         items: list[tuple[bytes, bytes]] = []
@@ -256,12 +228,6 @@ class RocksSnapshot:
         if body is None:
             raise KeyError(f"body {number}")
         return body
-
-
-def _touches(ranges: Sequence[tuple[int, int]], start: int, end: int) -> bool:
-    """Whether [start, end) has a moment in common with one of the ranges, which are sorted and do not overlap."""
-    behind = bisect_left(ranges, (end,))
-    return behind > 0 and ranges[behind - 1][1] > start
 
 
 def fitting(run: Run, rows: int, where: Filter) -> int:

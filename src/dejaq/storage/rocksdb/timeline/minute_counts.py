@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
@@ -25,8 +25,8 @@ READY_COUNTS = 1 << 40
 FOLD_EVERY = 64
 SLOTS = 4 * FOLD_EVERY
 
-_HOUR = 60
-_DAY = 24 * _HOUR
+HOUR = 60
+DAY = 24 * HOUR
 _SEQUENCE = struct.Struct("<Q")
 # The sequence of a count change, and up to which one every day has been written since.
 _SEQUENCES = struct.Struct("<QQ")
@@ -38,7 +38,9 @@ class MinuteCounts:
     A topic may have two counts; `base` separates their records.
     """
 
-    def __init__(self, topic: int, base: int = 0) -> None:
+    def __init__(self, topic: int, base: int = 0, *, kept: bool = True) -> None:
+        # Whether changes are kept until they are written.
+        self._kept = kept
         self._topic = topic
         self._base = base
         self._minutes: Counter[int] = Counter()
@@ -63,6 +65,8 @@ class MinuteCounts:
         self._empty: dict[int, int] = {}
         # Whether records of earlier releases, one per minute, have to be replaced.
         self._by_minute = False
+        # Each is called with every change: the minute, and by how much.
+        self._watchers: list[Callable[[int, int], None]] = []
         self.total = 0
 
     # Loading
@@ -76,11 +80,11 @@ class MinuteCounts:
         for sequence, _, entries in changes:
             if sequence > self._folded:
                 for minute, delta in entries:
-                    self._touched.add(minute // _DAY)
-                    if sequence > written.get(minute // _DAY, 0):
+                    self._touched.add(minute // DAY)
+                    if sequence > written.get(minute // DAY, 0):
                         self._add(minute, delta)
         self._load_minutes(database)
-        self._forget_empty()
+        self.forget_empty()
         self._touched.update(day for day in written if day not in self._days)
         self._changed.clear()
         self._added.clear()
@@ -92,7 +96,7 @@ class MinuteCounts:
             day = int.from_bytes(key[5:], "big") - self._base
             (written[day],) = _SEQUENCE.unpack_from(value)
             for minute, count in _unpack(value[_SEQUENCE.size :], "HI"):
-                self._add(day * _DAY + minute, count)
+                self._add(day * DAY + minute, count)
         return written
 
     def _load_changes(self, database: RocksDatabase) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
@@ -107,7 +111,7 @@ class MinuteCounts:
             self._by_minute = True
             minute = int.from_bytes(key[5:], "big") - self._base
             self._add(minute, int.from_bytes(value, "big"))
-            self._touched.add(minute // _DAY)
+            self._touched.add(minute // DAY)
 
     def _scan(self, database: RocksDatabase, table: bytes) -> Iterator[tuple[bytes, bytes]]:
         return database.scan(self._key(table, 0), self._key(table, READY_COUNTS))
@@ -130,26 +134,36 @@ class MinuteCounts:
                 self._add(minute, -count)
             return
         # `Counter.update` counts the items of a list in C, five times as fast as a loop.
-        days = [minute // _DAY for minute in minutes]
+        days = [minute // DAY for minute in minutes]
         for day in set(days) - self._days.keys():
             insort(self._order, day)
         self._minutes.update(minutes)
-        self._hours.update([minute // _HOUR for minute in minutes])
+        self._hours.update([minute // HOUR for minute in minutes])
         self._days.update(days)
         self._added += minutes
         self.total += len(minutes)
+        for watcher in self._watchers:
+            for minute in minutes:
+                watcher(minute, 1)
+
+    def add_minute(self, minute: int, delta: int) -> None:
+        """Count `delta` more messages in a minute."""
+        self._add(minute, delta)
 
     def _add(self, minute: int, delta: int) -> None:
-        day = minute // _DAY
+        day = minute // DAY
         if day not in self._days:
             insort(self._order, day)
         self._minutes[minute] += delta
-        self._hours[minute // _HOUR] += delta
+        self._hours[minute // HOUR] += delta
         self._days[day] += delta
-        self._changed[minute] += delta
+        if self._kept:
+            self._changed[minute] += delta
         self.total += delta
         if delta < 0:
             self._fewer.add(minute)
+        for watcher in self._watchers:
+            watcher(minute, delta)
 
     # Writing
 
@@ -161,8 +175,8 @@ class MinuteCounts:
         numbers, deltas = [*self._changed, *self._added], [*self._changed.values(), *[1] * len(self._added)]
         self._changed.clear()
         self._added.clear()
-        self._touched.update([minute // _DAY for minute in numbers])
-        self._forget_empty()
+        self._touched.update([minute // DAY for minute in numbers])
+        self.forget_empty()
         if self._by_minute:
             self._replace_minutes(batch)
         if self._sequence - self._folded >= SLOTS:
@@ -175,12 +189,12 @@ class MinuteCounts:
         value = _SEQUENCES.pack(self._sequence, self._folded) + _pack(numbers, deltas, "Ii")
         batch.put(self._key(keys.COUNT_CHANGE, self._sequence % SLOTS), value)
 
-    def _forget_empty(self) -> None:
+    def forget_empty(self) -> None:
         """Forget the minutes without messages, and their hours and days where these have none."""
         for minute in self._fewer:
             if self._minutes[minute]:
                 continue
-            hour, day = minute // _HOUR, minute // _DAY
+            hour, day = minute // HOUR, minute // DAY
             del self._minutes[minute]
             if hour in self._hours and not self._hours[hour]:
                 del self._hours[hour]
@@ -215,10 +229,10 @@ class MinuteCounts:
             counts, hours = self._minutes, self._hours
             for hour in range(day * 24, day * 24 + 24):
                 if hour in hours:
-                    minutes += [one for one in range(hour * _HOUR, hour * _HOUR + _HOUR) if one in counts]
+                    minutes += [one for one in range(hour * HOUR, hour * HOUR + HOUR) if one in counts]
         else:
             self._empty[day] = self._sequence
-        packed = _pack([one - day * _DAY for one in minutes], [self._minutes[one] for one in minutes], "HI")
+        packed = _pack([one - day * DAY for one in minutes], [self._minutes[one] for one in minutes], "HI")
         batch.put(self._key(keys.DAY_COUNTS, day), _SEQUENCE.pack(self._sequence) + packed)
 
     def _replace_minutes(self, batch: Batch) -> None:
@@ -234,36 +248,49 @@ class MinuteCounts:
         first, last = start_ms // keys.MINUTE_MS, (end_ms - 1) // keys.MINUTE_MS
         for day in self._days_between(first, last):
             for hour in self._hours_of(day, first, last):
-                minutes = range(max(hour * _HOUR, first), min((hour + 1) * _HOUR, last + 1))
+                minutes = range(max(hour * HOUR, first), min((hour + 1) * HOUR, last + 1))
                 yield from self._blocks(self._minutes, minutes, 1)
 
-    def steps(self, start_ms: int, end_ms: int, origin: int, step: int) -> Iterator[tuple[int, int, int]]:
-        """The same in blocks as large as possible: days, hours or minutes within [start_ms, end_ms).
+    def watch(self, watcher: Callable[[int, int], None]) -> None:
+        """Call `watcher` with every change from now on: the minute, and by how much."""
+        self._watchers.append(watcher)
 
-        Days and hours lie within one step of those that begin at `origin`; minutes need not.
-        """
+    def unwatch(self, watcher: Callable[[int, int], None]) -> None:
+        """Call it no more."""
+        self._watchers.remove(watcher)
 
-        def whole(number: int, width: int) -> bool:
-            begin, behind = number * width, (number + 1) * width
-            return start_ms <= begin and behind <= end_ms and (begin - origin) // step == (behind - 1 - origin) // step
+    @property
+    def watched(self) -> bool:
+        """Whether somebody reads the counts in steps."""
+        return bool(self._watchers)
 
-        first, last = start_ms // keys.MINUTE_MS, (end_ms - 1) // keys.MINUTE_MS
-        for day in self._days_between(first, last):
-            if whole(day, _DAY * keys.MINUTE_MS):
-                yield from self._blocks(self._days, range(day, day + 1), _DAY)
-                continue
-            for hour in self._hours_of(day, first, last):
-                if whole(hour, _HOUR * keys.MINUTE_MS):
-                    yield from self._blocks(self._hours, range(hour, hour + 1), _HOUR)
-                else:
-                    minutes = range(max(hour * _HOUR, first), min((hour + 1) * _HOUR, last + 1))
-                    yield from self._blocks(self._minutes, minutes, 1)
+    def first_day(self, day: int) -> int | None:
+        """The first day from this one on that has messages."""
+        place = bisect_left(self._order, day)
+        return self._order[place] if place < len(self._order) else None
+
+    def on_day(self, day: int) -> int:
+        """The number of messages in one day."""
+        return self._days.get(day, 0)
+
+    def in_hour(self, hour: int) -> int:
+        """The number of messages in one hour."""
+        return self._hours.get(hour, 0)
+
+    def in_minute(self, minute: int) -> int:
+        """The number of messages in one minute."""
+        return self._minutes.get(minute, 0)
+
+    @property
+    def size(self) -> int:
+        """How many minutes have messages."""
+        return len(self._minutes)
 
     def _days_between(self, first: int, last: int) -> list[int]:
-        return self._order[bisect_left(self._order, first // _DAY) : bisect_right(self._order, last // _DAY)]
+        return self._order[bisect_left(self._order, first // DAY) : bisect_right(self._order, last // DAY)]
 
     def _hours_of(self, day: int, first: int, last: int) -> list[int]:
-        hours = range(max(day * 24, first // _HOUR), min(day * 24 + 23, last // _HOUR) + 1)
+        hours = range(max(day * 24, first // HOUR), min(day * 24 + 23, last // HOUR) + 1)
         return [hour for hour in hours if hour in self._hours]
 
     def _blocks(self, counts: dict[int, int], numbers: range, minutes: int) -> Iterator[tuple[int, int, int]]:

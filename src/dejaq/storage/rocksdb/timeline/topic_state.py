@@ -33,6 +33,7 @@ from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.memory.near import Near
+from dejaq.storage.rocksdb.timeline.memory.owner_counts import OwnerCounts, count_rows
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
 from dejaq.storage.rocksdb.timeline.owners import Owners
 from dejaq.storage.rocksdb.timeline.run import Run
@@ -75,6 +76,8 @@ class TopicState:
         self._outbox = outbox
         self.database = database
         self.minute_counts = MinuteCounts(topic.number)
+        # Counts by producer group, once somebody has asked for one.
+        self.owner_counts: OwnerCounts | None = None
         self.leases = LeaseBook(budget)
         self.runs = KeptRuns(topic.number, database, self.leases, budget)
         self.sequences = SessionSequences(topic.number, database)
@@ -255,12 +258,7 @@ class TopicState:
             self.add_run(batch, bucket, time_slice, owner, record_of(self.owners.name(owner), rows))
 
     def _count(self, run: Run, rows: int, sign: int) -> None:
-        if not run.wide:
-            self.minute_counts.add(run.slice, sign * rows.bit_count())
-            return
-        ts = run.record.ts
-        for start, end in masks.ranges(rows):
-            self.minute_counts.add_times(ts[start:end], sign)
+        count_rows(self.minute_counts, self.owner_counts, run, rows, sign)
 
     def remove_rows(self, batch: Batch, run: Run, mask: int, *, keep_bodies: bool = False) -> None:
         """Remove live rows from a run; with the last row the run is removed."""
