@@ -46,18 +46,15 @@ TRANSACTION_STEPS_MAX = 1_000
 TRANSACTIONS_PER_CALL_MAX = 100
 BROWSE_PAGE_MAX = 5_000
 HISTOGRAM_STEPS_MAX = 10_000
-<<<<<<< HEAD
 HISTORY_EVENTS_MAX = 1_000
 # Searches of the journal that a broker runs at one time; others wait.
 HISTORIES_MAX = 2
-=======
 # Counts, histograms and pages: how long one may take, how many of one client run and how many wait at one time, and how
 # much time those of one client may take per second, together.
 QUERY_MS_MAX = 25_000
 QUERIES_PER_CLIENT_MAX = 4
 QUERIES_WAITING_PER_CLIENT_MAX = 256
 QUERY_MS_PER_SECOND_MAX = 2_000
->>>>>>> f4decd8 (Answer queries of the embedded store in short steps, with a budget per client, and measure them (L5))
 
 BUCKETS_MIN = 1
 BUCKETS_MAX = 1024

@@ -66,6 +66,8 @@ def remove_far(state: TopicState, batch: Batch, rows: FarRows) -> None:
     left = [row for row in rows.values() if row.run.key not in emptied] if emptied else list(rows.values())
     times = [row.ts for row in left]
     state.minute_counts.add_times(times, -1)
+    if state.owner_counts is not None:
+        state.owner_counts.remove([(keys.owner_of(row.run.key), row.ts) for row in left])
     state.index.remove_entries([row.hashed for row in left], [row.version for row in left], times)
 
 

@@ -6,6 +6,7 @@ read from a view in short steps. What changes meanwhile has either happened or n
 
 from __future__ import annotations
 
+import heapq
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -30,8 +31,6 @@ from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 # A region has at least about so many rows, and at most so many minutes with rows.
 _REGION_ROWS = 256
 _REGION_MINUTES = 2_000
-# So many rows are put in order at once.
-_SORTED_ROWS = 512
 # So many messages are made in one go.
 _MESSAGES_AT_ONCE = 32
 # Behind every id.
@@ -83,19 +82,19 @@ class Browsing:
         try:
             ranges = [(low, min(end, high))] if low < min(end, high) else []
             touching = RunsTouching(self._state, view, ranges, self._owner)
-            entries = _Earliest(wanted)
-            leased = await self._leased(leases, first, end, entries)
+            sources: list[Iterator[Entry]] = []
+            leased = await self._leased(leases, first, end, sources)
             if ranges:
                 async for run, live in touching.each(self._pace):
                     rows = live & ~leased.get(run.key, 0) & run.rows_between(*ranges[0])
                     if rows:
-                        entries.add(_in_order(run, rows, self._after))
-            await self._make(entries.sorted(), view)
+                        sources.append(_in_order(run, rows, self._after))
+            made = await self._make(islice(heapq.merge(*sources), wanted), view)
         finally:
             view.close()
-        if len(entries) < wanted // 2:
+        if made < wanted // 2:
             self._region_rows *= 2
-        return None if len(entries) >= wanted else end - 1
+        return None if made >= wanted else end - 1
 
     def _region_end(self, low: int, high: int, rows_wanted: int) -> int:
         """Where a region that begins at `low` ends: behind about so many rows."""
@@ -115,7 +114,9 @@ class Browsing:
     def _has_rows(self, low: int, high: int) -> bool:
         return low < high and next(iter(self._state.minute_counts.between(low, high)), None) is not None
 
-    async def _leased(self, leases: list[CopiedLease], first: int, end: int, entries: _Earliest) -> dict[bytes, int]:
+    async def _leased(
+        self, leases: list[CopiedLease], first: int, end: int, sources: list[Iterator[Entry]]
+    ) -> dict[bytes, int]:
         """Enter the leased rows of the region; the leased rows of every run."""
         leased: dict[bytes, int] = {}
         for lease in leases:
@@ -132,7 +133,7 @@ class Browsing:
                         mask = part.in_run(rows)
                         # A run in memory may have forgotten rows that left meanwhile.
                         mask = mask if run.held == run.count else mask & run.live
-                        entries.add(self._of_lease(lease, part, expires, mask))
+                        sources.append(self._of_lease(lease, part, expires, mask))
             await self._pace.rest()
         return leased
 
@@ -143,11 +144,14 @@ class Browsing:
             if (expires, message_id) > self._after:
                 yield expires, message_id, run.key, row, run, lease, part
 
-    async def _make(self, entries: list[Entry], view: View) -> None:
-        for place, entry in enumerate(entries):
+    async def _make(self, entries: Iterator[Entry], view: View) -> int:
+        """Make the messages of entries that are in order; how many."""
+        before = len(self._found)
+        for entry in entries:
             self._found.append(self._message(entry, view))
-            if place % _MESSAGES_AT_ONCE == 0:
+            if len(self._found) % _MESSAGES_AT_ONCE == 0:
                 await self._pace.rest()
+        return len(self._found) - before
 
     def _message(self, entry: Entry, view: View) -> Message:
         ts, message_id, _, row, run, lease, part = entry
@@ -172,32 +176,6 @@ class Browsing:
             return run.bodies[row]
         body = view.get(keys.numbered(keys.BODY, self._state.topic.number, apart))
         return self._state.body_store.get(apart) if body is None else body
-
-
-class _Earliest:
-    """The first `count` of all entries that are added; each addition is in order."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._entries: list[Entry] = []
-
-    def add(self, entries: Iterator[Entry]) -> None:
-        """Take what may be among the first."""
-        self._entries.extend(islice(entries, self._count))
-        if len(self._entries) >= self._count + _SORTED_ROWS:
-            self._cut()
-
-    def _cut(self) -> None:
-        self._entries.sort(key=lambda entry: entry[:4])
-        del self._entries[self._count :]
-
-    def sorted(self) -> list[Entry]:
-        """The first entries in order."""
-        self._cut()
-        return self._entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
 
 def _in_order(run: Run, rows: int, after: tuple[int, str]) -> Iterator[Entry]:

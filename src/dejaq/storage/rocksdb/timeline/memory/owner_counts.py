@@ -57,6 +57,11 @@ class OwnerCounts:
         else:
             self.add(run.owner, (run.slice * keys.SLICE_MS // keys.MINUTE_MS,), (sign * rows.bit_count(),))
 
+    def remove(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Count rows that left, each as (group, ts)."""
+        for (owner, minute), count in Counter((owner, ts // keys.MINUTE_MS) for owner, ts in rows).items():
+            self.add(owner, (minute,), (-count,))
+
     def _check(self) -> None:
         """Give up when there are too many minutes; looked at after as many changes as may have brought many."""
         if self._unchecked < limits.OWNER_MINUTES_MAX // 8:
