@@ -55,6 +55,11 @@ class BrokerConfig:
         secret=True,
     )
     storage_connections: int = _key(8, "The number of connections to the shared store.")
+    encryption_keys: str | None = _key(
+        None,
+        "The keys that protect the keys of encrypted topics: `file:PATH`, `env:VARIABLE` or "
+        "`vault:https://host:port/mount/key`. Without it, a broker serves no encrypted topic.",
+    )
     journal: str | None = _key(
         None, "The directory of the journal, or `off`. The default is `journal` in the data directory."
     )

@@ -14,6 +14,7 @@
     │   ├── TopicExists         TOPIC_EXISTS
     │   ├── OutOfState          OUT_OF_STATE
     │   ├── VersionUnsupported  VERSION_UNSUPPORTED
+    │   ├── KeyUnavailable      KEY_UNAVAILABLE
     │   ├── Unauthenticated     UNAUTHENTICATED
     │   └── PermissionDenied    PERMISSION_DENIED
     ├── Unavailable             nothing was changed; the same request may succeed later
@@ -91,6 +92,7 @@ class Code(IntEnum):
     OVERLOADED = 62
     NO_BROKER = 63
     CUT_OFF = 64
+    KEY_UNAVAILABLE = 65
     INDEFINITE = 70
     STORE_LOCKED = 80
     STORE_CORRUPT = 81
@@ -158,6 +160,7 @@ MEANINGS: dict[Code, str] = {
     Code.OVERLOADED: "The broker has too much work in progress; nothing was changed; try again later.",
     Code.NO_BROKER: "No broker answered; check the address, and that `dejaq serve` is running.",
     Code.CUT_OFF: "The broker is disconnected from its cluster; nothing was changed; use another broker.",
+    Code.KEY_UNAVAILABLE: "The key of an encrypted topic cannot be read; check the broker's encryption_keys.",
     Code.INDEFINITE: "It is unknown whether the request was done; repeat it with the same ids.",
     Code.STORE_LOCKED: "Another process uses the data directory.",
     Code.STORE_CORRUPT: "The data directory is damaged; restore it from a backup.",
@@ -278,6 +281,12 @@ class Unavailable(DejaqError):
     should_resync = True
 
 
+class KeyUnavailable(Refused):
+    """The key of an encrypted topic cannot be read; nothing was changed."""
+
+    code = Code.KEY_UNAVAILABLE
+
+
 class NoBroker(Unavailable):
     """No broker answered."""
 
@@ -347,6 +356,7 @@ _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (Unauthenticated, frozenset({Code.UNAUTHENTICATED})),
     (PermissionDenied, frozenset({Code.PERMISSION_DENIED})),
     (Unavailable, frozenset({Code.UNAVAILABLE, Code.DRAINING, Code.OVERLOADED, Code.CUT_OFF})),
+    (KeyUnavailable, frozenset({Code.KEY_UNAVAILABLE})),
     (NoBroker, frozenset({Code.NO_BROKER})),
     (Indefinite, frozenset({Code.INDEFINITE})),
     (StoreError, frozenset(c for c in Code if 80 <= c <= 83)),

@@ -10,8 +10,11 @@ import pytest
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
+from dejaq.domain.topic import Topic
 from dejaq.errors import Refused
 from dejaq.storage.base import Storage
+from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
+from dejaq.storage.encrypted.store import EncryptedStorage
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import merging
@@ -94,6 +97,25 @@ def sharded(path: Path) -> StorageFactory:
     return two_shards(cluster="conformance", journal="conformance", connections=4)
 
 
+class EncryptsEverything(EncryptedStorage):
+    """Encrypts the bodies of every topic, so that every check runs on sealed bodies."""
+
+    def _encrypts(self, topic: Topic) -> bool:
+        return True
+
+
+def encrypted(backend: Callable[[Path], StorageFactory]) -> Callable[[Path], StorageFactory]:
+    """Another backend that sees only sealed bodies."""
+    line = new_key_line("test")
+    keys = ListedKeys(lambda: line, source="the test")
+
+    def of(path: Path) -> StorageFactory:
+        make = backend(path)
+        return lambda: EncryptsEverything(make(), keys)
+
+    return of
+
+
 BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "memory": memory,
     "rocksdb": rocksdb,
@@ -101,4 +123,9 @@ BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "rocksdb_levels": rocksdb_levels,
     "postgres": postgres,
     "sharded": sharded,
+}
+ENCRYPTED = {
+    "memory": encrypted(memory),
+    "rocksdb": encrypted(rocksdb),
+    "postgres": encrypted(postgres),
 }

@@ -13,7 +13,7 @@ from dejaq.broker.events import NoListener, TopicListener
 from dejaq.broker.name_locks import NameLocks
 from dejaq.domain.context import CallContext
 from dejaq.domain.naming.topic_name import check_topic_name, is_hidden
-from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicStage, changed_settings
+from dejaq.domain.topic import Encryption, Topic, TopicKind, TopicSettings, TopicStage, changed_settings
 from dejaq.errors import Code, DejaqError, Refused, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
@@ -29,6 +29,7 @@ SCHEDULES = "/schedules"
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.1, 1.0
 # One bucket: no consumer leases schedules, and schedules that change together are stored together.
 _BOOK_BUCKETS = 1
+NO_KEYS = "this broker has no keys: start it with --encryption-keys"
 # The broker itself finishes the changes of topics that a crash interrupted.
 _LOADING = CallContext.internal("finish topics")
 
@@ -169,6 +170,8 @@ class Catalog:
                 f"topic {name!r} has {topic.unsupported_setting}, which this broker does not know; "
                 "use one of the newer release"
             )
+        if topic.settings.encryption is not Encryption.NONE and not self._storage.capabilities.encrypts:
+            raise error_of(Code.KEY_UNAVAILABLE, f"topic {name!r} is encrypted, and {NO_KEYS}")
         return topic
 
     def check(self, topic: Topic) -> None:
@@ -194,6 +197,8 @@ class Catalog:
         if settings.share_bodies and not self._storage.capabilities.shares_bodies:
             storage = self._storage.capabilities.name
             raise error_of(Code.INVALID_SETTING, f"share_bodies: the storage {storage!r} cannot share bodies")
+        if settings.encryption is not Encryption.NONE and not self._storage.capabilities.encrypts:
+            raise error_of(Code.INVALID_SETTING, f"encryption: {NO_KEYS}")
         if settings.kind not in KINDS:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._locks.of(name):
@@ -377,5 +382,9 @@ def _check_dead_letter(name: str, settings: TopicSettings) -> None:
 def _book_settings(settings: TopicSettings) -> TopicSettings:
     """Schedules may be at any time in the future; the journal has the events of their occurrences instead."""
     return TopicSettings(
-        buckets=_BOOK_BUCKETS, max_future_ms=limits.TS_MS_MAX, durability=settings.durability, journal=False
+        buckets=_BOOK_BUCKETS,
+        max_future_ms=limits.TS_MS_MAX,
+        durability=settings.durability,
+        journal=False,
+        encryption=settings.encryption,
     )

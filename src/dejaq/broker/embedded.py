@@ -146,7 +146,19 @@ def _hosts(config: BrokerConfig) -> list[str]:
 
 
 def storage_of(config: BrokerConfig) -> Storage:
-    """The store that a config asks for."""
+    """The store that a config asks for; with keys, one that can encrypt."""
+    storage = _plain_storage_of(config)
+    if config.encryption_keys is None:
+        return storage
+    from dejaq.storage.encrypted.providers.chosen import key_provider
+
+    provider = key_provider(config.encryption_keys)
+    from dejaq.storage.encrypted.store import EncryptedStorage
+
+    return EncryptedStorage(storage, provider)
+
+
+def _plain_storage_of(config: BrokerConfig) -> Storage:
     if config.storage is not None:
         return _shared_storage(config, config.storage)
     if config.data is None:

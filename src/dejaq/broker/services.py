@@ -156,6 +156,7 @@ def services_of(
             "Overseer.Ping": overseer.ping,
             "Overseer.CreateTopic": overseer.create_topic,
             "Overseer.EditTopic": overseer.edit_topic,
+            "Overseer.RekeyTopic": overseer.rekey_topic,
             "Overseer.DescribeTopic": overseer.describe_topic,
             "Overseer.ListTopics": overseer.list_topics,
             "Overseer.DeleteTopic": overseer.delete_topic,

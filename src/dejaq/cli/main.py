@@ -38,7 +38,7 @@ COMMANDS = {
     "pipeline": "dejaq.cli.operating.pipeline:pipeline",
     "backup": "dejaq.cli.operating.backup:backup",
     "restore": "dejaq.cli.operating.backup:restore",
-    "storage": "dejaq.cli.operating.storage:storage",
+    "storage": "dejaq.cli.operating.keys:storage",
     "cluster": "dejaq.cli.operating.cluster:cluster",
     "cert": "dejaq.cli.access.cert:cert",
     "bench": "dejaq.cli.operating.bench:bench",

@@ -36,6 +36,13 @@ class TopicKind(StrEnum):
     CRON = "cron"
 
 
+class Encryption(StrEnum):
+    """What of a topic's messages is encrypted in the store."""
+
+    NONE = "none"
+    BODIES = "bodies"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """The settings of a topic; every field has a safe default."""
@@ -103,6 +110,14 @@ class TopicSettings:
     share_bodies: bool = field(
         default=False,
         metadata={"doc": "Whether a body that several messages have is stored once, if the storage supports it."},
+    )
+
+    encryption: Encryption = field(
+        default=Encryption.NONE,
+        metadata={
+            "doc": "`bodies`: the broker encrypts bodies in the store, with the keys of its setting `encryption_keys`. "
+            "Ids, times, headers and sizes stay readable. It cannot be changed."
+        },
     )
 
     dedup_ms: int = field(
@@ -222,9 +237,12 @@ def changed_settings(settings: TopicSettings, values: Mapping[str, int | str | b
 
 # The name of the creator among the stored settings.
 CREATOR = "creator"
+# The name of a topic's keys among the settings of its record.
+KEYS = "encryption_keys"
 Newer = tuple[tuple[str, int | str | bool], ...]
-_CHOICES: dict[str, type[Durability] | type[TopicKind] | type[Compression]] = {
+_CHOICES: dict[str, type[Durability] | type[TopicKind] | type[Compression] | type[Encryption]] = {
     "durability": Durability,
+    "encryption": Encryption,
     "kind": TopicKind,
     "compression": Compression,
 }
@@ -243,6 +261,8 @@ class Topic:
     newer: Newer = ()
     # The user or the key that created it, as rules name it, which has every right on it; empty for nobody.
     creator: str = ""
+    # The wrapped keys of an encrypted topic, in the record of the store only (`storage.encrypted.topic_keys`).
+    keys: str = ""
 
     @property
     def unsupported_setting(self) -> str | None:
@@ -253,10 +273,10 @@ class Topic:
     def settings_record(self) -> dict[str, int | str | bool]:
         """The settings as they are stored: the known ones, and the unknown ones without a change.
 
-        The creator is stored with them, because an earlier release keeps settings that it does not know.
+        The creator and the keys are stored with them, because an earlier release keeps settings that it does not know.
         """
-        record = self.settings.as_dict() | dict(self.newer)
-        return record | {CREATOR: self.creator} if self.creator else record
+        more = {name: value for name, value in ((CREATOR, self.creator), (KEYS, self.keys)) if value}
+        return self.settings.as_dict() | dict(self.newer) | more
 
     @property
     def by_priority(self) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dejaq.domain.topic import CREATOR, Topic, TopicSettings, TopicStage
+from dejaq.domain.topic import CREATOR, KEYS, Topic, TopicSettings, TopicStage
 
 
 def write_topic(topic: Topic) -> bytes:
@@ -30,6 +30,7 @@ def topic_of(record: Mapping[str, Any]) -> Topic:
     """The topic of a record's values."""
     stored = dict(record["settings"])
     creator = str(stored.pop(CREATOR, ""))
+    keys = str(stored.pop(KEYS, ""))
     settings, newer = TopicSettings.from_record(stored)
     return Topic(
         name=record["name"],
@@ -39,4 +40,5 @@ def topic_of(record: Mapping[str, Any]) -> Topic:
         created_ms=record["created_ms"],
         newer=newer,
         creator=creator,
+        keys=keys,
     )

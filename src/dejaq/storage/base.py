@@ -41,6 +41,8 @@ class Capabilities:
     # When it can do so only with large bodies: the size above which clients upload a body as a large one, in a topic
     # that shares bodies.
     shared_inline_bytes_max: int = 0
+    # Whether it encrypts the bodies of topics that ask for it.
+    encrypts: bool = False
 
     @property
     def label(self) -> str:
@@ -318,6 +320,31 @@ class Storage(Protocol):
 
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
         """A view of the topic at this instant."""
+
+
+@runtime_checkable
+class Wraps(Protocol):
+    """A storage around another one."""
+
+    @property
+    def inner(self) -> Storage:
+        """The storage inside."""
+
+
+@runtime_checkable
+class RotatesKeys(Protocol):
+    """A storage that encrypts bodies."""
+
+    async def rekey(self, topic: Topic, context: CallContext, *, new_key: bool) -> str:
+        """Protect the keys of an encrypted topic with the provider's current key, which is named in the answer.
+
+        With `new_key` the topic first gets another key, for all bodies that are sealed from now on.
+        """
+
+
+def innermost(storage: Storage) -> Storage:
+    """The storage that has the messages, for what only some kinds of storage can do."""
+    return innermost(storage.inner) if isinstance(storage, Wraps) else storage
 
 
 async def apply_one(storage: Storage, change: Change, now: int, context: CallContext) -> Outcomes:

@@ -18,15 +18,15 @@ from dejaq.broker.sessions.session import Session, SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.message import Status
 from dejaq.domain.naming.topic_name import NAMESPACE_MARK, check_topic_name, resolved
-from dejaq.domain.topic import Topic
-from dejaq.errors import DejaqError, StoreError
+from dejaq.domain.topic import Encryption, Topic
+from dejaq.errors import DejaqError, InvalidArgument, StoreError
 from dejaq.protocol.columns import settings_from_proto, settings_to_proto
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import peer_pb2 as peer
 from dejaq.protocol.version import package_version
 from dejaq.security.rights.matching import creator_name
 from dejaq.security.rights.operations import Operation
-from dejaq.storage.base import Filter
+from dejaq.storage.base import Filter, RotatesKeys, innermost
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +142,18 @@ class OverseerService:
             await self._broker.dead_letters.topic_for(context, topic)
         return overseer.TopicResponse(topic=(await self._topics([topic]))[0], created=created)
 
+    async def rekey_topic(
+        self, context: CallContext, request: overseer.RekeyTopicRequest
+    ) -> overseer.RekeyTopicResponse:
+        """Protect the keys of an encrypted topic with the provider's current key."""
+        self._broker.doctor.admit("rekey_topic")
+        topic = self._broker.catalog.live(request.name)
+        storage = self._broker.storage
+        if topic.settings.encryption is Encryption.NONE or not isinstance(storage, RotatesKeys):
+            raise InvalidArgument(f"topic {topic.name!r} is not encrypted")
+        key = await storage.rekey(topic, context, new_key=request.new_key)
+        return overseer.RekeyTopicResponse(key=key)
+
     async def edit_topic(self, context: CallContext, request: overseer.EditTopicRequest) -> overseer.TopicResponse:
         """Change settings of a topic; its clients come back by themselves."""
         self._broker.doctor.admit("create_topic")
@@ -209,7 +221,7 @@ class OverseerService:
         self._broker.doctor.admit("checkpoint")
         config, recorder = self._broker.config, self._broker.recorder
         path = await make_checkpoint(
-            self._broker.storage,
+            innermost(self._broker.storage),
             Path(config.data) if config.data is not None else None,
             recorder.place.directory,
             held=recorder.held(),

@@ -35,7 +35,7 @@ from dejaq.domain.topic import Topic
 from dejaq.errors import DejaqError
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import peer_pb2 as peer
-from dejaq.storage.base import Storage
+from dejaq.storage.base import Storage, innermost
 from dejaq.storage.sharded.placement import Spread
 from dejaq.synchronization.base import RecordChange, Synchronization
 from dejaq.synchronization.keys import MEMBERS
@@ -298,6 +298,7 @@ class Cluster:
 
 
 def _shard_watch(broker: str, storage: Storage, synchronization: Synchronization) -> ShardWatch | None:
+    storage = innermost(storage)
     if not isinstance(storage, Spread):
         return None
     return ShardWatch(broker=broker, storage=cast("ShardedStorage", storage), synchronization=synchronization)

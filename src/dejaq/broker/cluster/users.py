@@ -10,7 +10,7 @@ import secrets
 from hashlib import blake2s
 
 from dejaq.errors import ClusterRefused
-from dejaq.storage.base import NamesUsers, Storage
+from dejaq.storage.base import NamesUsers, Storage, innermost
 from dejaq.timekeeper.clock import Clock
 
 # A server notices within this time that the machine of a broker is gone.
@@ -23,7 +23,7 @@ class StorageUsers:
     """This broker among the users of its storage."""
 
     def __init__(self, *, storage: Storage, cluster: str, alone: bool, clock: Clock) -> None:
-        self._storage = storage
+        self._storage = innermost(storage)
         self._cluster = cluster
         self._clock = clock
         self._alone = alone

@@ -9,7 +9,7 @@ from dejaq.broker.catalog import Catalog
 from dejaq.broker.context import bound
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicSettings, TopicStage
-from dejaq.errors import Code, DejaqError
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.timekeeper.clock import Clock
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ class DeadLetterTopics:
         while True:
             there = self._catalog.named(name)
             if there is not None and there.state is not TopicStage.DELETING:
+                if there.settings.encryption is not topic.settings.encryption:
+                    raise error_of(
+                        Code.INVALID_SETTING,
+                        f"the topic {topic.name!r} and its dead-letter topic {name!r} must have one encryption; they "
+                        f"have {topic.settings.encryption} and {there.settings.encryption}",
+                    )
                 return there
             try:
                 return await self._make(context, topic, name)
@@ -61,6 +67,7 @@ class DeadLetterTopics:
             max_body_bytes=settings.max_body_bytes,
             durability=settings.durability,
             journal=settings.journal,
+            encryption=settings.encryption,
         )
         made, _ = await self._create_topic(context, name, plain, topic.creator)
         return made

@@ -89,6 +89,11 @@ def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="The number of messages per second that one client may create or change.",
             ),
             click.option("--compression", type=click.Choice(["none", "zstd"]), help="How clients compress bodies."),
+            click.option(
+                "--encryption",
+                type=click.Choice(["none", "bodies"]),
+                help="What the broker encrypts in its store; it cannot be changed later.",
+            ),
             click.option("--share-bodies/--no-share-bodies", default=None, help="Store each body once."),
             click.option(
                 "--dedup",
@@ -147,7 +152,7 @@ def edit(
 ) -> None:
     """Change settings of the topic NAME while it is in use; what is not given stays.
 
-    Buckets, kind, journal, expires, share-bodies and dedup are fixed when a topic is created.
+    Buckets, kind, journal, expires, share-bodies, encryption and dedup are fixed when a topic is created.
     """
     settings = _chosen(max_body, rest)
     if not settings:

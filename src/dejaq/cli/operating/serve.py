@@ -31,6 +31,7 @@ METAVARS = {
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
     "tls_peer_ca": "FILE",
+    "encryption_keys": "KIND:WHERE",
     "cluster": "NAME",
     "synchronization": "WHERE",
     "advertise": "HOST:PORT",

@@ -61,6 +61,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.DRAINING: "wait until the broker is back, then try again",
     Code.OVERLOADED: "try again in a moment, with fewer messages at once",
     Code.NO_BROKER: "start a broker with `dejaq serve --data DIR`, or give another address with --url or DEJAQ_URL",
+    Code.KEY_UNAVAILABLE: "check `encryption_keys` of the broker; docs/encryption.md",
     Code.CUT_OFF: "use another broker; `dejaq info` at this one shows the reason",
     Code.INDEFINITE: "repeat the command with the same --id; a repeat never creates a second message",
     Code.STORE_LOCKED: "stop the broker that uses it, or choose another --data",

@@ -17,8 +17,9 @@ from dejaq.domain.bodies.packing import DIGEST_BYTES, MARK, Compression, opened,
 from dejaq.errors import Code, error_of
 
 PART_BYTES = limits.PART_BYTES_MAX
-# The bytes that sealing may add to a part.
+# With the bytes that the client's packing may add to a part, and encryption at rest.
 SEALED_PART_BYTES_MAX = PART_BYTES + len(MARK) + 1
+STORED_PART_BYTES_MAX = SEALED_PART_BYTES_MAX + 16
 _PREFIX = MARK + b"\x02"
 _FIELDS = struct.Struct(f">QQ{DIGEST_BYTES}sQ")
 _NUMBER_BYTES = 8
@@ -37,6 +38,10 @@ class Declared:
     def parts(self) -> int:
         """The number of parts."""
         return -(-self.size // PART_BYTES)
+
+    def accepts(self, count: int, stored: int, digest: bytes) -> bool:
+        """Whether so many parts, of so many bytes and with this digest, are the declared body."""
+        return (count, stored, digest) == (self.parts, self.stored, self.digest)
 
     def check(self, bytes_max: int) -> None:
         """Raise BODY_TOO_LARGE or INVALID_ARGUMENT if no such body is possible."""
@@ -90,15 +95,16 @@ def size_of(body: bytes) -> int:
 class Seal:
     """Counts and digests the parts of a body as they arrive."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, part_bytes_max: int = STORED_PART_BYTES_MAX) -> None:
+        self._part_bytes_max = part_bytes_max
         self.count = 0
         self.stored = 0
         self._hash = blake2b(digest_size=DIGEST_BYTES)
 
     def add(self, part: bytes) -> None:
         """Add the next part in stored form."""
-        if not 1 <= len(part) <= SEALED_PART_BYTES_MAX:
-            raise error_of(Code.INVALID_ARGUMENT, f"a part has 1 to {SEALED_PART_BYTES_MAX} bytes, not {len(part)}")
+        if not 1 <= len(part) <= self._part_bytes_max:
+            raise error_of(Code.INVALID_ARGUMENT, f"a part has 1 to {self._part_bytes_max} bytes, not {len(part)}")
         self.count += 1
         self.stored += len(part)
         self._hash.update(len(part).to_bytes(4, "big"))
@@ -110,7 +116,7 @@ class Seal:
 
     def fits(self, declared: Declared) -> bool:
         """Whether all parts have arrived and match the digest."""
-        return (self.count, self.stored) == (declared.parts, declared.stored) and self._hash.digest() == declared.digest
+        return declared.accepts(self.count, self.stored, self._hash.digest())
 
     def declared(self, size: int) -> Declared:
         """The declaration of a body of this size."""

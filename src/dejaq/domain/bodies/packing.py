@@ -24,6 +24,8 @@ MARK = b"\x93dejaqz"
 _PLAIN, _ZSTD = MARK + b"\x00", MARK + b"\x01"
 # A reference to a body that is stored in parts (`domain.large`).
 _REFERENCE = MARK + b"\x02"
+# Stands for a body that the broker could not decrypt: it was damaged, or belongs to another message.
+UNREADABLE = MARK + b"\x03"
 LEVEL = 3
 # Below this size, a frame is rarely smaller than its content.
 WORTHWHILE_BYTES = 96
@@ -72,6 +74,10 @@ def opened(stored: bytes, *, bytes_max: int = limits.DECOMPRESSED_BYTES_MAX) -> 
         return stored[len(_PLAIN) :]
     if stored.startswith(_REFERENCE):
         raise error_of(Code.BODY_UNREADABLE, "the body is large and was not fetched; read it in parts")
+    if stored == UNREADABLE:
+        raise error_of(
+            Code.BODY_UNREADABLE, "the body cannot be decrypted: it was changed in the store, or is another message's"
+        )
     if not stored.startswith(_ZSTD):
         raise error_of(Code.BODY_UNREADABLE, "the body is encoded in a way that this release does not support")
     return _decompressed(stored[len(_ZSTD) :], bytes_max)

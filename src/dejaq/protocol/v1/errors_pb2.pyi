@@ -51,6 +51,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OVERLOADED: _ClassVar[Code]
     NO_BROKER: _ClassVar[Code]
     CUT_OFF: _ClassVar[Code]
+    KEY_UNAVAILABLE: _ClassVar[Code]
     INDEFINITE: _ClassVar[Code]
     STORE_LOCKED: _ClassVar[Code]
     STORE_CORRUPT: _ClassVar[Code]
@@ -104,6 +105,7 @@ DRAINING: Code
 OVERLOADED: Code
 NO_BROKER: Code
 CUT_OFF: Code
+KEY_UNAVAILABLE: Code
 INDEFINITE: Code
 STORE_LOCKED: Code
 STORE_CORRUPT: Code

@@ -24,45 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64\x65jaq/v1/overseer.proto\x12\x08\x64\x65jaq.v1\"\x13\n\x11\x43heckpointRequest\"\"\n\x12\x43heckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"\r\n\x0bInfoRequest\"\x92\x01\n\x0cInfoResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x14.dejaq.v1.BrokerInfo\x12#\n\x06topics\x18\x03 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12%\n\x07\x63lients\x18\x04 \x03(\x0b\x32\x14.dejaq.v1.ClientInfo\"\x9d\x02\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07storage\x18\x04 \x01(\t\x12\x12\n\nstarted_ms\x18\x05 \x01(\x10\x12\x10\n\x08\x63lock_ms\x18\x06 \x01(\x10\x12\x14\n\x0c\x64\x65gradations\x18\x07 \x03(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x10\n\x08\x64rift_ms\x18\t \x01(\x01\x12\r\n\x05notes\x18\n \x03(\t\x12\x0f\n\x07seen_ms\x18\x0b \x01(\x10\x12\x11\n\toffset_ms\x18\x0c \x01(\x01\x12\x12\n\nlatency_ms\x18\r \x01(\x01\x12\x10\n\x08sessions\x18\x0e \x01(\r\x12\x17\n\x0fsynchronization\x18\x0f \x01(\t\"\xdc\x01\n\nClientInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03sdk\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\x12\x12\n\nlatency_ms\x18\x07 \x01(\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\x08 \x01(\x01\x12\x10\n\x08inflight\x18\t \x01(\r\x12\x0f\n\x07\x62uckets\x18\n \x03(\r\x12\x0e\n\x06weight\x18\x0b \x01(\r\x12\x0c\n\x04rack\x18\x0c \x01(\t\x12\x0e\n\x06\x62roker\x18\r \x01(\t\" \n\x0bPingRequest\x12\x11\n\tclient_us\x18\x01 \x01(\x10\"4\n\x0cPingResponse\x12\x11\n\tclient_us\x18\x01 \x01(\x10\x12\x11\n\tbroker_us\x18\x02 \x01(\x10\"\x9b\x05\n\rTopicSettings\x12\x14\n\x07\x62uckets\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rmax_future_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cmax_lease_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0emax_body_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ndurability\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07journal\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04kind\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\t \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x65xpiry_backoff\x18\n \x01(\tH\t\x88\x01\x01\x12\x18\n\x0b\x63lient_rate\x18\x14 \x01(\rH\n\x88\x01\x01\x12\x18\n\x0b\x63ompression\x18\x15 \x01(\tH\x0b\x88\x01\x01\x12\x19\n\x0cshare_bodies\x18\x16 \x01(\x08H\x0c\x88\x01\x01\x12\x15\n\x08\x64\x65\x64up_ms\x18\x17 \x01(\x03H\r\x88\x01\x01\x12\x1a\n\rmax_dedup_ids\x18\x18 \x01(\rH\x0e\x88\x01\x01\x12\x14\n\x07\x65xpires\x18\x1e \x01(\x08H\x0f\x88\x01\x01\x42\n\n\x08_bucketsB\x10\n\x0e_max_future_msB\x0f\n\r_max_lease_msB\x11\n\x0f_max_body_bytesB\r\n\x0b_durabilityB\n\n\x08_journalB\x07\n\x05_kindB\x0f\n\r_max_attemptsB\x0e\n\x0c_dead_letterB\x11\n\x0f_expiry_backoffB\x0e\n\x0c_client_rateB\x0e\n\x0c_compressionB\x0f\n\r_share_bodiesB\x0b\n\t_dedup_msB\x10\n\x0e_max_dedup_idsB\n\n\x08_expires\"\xd6\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12)\n\x08settings\x18\x03 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12\x12\n\ncreated_ms\x18\x04 \x01(\x10\x12\x11\n\tavailable\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x12\n\nprocessing\x18\x07 \x01(\x04\x12\x11\n\tconsumers\x18\x08 \x01(\r\x12\x11\n\tproducers\x18\t \x01(\r\x12\x0f\n\x07\x63reator\x18\x37 \x01(\t\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"K\n\x10\x45\x64itTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"\x1c\n\x0cTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"c\n\rTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x1d\n\x15inline_body_bytes_max\x18\x03 \x01(\r\"D\n\x11ListTopicsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tnamespace\x18\x37 \x01(\t\"V\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\r\n\x05total\x18\x37 \x01(\r2\x94\x04\n\x08Overseer\x12\x35\n\x04Info\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12\x35\n\x04Ping\x12\x15.dejaq.v1.PingRequest\x1a\x16.dejaq.v1.PingResponse\x12\x44\n\x0b\x43reateTopic\x12\x1c.dejaq.v1.CreateTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12@\n\rDescribeTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nListTopics\x12\x1b.dejaq.v1.ListTopicsRequest\x1a\x1c.dejaq.v1.ListTopicsResponse\x12@\n\tEditTopic\x12\x1a.dejaq.v1.EditTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12>\n\x0b\x44\x65leteTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nCheckpoint\x12\x1b.dejaq.v1.CheckpointRequest\x1a\x1c.dejaq.v1.CheckpointResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x64\x65jaq/v1/overseer.proto\x12\x08\x64\x65jaq.v1\"2\n\x11RekeyTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07new_key\x18\x02 \x01(\x08\"!\n\x12RekeyTopicResponse\x12\x0b\n\x03key\x18\x01 \x01(\t\"\x13\n\x11\x43heckpointRequest\"\"\n\x12\x43heckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"\r\n\x0bInfoRequest\"\x92\x01\n\x0cInfoResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12%\n\x07\x62rokers\x18\x02 \x03(\x0b\x32\x14.dejaq.v1.BrokerInfo\x12#\n\x06topics\x18\x03 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12%\n\x07\x63lients\x18\x04 \x03(\x0b\x32\x14.dejaq.v1.ClientInfo\"\x9d\x02\n\nBrokerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0f\n\x07storage\x18\x04 \x01(\t\x12\x12\n\nstarted_ms\x18\x05 \x01(\x10\x12\x10\n\x08\x63lock_ms\x18\x06 \x01(\x10\x12\x14\n\x0c\x64\x65gradations\x18\x07 \x03(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x10\n\x08\x64rift_ms\x18\t \x01(\x01\x12\r\n\x05notes\x18\n \x03(\t\x12\x0f\n\x07seen_ms\x18\x0b \x01(\x10\x12\x11\n\toffset_ms\x18\x0c \x01(\x01\x12\x12\n\nlatency_ms\x18\r \x01(\x01\x12\x10\n\x08sessions\x18\x0e \x01(\r\x12\x17\n\x0fsynchronization\x18\x0f \x01(\t\"\xdc\x01\n\nClientInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03sdk\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\x12\x12\n\nlatency_ms\x18\x07 \x01(\x01\x12\x17\n\x0f\x63lock_offset_ms\x18\x08 \x01(\x01\x12\x10\n\x08inflight\x18\t \x01(\r\x12\x0f\n\x07\x62uckets\x18\n \x03(\r\x12\x0e\n\x06weight\x18\x0b \x01(\r\x12\x0c\n\x04rack\x18\x0c \x01(\t\x12\x0e\n\x06\x62roker\x18\r \x01(\t\" \n\x0bPingRequest\x12\x11\n\tclient_us\x18\x01 \x01(\x10\"4\n\x0cPingResponse\x12\x11\n\tclient_us\x18\x01 \x01(\x10\x12\x11\n\tbroker_us\x18\x02 \x01(\x10\"\xc3\x05\n\rTopicSettings\x12\x14\n\x07\x62uckets\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1a\n\rmax_future_ms\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cmax_lease_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1b\n\x0emax_body_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x17\n\ndurability\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x14\n\x07journal\x18\x06 \x01(\x08H\x05\x88\x01\x01\x12\x11\n\x04kind\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64_letter\x18\t \x01(\tH\x08\x88\x01\x01\x12\x1b\n\x0e\x65xpiry_backoff\x18\n \x01(\tH\t\x88\x01\x01\x12\x18\n\x0b\x63lient_rate\x18\x14 \x01(\rH\n\x88\x01\x01\x12\x18\n\x0b\x63ompression\x18\x15 \x01(\tH\x0b\x88\x01\x01\x12\x19\n\x0cshare_bodies\x18\x16 \x01(\x08H\x0c\x88\x01\x01\x12\x15\n\x08\x64\x65\x64up_ms\x18\x17 \x01(\x03H\r\x88\x01\x01\x12\x1a\n\rmax_dedup_ids\x18\x18 \x01(\rH\x0e\x88\x01\x01\x12\x14\n\x07\x65xpires\x18\x1e \x01(\x08H\x0f\x88\x01\x01\x12\x17\n\nencryption\x18P \x01(\tH\x10\x88\x01\x01\x42\n\n\x08_bucketsB\x10\n\x0e_max_future_msB\x0f\n\r_max_lease_msB\x11\n\x0f_max_body_bytesB\r\n\x0b_durabilityB\n\n\x08_journalB\x07\n\x05_kindB\x0f\n\r_max_attemptsB\x0e\n\x0c_dead_letterB\x11\n\x0f_expiry_backoffB\x0e\n\x0c_client_rateB\x0e\n\x0c_compressionB\x0f\n\r_share_bodiesB\x0b\n\t_dedup_msB\x10\n\x0e_max_dedup_idsB\n\n\x08_expiresB\r\n\x0b_encryption\"\xd6\x01\n\tTopicInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12)\n\x08settings\x18\x03 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12\x12\n\ncreated_ms\x18\x04 \x01(\x10\x12\x11\n\tavailable\x18\x05 \x01(\x04\x12\x0f\n\x07waiting\x18\x06 \x01(\x04\x12\x12\n\nprocessing\x18\x07 \x01(\x04\x12\x11\n\tconsumers\x18\x08 \x01(\r\x12\x11\n\tproducers\x18\t \x01(\r\x12\x0f\n\x07\x63reator\x18\x37 \x01(\t\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"K\n\x10\x45\x64itTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\"\x1c\n\x0cTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"c\n\rTopicResponse\x12\"\n\x05topic\x18\x01 \x01(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\x12\x1d\n\x15inline_body_bytes_max\x18\x03 \x01(\r\"D\n\x11ListTopicsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tnamespace\x18\x37 \x01(\t\"V\n\x12ListTopicsResponse\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.dejaq.v1.TopicInfo\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\r\n\x05total\x18\x37 \x01(\r2\xdd\x04\n\x08Overseer\x12\x35\n\x04Info\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12\x35\n\x04Ping\x12\x15.dejaq.v1.PingRequest\x1a\x16.dejaq.v1.PingResponse\x12\x44\n\x0b\x43reateTopic\x12\x1c.dejaq.v1.CreateTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12@\n\rDescribeTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nListTopics\x12\x1b.dejaq.v1.ListTopicsRequest\x1a\x1c.dejaq.v1.ListTopicsResponse\x12@\n\tEditTopic\x12\x1a.dejaq.v1.EditTopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12>\n\x0b\x44\x65leteTopic\x12\x16.dejaq.v1.TopicRequest\x1a\x17.dejaq.v1.TopicResponse\x12G\n\nRekeyTopic\x12\x1b.dejaq.v1.RekeyTopicRequest\x1a\x1c.dejaq.v1.RekeyTopicResponse\x12G\n\nCheckpoint\x12\x1b.dejaq.v1.CheckpointRequest\x1a\x1c.dejaq.v1.CheckpointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dejaq.v1.overseer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHECKPOINTREQUEST']._serialized_start=37
-  _globals['_CHECKPOINTREQUEST']._serialized_end=56
-  _globals['_CHECKPOINTRESPONSE']._serialized_start=58
-  _globals['_CHECKPOINTRESPONSE']._serialized_end=92
-  _globals['_INFOREQUEST']._serialized_start=94
-  _globals['_INFOREQUEST']._serialized_end=107
-  _globals['_INFORESPONSE']._serialized_start=110
-  _globals['_INFORESPONSE']._serialized_end=256
-  _globals['_BROKERINFO']._serialized_start=259
-  _globals['_BROKERINFO']._serialized_end=544
-  _globals['_CLIENTINFO']._serialized_start=547
-  _globals['_CLIENTINFO']._serialized_end=767
-  _globals['_PINGREQUEST']._serialized_start=769
-  _globals['_PINGREQUEST']._serialized_end=801
-  _globals['_PINGRESPONSE']._serialized_start=803
-  _globals['_PINGRESPONSE']._serialized_end=855
-  _globals['_TOPICSETTINGS']._serialized_start=858
-  _globals['_TOPICSETTINGS']._serialized_end=1525
-  _globals['_TOPICINFO']._serialized_start=1528
-  _globals['_TOPICINFO']._serialized_end=1742
-  _globals['_CREATETOPICREQUEST']._serialized_start=1744
-  _globals['_CREATETOPICREQUEST']._serialized_end=1821
-  _globals['_EDITTOPICREQUEST']._serialized_start=1823
-  _globals['_EDITTOPICREQUEST']._serialized_end=1898
-  _globals['_TOPICREQUEST']._serialized_start=1900
-  _globals['_TOPICREQUEST']._serialized_end=1928
-  _globals['_TOPICRESPONSE']._serialized_start=1930
-  _globals['_TOPICRESPONSE']._serialized_end=2029
-  _globals['_LISTTOPICSREQUEST']._serialized_start=2031
-  _globals['_LISTTOPICSREQUEST']._serialized_end=2099
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=2101
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=2187
-  _globals['_OVERSEER']._serialized_start=2190
-  _globals['_OVERSEER']._serialized_end=2722
+  _globals['_REKEYTOPICREQUEST']._serialized_start=37
+  _globals['_REKEYTOPICREQUEST']._serialized_end=87
+  _globals['_REKEYTOPICRESPONSE']._serialized_start=89
+  _globals['_REKEYTOPICRESPONSE']._serialized_end=122
+  _globals['_CHECKPOINTREQUEST']._serialized_start=124
+  _globals['_CHECKPOINTREQUEST']._serialized_end=143
+  _globals['_CHECKPOINTRESPONSE']._serialized_start=145
+  _globals['_CHECKPOINTRESPONSE']._serialized_end=179
+  _globals['_INFOREQUEST']._serialized_start=181
+  _globals['_INFOREQUEST']._serialized_end=194
+  _globals['_INFORESPONSE']._serialized_start=197
+  _globals['_INFORESPONSE']._serialized_end=343
+  _globals['_BROKERINFO']._serialized_start=346
+  _globals['_BROKERINFO']._serialized_end=631
+  _globals['_CLIENTINFO']._serialized_start=634
+  _globals['_CLIENTINFO']._serialized_end=854
+  _globals['_PINGREQUEST']._serialized_start=856
+  _globals['_PINGREQUEST']._serialized_end=888
+  _globals['_PINGRESPONSE']._serialized_start=890
+  _globals['_PINGRESPONSE']._serialized_end=942
+  _globals['_TOPICSETTINGS']._serialized_start=945
+  _globals['_TOPICSETTINGS']._serialized_end=1652
+  _globals['_TOPICINFO']._serialized_start=1655
+  _globals['_TOPICINFO']._serialized_end=1869
+  _globals['_CREATETOPICREQUEST']._serialized_start=1871
+  _globals['_CREATETOPICREQUEST']._serialized_end=1948
+  _globals['_EDITTOPICREQUEST']._serialized_start=1950
+  _globals['_EDITTOPICREQUEST']._serialized_end=2025
+  _globals['_TOPICREQUEST']._serialized_start=2027
+  _globals['_TOPICREQUEST']._serialized_end=2055
+  _globals['_TOPICRESPONSE']._serialized_start=2057
+  _globals['_TOPICRESPONSE']._serialized_end=2156
+  _globals['_LISTTOPICSREQUEST']._serialized_start=2158
+  _globals['_LISTTOPICSREQUEST']._serialized_end=2226
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=2228
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=2314
+  _globals['_OVERSEER']._serialized_start=2317
+  _globals['_OVERSEER']._serialized_end=2922
 # @@protoc_insertion_point(module_scope)

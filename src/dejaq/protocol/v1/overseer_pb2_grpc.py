@@ -71,6 +71,11 @@ class OverseerStub:
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
                 _registered_method=True)
+        self.RekeyTopic = channel.unary_unary(
+                '/dejaq.v1.Overseer/RekeyTopic',
+                request_serializer=dejaq_dot_v1_dot_overseer__pb2.RekeyTopicRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_overseer__pb2.RekeyTopicResponse.FromString,
+                _registered_method=True)
         self.Checkpoint = channel.unary_unary(
                 '/dejaq.v1.Overseer/Checkpoint',
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.CheckpointRequest.SerializeToString,
@@ -128,6 +133,14 @@ class OverseerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RekeyTopic(self, request, context):
+        """Protects the keys of an encrypted topic with the current key of the broker's key provider. INVALID_ARGUMENT when
+        the topic is not encrypted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Checkpoint(self, request, context):
         """Links the files of the embedded store, as they are now, in a directory of its data directory, which `dejaq backup`
         copies and then removes. INVALID_ARGUMENT when the messages are in memory or in PostgreSQL.
@@ -173,6 +186,11 @@ def add_OverseerServicer_to_server(servicer, server):
                     servicer.DeleteTopic,
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.SerializeToString,
+            ),
+            'RekeyTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.RekeyTopic,
+                    request_deserializer=dejaq_dot_v1_dot_overseer__pb2.RekeyTopicRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_overseer__pb2.RekeyTopicResponse.SerializeToString,
             ),
             'Checkpoint': grpc.unary_unary_rpc_method_handler(
                     servicer.Checkpoint,
@@ -371,6 +389,33 @@ class Overseer:
             '/dejaq.v1.Overseer/DeleteTopic',
             dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RekeyTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Overseer/RekeyTopic',
+            dejaq_dot_v1_dot_overseer__pb2.RekeyTopicRequest.SerializeToString,
+            dejaq_dot_v1_dot_overseer__pb2.RekeyTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

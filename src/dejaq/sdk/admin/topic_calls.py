@@ -39,6 +39,7 @@ class TopicCalls:
         client_rate: int | None = None,
         compression: str | None = None,
         share_bodies: bool | None = None,
+        encryption: str | None = None,
         kind: str | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
@@ -66,6 +67,7 @@ class TopicCalls:
             client_rate=client_rate,
             compression=compression,
             share_bodies=share_bodies,
+            encryption=encryption,
             kind=kind,
             max_attempts=max_attempts,
             dead_letter=dead_letter,
@@ -114,6 +116,19 @@ class TopicCalls:
         request = overseer.EditTopicRequest(name=name, settings=chosen)
         answer = await self._seeds.call("Overseer.EditTopic", request, overseer.TopicResponse, patience=self._settings)
         return TopicInfo.from_proto(answer.topic)
+
+    async def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
+        """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
+
+        With `new_key` the topic also gets another key, with which all bodies are encrypted from now on. What was
+        encrypted before stays readable.
+        """
+        check_asked_topic(name)
+        request = overseer.RekeyTopicRequest(name=name, new_key=new_key)
+        answer = await self._seeds.call(
+            "Overseer.RekeyTopic", request, overseer.RekeyTopicResponse, patience=self._settings
+        )
+        return str(answer.key)
 
     async def describe_topic(self, name: str) -> TopicInfo:
         """One topic with its settings and exact counts."""

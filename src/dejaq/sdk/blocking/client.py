@@ -362,6 +362,7 @@ class Client(OpenedClient):
         client_rate: int | None = None,
         compression: str | None = None,
         share_bodies: bool | None = None,
+        encryption: str | None = None,
         kind: str | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
@@ -390,6 +391,7 @@ class Client(OpenedClient):
                 client_rate=client_rate,
                 compression=compression,
                 share_bodies=share_bodies,
+                encryption=encryption,
                 kind=kind,
                 max_attempts=max_attempts,
                 dead_letter=dead_letter,
@@ -437,6 +439,14 @@ class Client(OpenedClient):
                 **fixed,
             )
         )
+
+    def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
+        """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
+
+        With `new_key` the topic also gets another key, with which all bodies are encrypted from now on. What was
+        encrypted before stays readable.
+        """
+        return self._portal.run(self._inner.rekey_topic(name, new_key=new_key))
 
     def describe_topic(self, name: str) -> TopicInfo:
         """One topic with its settings and exact counts."""

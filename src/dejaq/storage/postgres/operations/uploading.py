@@ -40,7 +40,7 @@ class PostgresBodies:
         fields = (declared.size, declared.stored, declared.digest, now)
         await self._database.step(lambda link: link.execute("begin_large", name, place, *fields))
         try:
-            await self._take(reference, parts)
+            await self._take(reference, declared, parts)
             known = await self._same(topic, name, now)
             if known is None:
                 # The body was removed: the upload took so long that it counted as abandoned.
@@ -53,7 +53,7 @@ class PostgresBodies:
         await self._drop(name)
         return Reference(declared.size, declared.stored, declared.digest, known)
 
-    async def _take(self, reference: Reference, parts: AsyncIterator[bytes]) -> None:
+    async def _take(self, reference: Reference, declared: Declared, parts: AsyncIterator[bytes]) -> None:
         seal, name = Seal(), _name(reference.number)
         async for part in parts:
             seal.add(part)
@@ -61,7 +61,7 @@ class PostgresBodies:
                 break
             row = (name, seal.count - 1, part)
             await self._database.step(lambda link, row=row: link.execute("put_part", *row))  # type: ignore[misc]
-        if not seal.fits(reference):
+        if not seal.fits(declared):
             raise error_of(Code.INVALID_ARGUMENT, "the parts of the upload are not what its head says")
 
     async def _same(self, topic: Topic, name: bytes, now: int) -> int | None:

@@ -38,7 +38,7 @@ class RocksBodies:
         reference = self._large.begin(batch, declared)
         try:
             await self._durable(batch)
-            await self._take(reference, parts)
+            await self._take(reference, declared, parts)
         except BaseException:
             # Nobody waits for this write: after a crash before it is durable, the next start removes the upload.
             self._drop(reference)
@@ -54,7 +54,7 @@ class RocksBodies:
         await self._durable(batch)
         return reference
 
-    async def _take(self, reference: Reference, parts: AsyncIterator[bytes]) -> None:
+    async def _take(self, reference: Reference, declared: Declared, parts: AsyncIterator[bytes]) -> None:
         seal = Seal()
         async for part in parts:
             seal.add(part)
@@ -64,7 +64,7 @@ class RocksBodies:
             self._large.put_part(batch, reference, seal.count - 1, part)
             await self._durable(batch)
             crash_at("storage.after_part")
-        if not seal.fits(reference):
+        if not seal.fits(declared):
             raise error_of(Code.INVALID_ARGUMENT, "the parts of the upload are not what its head says")
 
     async def find(self, topic: Topic, bucket: int, declared: Declared, now: int) -> Reference | None:

@@ -1,0 +1,1 @@
+"""Encryption at rest: a storage that seals the bodies of encrypted topics before another storage gets them."""
