@@ -33,6 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "RedriveRequest": ("topic", "target"),
     "SnapshotRequest": ("topic",),
     "Step": ("topic",),
+    "RekeyTopicRequest": ("name",),
     "TopicRequest": ("name",),
     "UploadHead": ("topic",),
 }

@@ -34,6 +34,7 @@ CALLS: dict[str, Needs | Open] = {
     "Overseer.DescribeTopic": Open.FILTERED,
     "Overseer.ListTopics": Open.FILTERED,
     "Overseer.DeleteTopic": needs.on_name(Op.ADMIN),
+    "Overseer.RekeyTopic": needs.on_name(Op.ADMIN),
     "Overseer.Checkpoint": needs.operating,
     "Carrier.Session": Open.BY_PART,
     "Carrier.Transact": needs.transacting,

@@ -65,6 +65,7 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Overseer.ListTopics": None,
     # Of a topic that does not exist, so that the cells after it find theirs.
     "Overseer.DeleteTopic": lambda topic: overseer.TopicRequest(name=f"{topic}.gone"),
+    "Overseer.RekeyTopic": lambda topic: overseer.RekeyTopicRequest(name=f"{topic}.gone"),
     "Overseer.Checkpoint": lambda topic: overseer.CheckpointRequest(),
     "Carrier.Session": None,
     "Carrier.Transact": _transact,
@@ -105,6 +106,7 @@ EXPECTED: dict[str, frozenset[Operation]] = {
     "Overseer.EditTopic": frozenset({Operation.ADMIN}),
     "Overseer.DescribeTopic": OF_TOPICS,
     "Overseer.DeleteTopic": frozenset({Operation.ADMIN}),
+    "Overseer.RekeyTopic": frozenset({Operation.ADMIN}),
     "Overseer.Checkpoint": frozenset({Operation.OPERATE}),
     "Carrier.Transact": frozenset({Operation.PRODUCE, Operation.ADMIN}),
     **dict.fromkeys(("Carrier.Await", "Carrier.Get", "Carrier.Count", "Carrier.Histogram"), READING),
