@@ -65,7 +65,7 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Overseer.ListTopics": None,
     # Of a topic that does not exist, so that the cells after it find theirs.
     "Overseer.DeleteTopic": lambda topic: overseer.TopicRequest(name=f"{topic}.gone"),
-    "Overseer.RekeyTopic": lambda topic: overseer.RekeyTopicRequest(name=f"{topic}.gone"),
+    "Overseer.RekeyTopic": lambda topic: overseer.RekeyTopicRequest(name=topic),
     "Overseer.Checkpoint": lambda topic: overseer.CheckpointRequest(),
     "Carrier.Session": None,
     "Carrier.Transact": _transact,
