@@ -22,15 +22,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from dejaq.journal.extents import OriginExtent, journal_extents
 from dejaq.journal.names import SegmentName, found_segments
-from dejaq.journal.schema import OF_SHARED, SCHEMA
+from dejaq.journal.schema import OF_CALLERS, OF_SHARED, SCHEMA
 from pyspark_dejaq.options import OptionError, Options
 
 EVENT_SCHEMA = (
     "origin string, sequence bigint, row int, at_ms bigint, kind string, topic string, id string, actor string, "
     "lease bigint, expires_ms bigint, ts_ms bigint, priority int, attempts int, body_bytes int, body_crc bigint, "
-    "handed_us bigint, store string, ticket bigint"
+    "handed_us bigint, store string, ticket bigint, principal string"
 )
-_ARROW_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in [*SCHEMA, *OF_SHARED]])
+_ARROW_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in [*SCHEMA, *OF_SHARED, *OF_CALLERS]])
 # Spark asks for the latest offset every few milliseconds; the directory is listed at most this often.
 _LIST_EVERY_S = 0.5
 
@@ -263,13 +263,16 @@ class _Hole:
 
 
 def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The events, with the columns that only stores of several brokers write; for other stores the origin names the
-    store.
+    """The events, with the columns that only stores of several brokers or later releases write; for other stores the
+    origin names the store.
     """
-    if "store" in batch.schema.names:
-        return batch
-    tickets = pa.nulls(batch.num_rows, pa.int64())
-    return batch.append_column("store", batch["origin"]).append_column("ticket", tickets)
+    names = batch.schema.names
+    missing = pa.nulls(batch.num_rows)
+    if "store" not in names:
+        batch = batch.append_column("store", batch["origin"]).append_column("ticket", missing)
+    if "principal" not in names:
+        batch = batch.append_column("principal", missing)
+    return batch.select(_ARROW_SCHEMA.names)
 
 
 def _sorted(offsets: Offsets) -> Offsets:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.journal.names import SegmentName
-from dejaq.journal.schema import OF_SHARED, SCHEMA
+from dejaq.journal.schema import OF_CALLERS, OF_SHARED, SCHEMA
 
 # Ten minutes before midnight, so that every history covers two days.
 START_MS = 1_790_037_000_000
@@ -65,7 +65,7 @@ class Store:
         for row, event in enumerate(listed):
             self.events.append(
                 {
-                    **dict.fromkeys((*SCHEMA.names, *OF_SHARED.names)),
+                    **dict.fromkeys((*SCHEMA.names, *OF_SHARED.names, *OF_CALLERS.names)),
                     "lease": 0,
                     **event,
                     "origin": origin,

@@ -48,7 +48,7 @@ class Expansion:
         }
         if store:
             self._numbers["ticket"] = np.empty(rows, dtype=np.int64)
-        self._names = {name: _Names(rows) for name in ("kind", "topic", "actor")}
+        self._names = {name: _Names(rows) for name in ("kind", "topic", "actor", "principal")}
         self._columns = {name: _Column(rows, SCHEMA.field(name).type) for name in ("expires_ms", *_LISTED)}
         self._steps = np.arange(rows, dtype=np.int32)
         self._zeros = np.zeros(rows, dtype=np.int32)
@@ -61,6 +61,7 @@ class Expansion:
         begin = self.rows
         for events in parsed.events:
             first += self._add(sequence, at_ms, first, events)
+        self._names["principal"].put(slice(begin, self.rows), parsed.principal)
         if self._store:
             self._numbers["ticket"][begin : self.rows] = parsed.ticket or sequence
         return int(sequence)

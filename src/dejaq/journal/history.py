@@ -18,7 +18,7 @@ from dejaq.domain.id_column import SEPARATOR
 from dejaq.domain.ids import parse_generated
 from dejaq.journal.identifiers import PREFIX_CHARS
 from dejaq.journal.names import MANIFEST_SUFFIX, SegmentName, named_files
-from dejaq.journal.schema import KINDS, SCHEMA
+from dejaq.journal.schema import KINDS, OF_CALLERS, SCHEMA
 from dejaq.protocol.v1 import history_pb2
 from dejaq.protocol.v1 import journal_pb2 as journal
 
@@ -74,7 +74,7 @@ def _in_group(file: pq.ParquetFile, group: int, wanted: Wanted) -> Iterator[hist
     if not pc.any(mask).as_py():
         return
     rows: pa.Table = file.read_row_group(group, use_threads=False).filter(mask)
-    known = {*SCHEMA.names, "ticket"} - {"id", "topic"}
+    known = {*SCHEMA.names, *OF_CALLERS.names, "ticket"} - {"id", "topic"}
     for row in rows.to_pylist():
         yield history_pb2.HistoryEvent(**{key: value for key, value in row.items() if key in known})
 
@@ -138,6 +138,7 @@ def _event(
         sequence=record.sequence,
         row=row,
         ticket=record.ticket,
+        principal=record.principal,
     )
     if events.expires:
         event.expires_ms = events.expires

@@ -38,13 +38,14 @@ SCHEMA = pa.schema(
 )
 # What a store with several brokers adds: its identity, and the place of the record among those of all of them.
 OF_SHARED = pa.schema([pa.field("store", pa.string()), pa.field("ticket", pa.int64())])
+# The authenticated caller of the change; empty for the anonymous one. Segments of release 0.2 do not have it.
+OF_CALLERS = pa.schema([pa.field("principal", pa.string())])
+_NAMED = pa.dictionary(pa.int32(), pa.string())
 # The writer receives names as dictionaries, so it does not examine each one; in the file they are strings.
 WRITTEN = pa.schema(
     [
-        pa.field(field.name, pa.dictionary(pa.int32(), pa.string()), nullable=False) if field.name in NAMES else field
-        for field in SCHEMA
+        *(pa.field(field.name, _NAMED, nullable=False) if field.name in NAMES else field for field in SCHEMA),
+        pa.field("principal", _NAMED),
     ]
 )
-WRITTEN_OF_SHARED = pa.schema(
-    [*WRITTEN, pa.field("store", pa.dictionary(pa.int32(), pa.string())), OF_SHARED.field("ticket")]
-)
+WRITTEN_OF_SHARED = pa.schema([*WRITTEN, pa.field("store", _NAMED), OF_SHARED.field("ticket")])

@@ -58,7 +58,7 @@ def write_segment(
         path,
         expansion.schema,
         compression="zstd",
-        use_dictionary=[name for name in (*NAMES, "store") if name in names],
+        use_dictionary=[name for name in (*NAMES, "store", "principal") if name in names],
         column_encoding={name: encoding for name, encoding in ENCODINGS.items() if name in names},
         write_statistics=[name for name in STATISTICS if name in names],
         store_schema=False,

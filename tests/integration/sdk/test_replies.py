@@ -137,6 +137,23 @@ async def test_one_of_two_replies_is_kept(
     assert await client.count(TOPIC) == 0
 
 
+@pytest.mark.parametrize("when", [{"delay": 1.0}, {}, {"at": 1_700_000_000_000}])
+async def test_a_request_may_be_repeated_with_its_id(
+    clock: VirtualClock, producer: dejaq.Producer, consumer: dejaq.Consumer, when: dict[str, float]
+) -> None:
+    """Also later: neither the time of a delay nor the end of the reply is compared."""
+    with pytest.raises(dejaq.Indefinite):
+        await producer.request(b"once", id="same", timeout=0.05, **when)  # type: ignore[arg-type]
+    await clock.advance(10)
+    again = asyncio.create_task(producer.request(b"once", id="same", timeout=0.05, **when))  # type: ignore[arg-type]
+    with pytest.raises(dejaq.Indefinite):
+        await again
+    await clock.advance(2_000)
+    lease = await asyncio.wait_for(anext(consumer), patient(10))
+    await lease.delete(reply=b"one reply")
+    assert (await producer.reply_to("same", timeout=5)).body == b"one reply"
+
+
 async def test_a_consumer_that_lost_its_lease_cannot_reply(
     client: dejaq.Client, producer: dejaq.Producer, clock: VirtualClock
 ) -> None:

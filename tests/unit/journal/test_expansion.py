@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dejaq.journal.expansion import Expansion
-from dejaq.journal.schema import KINDS, SCHEMA
+from dejaq.journal.schema import KINDS, OF_CALLERS, SCHEMA
 from dejaq.protocol.v1 import journal_pb2 as journal
 from dejaq.testing.model.replay import ReplayedEvent, events_of
 from tests.unit.journal.records import PREFIX
@@ -83,14 +83,18 @@ def test_columns_have_the_events_of_the_records(records: list[list[journal.Event
     expansion = Expansion("here", rows=4)
     expected: list[dict[str, Any]] = []
     for number, events in enumerate(records, start=1):
-        record = journal.JournalRecord(sequence=number, at_ms=1_700_000_000_000 + number, events=events)
+        caller = "" if number % 2 else f"user:corp/{number}"
+        record = journal.JournalRecord(
+            sequence=number, at_ms=1_700_000_000_000 + number, events=events, principal=caller
+        )
         assert expansion.add(record.SerializeToString()) == number
         rows = [row_of(event) for event in events_of(record)]
-        expected += [{**row, "row": place} for place, row in enumerate(rows)]
+        expected += [{**row, "row": place, "principal": caller} for place, row in enumerate(rows)]
     assert expansion.rows == len(expected)
     batch = expansion.take()
-    assert batch.schema.names == SCHEMA.names
-    assert batch.to_pylist() == [{name: row[name] for name in SCHEMA.names} for row in expected]
+    names = [*SCHEMA.names, *OF_CALLERS.names]
+    assert batch.schema.names == names
+    assert batch.to_pylist() == [{name: row[name] for name in names} for row in expected]
     assert expansion.rows == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from dejaq.journal.keys import SigningKey
 from dejaq.journal.ledger import Ledger
 from dejaq.journal.names import SegmentName
 from dejaq.journal.retention import RetentionPolicy
+from dejaq.protocol.v1.journal_pb2 import JournalRecord
 from pyspark_dejaq.journal import HOLE_PATIENCE_S, JournalStreamReader
 from pyspark_dejaq.options import OptionError, Options
 from tests.unit.journal.records import created
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "journal-0.1.tar.gz"
 
 
 def test_the_journals_of_several_brokers_are_one_stream(tmp_path: Path) -> None:
@@ -44,6 +48,25 @@ def test_the_journals_of_several_brokers_are_one_stream(tmp_path: Path) -> None:
         ("c", "c-1", None),
         ("c", "c-2", None),
     ]
+
+
+def test_events_have_their_caller_and_those_of_the_first_release_have_none(tmp_path: Path) -> None:
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(tmp_path / "old", filter="data")
+    directory = next((tmp_path / "old").rglob("*.parquet")).parent
+    assert {row["principal"] for row in _rows(directory)} == {None}
+    record = JournalRecord.FromString(created(1, ["m"]))
+    record.principal = "user:corp/alice"
+    ledger = Ledger.open(tmp_path / "new", origin="a", key=SigningKey.of(tmp_path / "key"))
+    ledger.append([record.SerializeToString()], now_ms=0)
+    assert [(row["id"], row["principal"]) for row in _rows(tmp_path / "new")] == [("m", "user:corp/alice")]
+
+
+def _rows(directory: Path) -> list[dict[str, object]]:
+    reader = JournalStreamReader(Options.parse({"journal": str(directory)}))
+    start, end = reader.initialOffset(), reader.latestOffset({}, ReadAllAvailable())
+    parts = reader.partitions(start, end)
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 class Journal:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def event_values(event: HistoryEvent) -> dict[str, Any]:
     """An event as plain values, without the fields that do not concern it."""
     values = {name: value for name, value in asdict(event).items() if value is not None}
-    for name in ("lease", "ticket"):
+    for name in ("lease", "ticket", "principal"):
         if not values[name]:
             del values[name]
     return {"at": iso(event.at_ms), **values}
@@ -33,6 +33,7 @@ def event_line(event: HistoryEvent) -> str:
     handed = iso(event.handed_us // 1_000) if event.handed_us else None
     details = {
         "by": printable(event.actor) or None,
+        "caller": printable(event.principal) or None,
         "time": iso(event.ts_ms) if event.ts_ms is not None else None,
         "until": iso(event.expires_ms) if event.expires_ms is not None else None,
         "attempt": event.attempts,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dejaq.errors import PipelineError
 from dejaq.journal.names import SegmentName, found_segments
-from dejaq.journal.schema import OF_SHARED, SCHEMA
+from dejaq.journal.schema import OF_CALLERS, OF_SHARED, SCHEMA
 from dejaq.journal.segment import file_hash
 from dejaq.pipeline.lake.files import local_path
 from dejaq.pipeline.lake.ranges import Ranges
@@ -143,7 +143,7 @@ def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
     missing = [name for name in SCHEMA.names if name not in schema.names]
     if missing:
         yield f"it lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-    for field in [*SCHEMA, *OF_SHARED]:
+    for field in [*SCHEMA, *OF_SHARED, *OF_CALLERS]:
         if field.name in schema.names and schema.field(field.name).type != field.type:
             yield f"its {field.name} is {schema.field(field.name).type} and not {field.type}"
     if meta.num_rows != segment.events:

@@ -42,6 +42,8 @@ EVENTS = _schema(
     handed_us=LONG,
     store=TEXT,
     ticket=LONG,
+    # The authenticated caller; null in segments of earlier releases.
+    principal=TEXT,
 )
 
 # One row per message: its whole life so far.

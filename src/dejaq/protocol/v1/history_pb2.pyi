@@ -19,7 +19,7 @@ class HistoryRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., cursor: _Optional[bytes] = ..., count: _Optional[int] = ...) -> None: ...
 
 class HistoryEvent(_message.Message):
-    __slots__ = ("at_ms", "kind", "actor", "lease", "expires_ms", "ts_ms", "priority", "attempts", "body_bytes", "body_crc", "handed_us", "origin", "sequence", "row", "ticket")
+    __slots__ = ("at_ms", "kind", "actor", "lease", "expires_ms", "ts_ms", "priority", "attempts", "body_bytes", "body_crc", "handed_us", "origin", "sequence", "row", "ticket", "principal")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class HistoryEvent(_message.Message):
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     kind: str
     actor: str
@@ -50,7 +51,8 @@ class HistoryEvent(_message.Message):
     sequence: int
     row: int
     ticket: int
-    def __init__(self, at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., actor: _Optional[str] = ..., lease: _Optional[int] = ..., expires_ms: _Optional[int] = ..., ts_ms: _Optional[int] = ..., priority: _Optional[int] = ..., attempts: _Optional[int] = ..., body_bytes: _Optional[int] = ..., body_crc: _Optional[int] = ..., handed_us: _Optional[int] = ..., origin: _Optional[str] = ..., sequence: _Optional[int] = ..., row: _Optional[int] = ..., ticket: _Optional[int] = ...) -> None: ...
+    principal: str
+    def __init__(self, at_ms: _Optional[int] = ..., kind: _Optional[str] = ..., actor: _Optional[str] = ..., lease: _Optional[int] = ..., expires_ms: _Optional[int] = ..., ts_ms: _Optional[int] = ..., priority: _Optional[int] = ..., attempts: _Optional[int] = ..., body_bytes: _Optional[int] = ..., body_crc: _Optional[int] = ..., handed_us: _Optional[int] = ..., origin: _Optional[str] = ..., sequence: _Optional[int] = ..., row: _Optional[int] = ..., ticket: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class HistoryResponse(_message.Message):
     __slots__ = ("events", "cursor", "notes")

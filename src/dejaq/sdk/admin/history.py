@@ -39,6 +39,8 @@ class HistoryEvent:
     sequence: int
     row: int
     ticket: int
+    # The authenticated caller; empty for none.
+    principal: str = ""
 
     @classmethod
     def from_proto(cls, proto: history.HistoryEvent) -> HistoryEvent:
@@ -63,6 +65,7 @@ class HistoryEvent:
             sequence=proto.sequence,
             row=proto.row,
             ticket=proto.ticket,
+            principal=proto.principal,
         )
 
 

@@ -22,6 +22,9 @@ from dejaq.sdk.session.settings import ClientSettings
 
 # The headers of a message whose producer waits for a reply.
 REPLY_TO, REPLY_GROUP, REPLY_BY, REPLY_KEEP = "reply-to", "reply-group", "reply-by", "reply-keep"
+# How long the reply is kept, in ms from when it is sent: in place of `reply-by`, in a request with an own id, since a
+# repeat must have the same headers.
+REPLY_FOR = "reply-for"
 KEEPS = ("first", "last")
 _BUCKETS = 4
 # How long one waiting call to the broker lasts. It must be shorter than the time-out of a call.
@@ -55,9 +58,10 @@ class Replies:
         """An id for a message that requests a reply."""
         return self._transactor.new_id()
 
-    async def asked(self, *, ts: int, timeout: float, keep: str) -> dict[str, str]:
-        """The headers of a message that is due at `ts` and requests a reply; creates the topic of
-        replies when needed.
+    async def asked(self, *, ts: int, timeout: float, keep: str, repeatable: bool) -> dict[str, str]:
+        """The headers of a message that is due at `ts` and requests a reply; creates the topic of replies when needed.
+
+        Those of a `repeatable` request are the same at every time.
         """
         if keep not in KEEPS:
             raise error_of(Code.INVALID_ARGUMENT, f"keep is one of {', '.join(KEEPS)}, not {keep!r}")
@@ -67,8 +71,10 @@ class Replies:
             await self._make()
             self._made = True
         # A reply is kept for twice the time that the producer waits, so that a producer that asks late still gets it.
-        by = min(max(ts, self._clock.now_ms()) + round(2_000 * timeout), limits.TS_MS_MAX)
-        return {REPLY_TO: self.topic, REPLY_GROUP: self.group, REPLY_BY: str(by), REPLY_KEEP: keep}
+        kept_ms = min(round(2_000 * timeout), limits.TS_MS_MAX)
+        by = min(max(ts, self._clock.now_ms()) + kept_ms, limits.TS_MS_MAX)
+        end = {REPLY_FOR: str(kept_ms)} if repeatable else {REPLY_BY: str(by)}
+        return {REPLY_TO: self.topic, REPLY_GROUP: self.group, REPLY_KEEP: keep, **end}
 
     async def _make(self) -> None:
         settings = overseer.TopicSettings(
@@ -93,10 +99,15 @@ class Replies:
             )
             if not described.topic.settings.expires:
                 raise
+            self.topic = described.topic.name
 
     async def _create(self, settings: overseer.TopicSettings) -> None:
         request = overseer.CreateTopicRequest(name=self.topic, settings=settings)
-        await self._seeds.call("Overseer.CreateTopic", request, overseer.TopicResponse, patience=self._settings)
+        answer = await self._seeds.call(
+            "Overseer.CreateTopic", request, overseer.TopicResponse, patience=self._settings
+        )
+        # The full name, which means the same topic to the consumer that answers.
+        self.topic = answer.topic.name
 
     async def read(self, message_id: str, timeout: float) -> Reply:
         """Wait for the reply to a message and take it; raises INDEFINITE when no reply comes in time."""
@@ -134,7 +145,8 @@ async def delete_with_reply(
     When the message has an answer already, its headers (`asked`) say which of the two answers is kept.
     """
     topic, group = asked[REPLY_TO], asked.get(REPLY_GROUP, "default")
-    by = int(asked.get(REPLY_BY) or 0) or transactor.clock.now_ms() + limits.LEASE_MS_DEFAULT
+    kept_ms = int(asked.get(REPLY_FOR) or limits.LEASE_MS_DEFAULT)
+    by = int(asked.get(REPLY_BY) or 0) or min(transactor.clock.now_ms() + kept_ms, limits.TS_MS_MAX)
     try:
         async with Transaction(transactor, group=group) as t:
             t.delete(lease)

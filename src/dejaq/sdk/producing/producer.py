@@ -210,12 +210,18 @@ class Producer:
 
         The `timeout` counts from the message's time. Raises INDEFINITE when no reply comes: the message stays. A later
         reply can be read with `reply_to` during another `timeout`, then it expires. When one id gets several replies,
-        `keep` says whether the first or the last is kept.
+        `keep` says whether the first or the last is kept. A request that repeats the `id` and content of an existing
+        one waits for the same reply.
         """
         ts = resolve(at, delay, self._clock.now_us())
-        wanted = await self._replies.asked(ts=ts, timeout=timeout, keep=keep)
+        wanted = await self._replies.asked(ts=ts, timeout=timeout, keep=keep, repeatable=id is not None)
         sent = await self.send(
-            body, at=ts, id=id or self._replies.new_id(), priority=priority, headers={**(headers or {}), **wanted}
+            body,
+            at=at,
+            delay=delay,
+            id=id or self._replies.new_id(),
+            priority=priority,
+            headers={**(headers or {}), **wanted},
         )
         return await self.reply_to(sent, timeout=timeout + max(0.0, (ts - self._clock.now_ms()) / 1_000))
 
