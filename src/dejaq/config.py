@@ -193,6 +193,11 @@ class BrokerConfig:
                 raise _refusal(name, getattr(self, name), "possible without tls_cert and tls_key")
 
     @property
+    def checks_rights(self) -> bool:
+        """Whether callers may do only what rules allow."""
+        return bool(self.admin_names)
+
+    @property
     def admin_names(self) -> list[str]:
         """The principals that have every right."""
         return [name.strip() for name in (self.admins or "").split(",") if name.strip()]

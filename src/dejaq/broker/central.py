@@ -40,8 +40,7 @@ from dejaq.broker.loop.watchdog import Watchdog
 from dejaq.broker.metrics import REST, TOPIC_SERIES_MAX, Labels, Metrics
 from dejaq.broker.reactions import Reactions
 from dejaq.broker.recorder import Recorder
-from dejaq.broker.rights.book import RuleBook
-from dejaq.broker.rights.guard import Guard
+from dejaq.broker.rights.setup import RightsParts, make_rights
 from dejaq.broker.server import Server
 from dejaq.broker.services import Calls, Services, peer_calls_of, services_of
 from dejaq.broker.sessions.broker_context import BrokerContext
@@ -96,9 +95,9 @@ class Central:
         )
         self.watchdog = self._make_watchdog(shares_loop=shares_loop)
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
-        self.guard = self._make_guard()
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
+        self.rights = self._make_rights()
         self.dead_letters = DeadLetterTopics(
             clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )
@@ -111,7 +110,7 @@ class Central:
             background=self.background,
             doctor=self.doctor,
             catalog=self.catalog,
-            guard=self.guard,
+            guard=self.rights.guard,
             rosters=self.rosters,
             throttles=Throttles(clock),
             pinger=self.pinger,
@@ -122,7 +121,6 @@ class Central:
             alarms=self.alarms,
         )
         self.greeter = self._make_greeter()
-        self.rules = self._make_rules()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
@@ -152,18 +150,15 @@ class Central:
             shares_loop=shares_loop,
         )
 
-    def _make_guard(self) -> Guard:
-        admins = self.config.admin_names
-        return Guard(enabled=bool(admins), admins=admins, find_topic=self.catalog.named)
-
-    def _make_rules(self) -> RuleBook:
-        return RuleBook(
+    def _make_rights(self) -> RightsParts:
+        return make_rights(
+            config=self.config,
             storage=self.storage,
             clock=self.clock,
             catalog=self.catalog,
             synchronization=self.cluster.synchronization,
-            guard=self.guard,
-            random=SystemRandom(),
+            doctor=self.doctor,
+            metrics=self.metrics,
             changed=lambda: self.background.spawn(self.greeter.check_rights(), name="check of rights"),
         )
 
@@ -231,8 +226,9 @@ class Central:
             bodies=self.bodies,
             dead_letters=DeadLetterCalls(self._broker),
             greeter=self.greeter,
-            rights=RightsCalls(guard=self.guard, book=self.rules),
-            guard=self.guard,
+            rights=RightsCalls(guard=self.rights.guard, book=self.rights.book),
+            guard=self.rights.guard,
+            audit=self.rights.audit,
             metrics=self.metrics,
         )
 
@@ -245,7 +241,7 @@ class Central:
             cluster=self.cluster,
             publish_readiness=self._publish_readiness,
         )
-        self.guard.topic_of_snapshot = self._snapshots.topic_of
+        self.rights.guard.topic_of_snapshot = self._snapshots.topic_of
         self.rosters.connect(self.cluster.directory)
         self.catalog.connect(self.reactions)
         self.cluster.connect(self.reactions)
@@ -272,6 +268,7 @@ class Central:
         )
         gauge(specs.NOTICES, lambda: {(): self.cluster.connections.notices_sent})
         gauge(specs.STORAGE, self._storage_stats)
+        gauge(specs.SECURITY_WAITING, self.rights.audit.waiting)
         gauge(specs.TLS_EXPIRY, self.tls.expiry)
         gauge(specs.TLS_FAILED, self.tls.failures)
 
@@ -297,7 +294,7 @@ class Central:
                 grpc_address=self.grpc.address if self.grpc is not None else "",
                 peer_address=self.peer_address,
             )
-            await self.rules.load()
+            await self.rights.start()
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics, self.tls.clients)
             for server in self._servers:
@@ -314,7 +311,8 @@ class Central:
             loop.create_task(self._keep(self.bodies.run, "reclaim of bodies"), name="bodies"),
             loop.create_task(self._keep(self._snapshots.run, "sweep of snapshots"), name="snapshots"),
             loop.create_task(self._keep(self.cron.run, "cron unit"), name="cron"),
-            loop.create_task(self._keep(self.rules.run, "watch of the rules"), name="rules"),
+            loop.create_task(self._keep(self.rights.book.run, "watch of the rules"), name="rules"),
+            loop.create_task(self._keep(self.rights.audit.run, "security log"), name="security log"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
             loop.create_task(self._keep(lambda: self.tls.run(self._renew_tls), "reload of TLS"), name="tls"),
         ]
@@ -417,6 +415,7 @@ class Central:
         self._snapshots.close_all()
         await self.cluster.stop()
         await self.recorder.stop()
+        await self.rights.audit.stop()
         await self.storage.close()
 
     async def _keep(self, work: Callable[[], object], name: str) -> None:

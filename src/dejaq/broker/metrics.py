@@ -104,6 +104,12 @@ OCCURRENCES = MetricSpec(
     ("topic", "outcome"),
 )
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
+SECURITY_EVENTS = MetricSpec(
+    "dejaq_security_events", "counter", "Events of the security log, such as refusals.", ("event", "outcome")
+)
+SECURITY_WAITING = MetricSpec(
+    "dejaq_security_events_waiting", "gauge", "Different events of the security log that are not written yet."
+)
 ERRORS = MetricSpec("dejaq_errors", "counter", "Requests answered with an error, by code.", ("code",))
 QUERIES_REFUSED = MetricSpec(
     "dejaq_queries_refused",
@@ -181,7 +187,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, LOOP_LAG, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT,
     CLIENT_OFFSET, CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NOTICES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
-    TLS_EXPIRY, TLS_FAILED,
+    TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
 )  # fmt: skip
 

@@ -22,6 +22,8 @@ from dejaq.broker.cluster.service import PeerService
 from dejaq.broker.cron.service import CronService
 from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.metrics import ERRORS, Metrics
+from dejaq.broker.rights.audit import SecurityAudit
+from dejaq.broker.rights.audited import note
 from dejaq.broker.rights.guard import Guard
 from dejaq.broker.sessions.greeter import Greeter
 from dejaq.broker.sessions.session import Frames, Send
@@ -70,6 +72,7 @@ class Services(Calls):
     """
 
     guard: Guard
+    audit: SecurityAudit
     streams: dict[str, Callable[[CallContext, Any], AsyncIterator[Message]]]
     uploads: dict[str, Callable[[CallContext, Any], Awaitable[Message]]]
     session: Callable[[CallContext, Frames, Send], Awaitable[None]]
@@ -79,6 +82,7 @@ class Services(Calls):
         try:
             masked = self.guard.admit(context, method, request)
             response = await self.unary[method](context, request)
+            note(self.audit, context, method, request, response)
             if masked:
                 self.guard.mask(method, response)
             return response
@@ -146,11 +150,13 @@ def services_of(
     greeter: Greeter,
     rights: RightsCalls,
     guard: Guard,
+    audit: SecurityAudit,
     metrics: Metrics,
 ) -> Services:
     """The table of every call of clients, named as in the protocol."""
     return Services(
         guard=guard,
+        audit=audit,
         unary={
             "Overseer.Info": overseer.info,
             "Overseer.Ping": overseer.ping,

@@ -8,7 +8,7 @@ files that are not valid are removed and written again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,17 @@ from dejaq.journal.retention import RetentionPolicy
 from dejaq.journal.segment import SEGMENT_ROWS_MAX, WrittenSegment, expansion_of, file_hash, write_segment
 
 _Statement = TypeVar("_Statement", bound=Statement)
+# Writes consecutive records, as many as fit into so many rows, to a file.
+Write = Callable[[Path, Sequence[bytes], int], WrittenSegment]
+
+
+def _journal_writer(origin: str, store: str) -> Write:
+    expansion = expansion_of(origin, store=store)
+
+    def write(path: Path, records: Sequence[bytes], rows_max: int) -> WrittenSegment:
+        return write_segment(path, expansion, records, rows_max=rows_max)
+
+    return write
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +57,20 @@ class Ledger:
     """Appends segments to the chain and drops the oldest."""
 
     def __init__(
-        self, directory: Path, *, origin: str, key: SigningKey, store: str = "", new_origin: bool = False
+        self,
+        directory: Path,
+        *,
+        origin: str,
+        key: SigningKey,
+        store: str = "",
+        new_origin: bool = False,
+        write: Write | None = None,
     ) -> None:
         self.origin = origin
         self._new_origin = new_origin
         self._directory = directory
         self._key = key
-        self._expansion = expansion_of(origin, store=store)
+        self._write = write if write is not None else _journal_writer(origin, store)
         self._kept: deque[_Kept] = deque()
         # The bytes that the segments take on disk.
         self.size = 0
@@ -62,15 +80,23 @@ class Ledger:
 
     @classmethod
     def open(
-        cls, directory: Path, *, origin: str, key: SigningKey, store: str = "", new_origin: bool = False
+        cls,
+        directory: Path,
+        *,
+        origin: str,
+        key: SigningKey,
+        store: str = "",
+        new_origin: bool = False,
+        write: Write | None = None,
     ) -> Ledger:
         """Read where the chain ends, and remove what a crash left unfinished.
 
         `store` is the identity of a store that several brokers share. `new_origin` says that the origin was made just
-        now: its first record is its beginning, whatever number it has.
+        now: its first record is its beginning, whatever number it has. `write` writes a segment; by default one of
+        journal records.
         """
         make_directory(directory)
-        ledger = cls(directory, origin=origin, key=key, store=store, new_origin=new_origin)
+        ledger = cls(directory, origin=origin, key=key, store=store, new_origin=new_origin, write=write)
         ledger._show_key()
         ledger._recover()
         return ledger
@@ -131,7 +157,7 @@ class Ledger:
         After a failure the ledger must be opened again, because only the directory shows how far it came.
         """
         aside = aside_of(self._path(SEGMENT_SUFFIX))
-        written = write_segment(aside, self._expansion, records, rows_max=rows_max)
+        written = self._write(aside, records, rows_max)
         name = SegmentName(self.origin, written.first, written.last)
         if self._new_origin and not self.last and written.first > 1:
             self._begin_at(written.first, now_ms)

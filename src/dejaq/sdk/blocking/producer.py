@@ -94,7 +94,8 @@ class Producer(Blocking[AsyncProducer]):
 
         The `timeout` counts from the message's time. Raises INDEFINITE when no reply comes: the message stays. A later
         reply can be read with `reply_to` during another `timeout`, then it expires. When one id gets several replies,
-        `keep` says whether the first or the last is kept.
+        `keep` says whether the first or the last is kept. A request that repeats the `id` and content of an existing
+        one waits for the same reply.
         """
         return self._portal.follow(
             self._inner.request(

@@ -192,13 +192,13 @@ async def test_every_broker_of_a_cluster_applies_a_rule_and_its_removal(clock: V
     ) as one:
         await make_topic(one, ROOT, "mail")
         other = Guard(enabled=True, admins=["user:root"], find_topic=one.central.catalog.named)
-        book = type(one.central.rules)(
+        book = type(one.central.rights.book)(
             storage=storage,
             clock=clock,
             catalog=one.central.catalog,
             synchronization=one.central.cluster.synchronization,
             guard=other,
-            random=one.central.rules._random,
+            random=one.central.rights.book._random,
         )
         watch = asyncio.create_task(book.run())
         rule = await allow(one, "user:alice", "read", "mail")
@@ -214,7 +214,7 @@ async def test_rules_survive_a_restart_and_are_no_topic(tmp_path: Path) -> None:
         await make_topic(broker, ROOT, "mail")
         await allow(broker, "user:alice", "inspect", "mail")
         again = await allow(broker, "user:alice", "inspect", "mail")
-        assert len(broker.central.rules.rules) == 1
+        assert len(broker.central.rights.book.rules) == 1
         listed = await call(broker, ROOT, "Overseer.ListTopics", overseer.ListTopicsRequest())
         assert [topic.name for topic in listed.topics] == ["mail"]
         assert await code_of(broker, ROOT, "Carrier.Count", carrier.CountRequest(topic=TOPIC)) is Code.INVALID_TOPIC
@@ -236,10 +236,10 @@ async def test_a_broker_with_a_rule_that_cannot_be_read_does_not_serve_by_the_ot
     batch = CreateBatch("rights", ProducerSession(1, 1), 0, ts=[2**45], bodies=[b"?"], ids=["broken"])
     await apply_one(central.storage, Create(topic, batch), 1, DIRECT_CALL)
     with pytest.raises(DejaqError) as refused:
-        await central.rules.load()
+        await central.rights.book.load()
     assert refused.value.code is Code.STORE_CORRUPT
     # Those that were read before still hold.
-    assert len(central.rules.rules) == 1
+    assert len(central.rights.book.rules) == 1
 
 
 async def test_callers_manage_the_rules_of_their_own_topics_and_no_others(guarded: Broker) -> None:
@@ -298,8 +298,8 @@ async def test_the_decisions_that_a_broker_remembers_are_bounded(
 ) -> None:
     monkeypatch.setattr("dejaq.limits.DECISIONS_KEPT_MAX", 10)
     for number in range(50):
-        guarded.central.guard.decide(ALICE, Claim(Operation.READ, f"t{number}"))
-    assert len(guarded.central.guard._kept) <= 10
+        guarded.central.rights.guard.decide(ALICE, Claim(Operation.READ, f"t{number}"))
+    assert len(guarded.central.rights.guard._kept) <= 10
 
 
 def test_a_frame_pays_less_than_a_microsecond_for_its_rights() -> None:
