@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES = 100
 BASE_MS = 1_900_000_000_000
-GOALS = {"read": 0.40, "write": 0.25}
+GOALS = {"read": 0.40, "write": 0.25, "export": 0.60}
 
 
 def main() -> None:
@@ -69,6 +69,7 @@ def _rounds(spark: SparkSession, url: str, home: Path, arguments: argparse.Names
     shares = {
         kind: median(one[f"{kind}_parquet"] / one[f"{kind}_dejaq"] for one in taken) for kind in ("write", "read")
     }
+    shares["export"] = median(one["read_parquet"] / one["export_and_read"] for one in taken)
     return {
         "rows": rows,
         "body_bytes": BODY_BYTES,
@@ -110,9 +111,18 @@ def _round(spark: SparkSession, url: str, home: Path, name: str, rows: DataFrame
     pending().write.parquet(str(home / name / "pending"))
     there = spark.read.parquet(str(home / name / "pending"))
     seconds["read_parquet"] = _timed(lambda: there.write.format("noop").mode("overwrite").save())
+    seconds["export_and_read"] = _timed(lambda: _exported(spark, url, name, home))
     with dejaq.sync.connect(url) as client:
         client.delete_topic(name)
     return seconds
+
+
+def _exported(spark: SparkSession, url: str, topic: str, home: Path) -> None:
+    """Export a topic, read the files, and remove them."""
+    from pyspark_dejaq.exporting import export
+
+    with export(spark, url, topic, home / "exports") as made:
+        made.frame().write.format("noop").mode("overwrite").save()
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -105,14 +105,15 @@ class PendingReader(DataSourceReader):
         if _NOBODY in (partition.statuses, partition.ids):
             return
         try:
-            yield from _read(partition)
+            yield from read_range(partition)
         except DejaqError as error:
             forget_transport(partition.url)
             told = f"reading topic {partition.topic!r} from {partition.url} ended early"
             raise type(error)(f"{told}; load it and run the query again", details=error.message) from None
 
 
-def _read(partition: BucketRange) -> Iterator[pa.RecordBatch]:
+def read_range(partition: BucketRange) -> Iterator[pa.RecordBatch]:
+    """The messages of a range of buckets, as the snapshot of its query has them."""
     transport = transport_to(partition.url)
     opened = _shared_snapshot(transport, partition)
     for status in partition.statuses or ("",):

@@ -332,10 +332,10 @@ def test_a_write_continues_after_a_kill_of_the_broker(spark: SparkSession, tmp_p
         next(rows)
         process.kill()
         with pytest.raises(
-            Exception, match=r"reading topic 't' from [0-9.:]+ ended early; load it and run the query again"
+            Exception, match=r"reading topic 't' from dejaq://[0-9.:]+ ended early; load it and run the query again"
         ):
             list(rows)
-        with pytest.raises(Exception, match=r"no broker at [0-9.:]+ answered within 1 s"):
+        with pytest.raises(Exception, match=r"no broker at dejaq://[0-9.:]+ answered within 1 s"):
             _write(_rows(spark, 10), process, "t", timeout="1")
     finally:
         process.close()
@@ -353,3 +353,23 @@ def test_rows_are_compressed_as_the_topic_says(spark: SparkSession, broker: Brok
     assert stored["b"] == (b"small", 5)
     assert stored["a"][0] == text.encode()
     assert stored["a"][1] < len(text) // 10
+
+
+def test_an_export_has_the_rows_of_a_read_and_is_removed_at_the_end(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    from pyspark_dejaq.exporting import ExportStatement, export
+
+    _write(_rows(spark, 500), broker, topic)
+    abandoned = tmp_path / "abandoned"
+    abandoned.mkdir()
+    ExportStatement(topic, 1, 2).put(abandoned)
+    read = spark.read.format("dejaq").option("dejaq.url", broker.url).option("subscribe", topic).load()
+    expected = sorted(map(repr, read.collect()))
+    with export(spark, broker.url, topic, tmp_path, files=3) as made:
+        frame = made.frame()
+        assert (made.rows, len(made.files)) == (500, 3)
+        assert [(field.name, field.dataType) for field in frame.schema] == [(f.name, f.dataType) for f in read.schema]
+        assert sorted(map(repr, frame.collect())) == expected
+        assert frame.select("ts").where("ts % 2 = 0").count() == 500
+    assert list(tmp_path.iterdir()) == []

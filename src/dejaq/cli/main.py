@@ -29,6 +29,7 @@ COMMANDS = {
     "histogram": "dejaq.cli.messages.query:histogram",
     "browse": "dejaq.cli.messages.query:browse",
     "history": "dejaq.cli.messages.history:history",
+    "export": "dejaq.cli.messages.export:export",
     "info": "dejaq.cli.operating.info:info",
     "top": "dejaq.cli.operating.top:top",
     "shell": "dejaq.cli.shell:shell",
