@@ -11,9 +11,9 @@ from bench.workloads.names import WORKLOADS
 
 # The benches that need many pending messages, and so are repeated less.
 LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "cron", "transactions")
-BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop")
+BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop", "connections")
 # Those that take minutes to hours by themselves, and so are never repeated.
-ONCE = ("fleet", "topics", "slow_work", "uptime")
+ONCE = ("fleet", "topics", "slow_work", "uptime", "ordinary", "connections")
 WORKLOAD_SYSTEMS = (
     "dejaq",
     "dejaq-natural",
@@ -200,7 +200,7 @@ SHORT = Plan(
 
 QUICK = Plan(
     name="quick",
-    benches=(*WORKLOADS.values(), "throughput", "accuracy", "burst", "mutate", "latency", "send_loop"),
+    benches=(*WORKLOADS.values(), "throughput", "accuracy", "burst", "mutate", "latency", "send_loop", "connections"),
     systems=("dejaq", "dejaq-natural", "redis-always"),
     contenders=("dejaq", "dejaq-natural", "redis-always"),
     long_systems=("dejaq", "redis-always"),

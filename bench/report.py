@@ -220,6 +220,44 @@ WORKLOAD_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Topics are created with 64 calls in flight, and each gets 20 messages; then the broker restarts.",
         ("topics_per_s", "create_cpu_us_per_topic", "start_s", "list_s", "idle_cpu_percent", "rss_mb"),
     ),
+    "one_at_a_time": (
+        "One at a time",
+        "A message that is due now, from the send to user code, one after the other; and transactions of one message "
+        "in and one out, 32 at once. Redis has no counterpart of the second.",
+        (
+            "latency_p50_ms",
+            "latency_p99_ms",
+            "floor_p50_ms",
+            "transactions_per_s",
+            "commit_p50_ms",
+            "commit_p99_ms",
+            "broker_cpu_us_per_transaction",
+        ),
+    ),
+    "ordinary": (
+        "An ordinary service",
+        "Ten producers and ten consumers of five topics make one call per message. They are closed and opened again, "
+        "and a topic is created and deleted twice per second.",
+        (
+            "sent_per_s",
+            "broker_cpu_us_per_message",
+            "broker_cpu_percent",
+            "ack_p50_ms",
+            "ack_p99_ms",
+            "lateness_p50_ms",
+            "lateness_p99_ms",
+            "floor_p99_ms",
+            "undelivered",
+            "redelivered",
+            "rss_mb",
+        ),
+    ),
+    "connections": (
+        "Idle connections",
+        "Connections that are open and do nothing, without a session and with one, which is pinged every three "
+        "seconds.",
+        ("connection_kb", "idle_cpu_percent", "rss_mb"),
+    ),
     "uptime": (
         "Uptime",
         "A day's traffic replayed at speed: in every round, groups, consumers, connections and topics come and go. "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from bench.benches import (
     accuracy,
     burst,
+    connections,
     cron,
     depth,
     latency,
@@ -24,6 +25,8 @@ from bench.workloads import (
     falling_due,
     fleet,
     large_backlog,
+    one_at_a_time,
+    ordinary,
     reminders,
     single_sends,
     slow_work,
@@ -41,6 +44,7 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "priority": priority.run,
     "cron": cron.run,
     "transactions": transactions.run,
+    "connections": connections.run,
     "latency": latency.run,
     "send_loop": send_loop.run,
     "reminders": reminders.run_month,
@@ -55,4 +59,6 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "large_backlog": large_backlog.run,
     "slow_work": slow_work.run,
     "uptime": uptime.run,
+    "ordinary": ordinary.run,
+    "one_at_a_time": one_at_a_time.run,
 }

@@ -25,7 +25,7 @@ CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
 IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
-NATURAL = OWN_IDS | {"large_backlog", "slow_work", "uptime", "fleet", "topics", "watched"}
+NATURAL = OWN_IDS | {"large_backlog", "slow_work", "uptime", "fleet", "topics", "watched", "ordinary", "one_at_a_time"}
 GENERATED = frozenset({"generated_ids", "priority", "cron", "transactions"})
 
 
@@ -143,7 +143,7 @@ def system(name: str, *, natural: bool) -> System:
         client=_natural if natural else _generated,
         version=lambda: version("dejaq-mq"),
         missing=lambda: None,
-        benches=ALL_BENCHES | (NATURAL if natural else GENERATED),
+        benches=ALL_BENCHES | ({*NATURAL, "connections"} if natural else GENERATED),
         settings={
             "server": f"embedded store, fsync before every ack, {BUCKETS} buckets",
             "client": "SDK, send_batch of 1000, 8 in flight; batches(1000), 8 deletes in flight",

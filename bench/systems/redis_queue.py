@@ -217,7 +217,7 @@ def system(name: str, appendfsync: str) -> System:
         client=RedisClient,
         version=redis_version,
         missing=redis_missing,
-        benches=ALL_BENCHES | OWN_IDS | {"generated_ids", "large_backlog", "priority", "slow_work"},
+        benches=ALL_BENCHES | OWN_IDS | {"generated_ids", "large_backlog", "priority", "slow_work", "one_at_a_time"},
         settings={
             "server": f"appendonly yes, appendfsync {appendfsync}, no rewrite",
             "client": "redis-py with hiredis, 1000 per call, 4 creates and 2 leases in flight, polls every 1 ms; "

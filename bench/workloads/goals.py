@@ -33,9 +33,12 @@ def workload_verdicts(records: Sequence[Record]) -> list[WorkloadVerdict]:
         *_topics(good),
         *_by_id(good),
         *_large_backlog(good),
+        *_one_at_a_time(good),
         *_priority(good),
         *_slow_work(good),
         *_uptime(good),
+        *_ordinary(good),
+        *_connections(good),
         *postgres_verdicts(good),
     ]
 
@@ -213,3 +216,33 @@ def _uptime(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
             yield unmeasured("L14", goal)
         else:
             yield at_most("L14", goal, last, allowed, " s", f", {first:,.2f} s after the first tenth")
+
+
+def _one_at_a_time(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
+    found = {_shape(record).get("work"): record for record in _ours(records, "L11")}
+    late = found.get("latency", {}).get("latency_p50_ms")
+    yield at_most("L11", "due now, from the send to user code: p50 at most 0.6 ms", late, 0.6, " ms")
+    rate = found.get("transactions", {}).get("transactions_per_s")
+    yield at_least("L11", "at least 10,000 transactions per second, 32 at once", rate, 10_000.0, "/s")
+
+
+def _ordinary(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
+    found = _ours(records, "L15")
+    record = found[0] if found else {}
+    late, floor = record.get("lateness_p99_ms"), record.get("floor_p99_ms")
+    over = None if late is None or floor is None else late - floor
+    yield at_least("L15", "5,000 messages per second, one per call", record.get("sent_per_s"), 4_950.0, "/s")
+    cpu = record.get("broker_cpu_us_per_message")
+    yield at_most("L15", "at most 100 us of the broker's processor time per message", cpu, 100.0, " us")
+    yield at_most("L15", "p99 at most 5 ms over the bare sleeper", over, 5.0, " ms")
+    yield at_most("L15", "no message is missing", record.get("undelivered"), 0.0, " messages")
+
+
+def _connections(records: Sequence[Record]) -> Iterator[WorkloadVerdict]:
+    for record in records:
+        if record["bench"] == "connections":
+            shape = _shape(record)
+            kind = "idle connections with a session each" if shape.get("sessions") else "idle connections"
+            what = f"{shape.get('connections', 0):,} {kind}"
+            yield at_most("connections", f"{what}: at most 40 kB each", record.get("connection_kb"), 40.0, " kB")
+            yield at_most("connections", f"{what}: at most 2 % of a core", record.get("idle_cpu_percent"), 2.0, " %")

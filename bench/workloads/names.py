@@ -15,9 +15,11 @@ WORKLOADS = {
     "L8": "topics",
     "L9": "by_id",
     "L10": "large_backlog",
+    "L11": "one_at_a_time",
     "L12": "priority",
     "L13": "slow_work",
     "L14": "uptime",
+    "L15": "ordinary",
 }
 GROUP = "workloads"
 

@@ -59,6 +59,9 @@ class Sizes:
     # The times of these messages are uniform over so long, and all have passed when the consumer starts.
     backlog_seconds: float = 10.0
 
+    # L11: transactions of one message in and one message out.
+    transactions: int = 20_000
+
     # L13: leases held, messages that pass meanwhile, the shortest and the longest time.
     slow_held: int = 10_000
     slow_messages: int = 100_000_000
@@ -71,6 +74,15 @@ class Sizes:
     uptime_pending: int = 1_000_000
     uptime_rounds: int = 200
     uptime_seconds_max: float = 7_200.0
+
+    # L15: messages per second, for how long, and within how many seconds each is due.
+    ordinary_per_s: int = 5_000
+    ordinary_seconds: float = 60.0
+    ordinary_due_seconds: float = 20.0
+
+    # Idle connections, and for how long.
+    connections: int = 10_000
+    connections_seconds: float = 60.0
 
 
 FULL = Sizes()
@@ -93,6 +105,7 @@ SHORT = Sizes(
     uptime_pending=100_000,
     uptime_rounds=40,
     uptime_seconds_max=120.0,
+    ordinary_seconds=20.0,
 )
 
 # For every day: all workloads together take about a minute.
@@ -131,6 +144,12 @@ SMALL = Sizes(
     uptime_pending=5_000,
     uptime_rounds=5,
     uptime_seconds_max=10.0,
+    transactions=1_000,
+    connections=500,
+    connections_seconds=5.0,
+    ordinary_per_s=1_000,
+    ordinary_seconds=5.0,
+    ordinary_due_seconds=2.0,
 )
 
 # Shows that everything works; its figures mean nothing.
@@ -162,6 +181,12 @@ TINY = replace(
     slow_lease_seconds=1.0,
     uptime_messages=5_000,
     uptime_pending=1_000,
+    transactions=100,
+    connections=50,
+    connections_seconds=3.0,
+    ordinary_per_s=200,
+    ordinary_seconds=2.0,
+    ordinary_due_seconds=1.0,
 )
 
 

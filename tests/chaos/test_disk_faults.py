@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
-import grpc
-import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import dejaq
 from dejaq.testing.servers.faults import FaultUnavailable, FaultyDisk, SmallDisk, small_disk
@@ -89,11 +88,17 @@ class Ledger:
 
 
 async def serving(address: str) -> bool:
-    """The answer of the health service to a load balancer."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = health_pb2_grpc.HealthStub
-        answer = await stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+    """What a load balancer learns from the page for it."""
+
+    def ask() -> bool:
+        try:
+            with urlopen(f"http://{address}/readyz", timeout=5) as answer:
+                return bool(answer.status == HTTPStatus.OK)
+        except HTTPError as refused:
+            assert refused.code == HTTPStatus.SERVICE_UNAVAILABLE
+            return False
+
+    return await asyncio.to_thread(ask)
 
 
 @pytest.mark.chaos

@@ -71,7 +71,7 @@ class Raw:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, broker: dejaq.Broker, endpoint: str = "grpc") -> AsyncIterator[Raw]:
+    async def on(cls, broker: dejaq.Broker, endpoint: str = "websocket") -> AsyncIterator[Raw]:
         transport = transport_to(broker, endpoint)
         session = await transport.session()
         raw = cls(session)

@@ -19,7 +19,7 @@ from dejaq.testing.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).resolve().parents[3]
-WORKLOADS = ("L1", "L6", "L9", "L13", "L14")
+WORKLOADS = ("L1", "L6", "L9", "L11", "L13", "L14", "L15", "connections")
 SIZES = (
     "reminders=2000",
     "single_sends=300",
@@ -68,6 +68,13 @@ def test_every_workload_gives_its_figures(run: tuple[list[dict[str, Any]], str])
     assert (slow["held_leases"], slow["lost_leases"], slow["redelivered"]) == (50, 0, 0)
     assert found["uptime"]["start_last_s"] > 0
     assert len(found["uptime"]["samples"]) == 1
+    by_work = {one["shape"]["work"]: one for one in records if one["bench"] == "one_at_a_time"}
+    assert by_work["latency"]["latency_p50_ms"] > 0
+    assert by_work["transactions"]["transactions_per_s"] > 0
+    service = found["ordinary"]
+    assert (service["undelivered"], service["redelivered"]) == (0, 0)
+    assert service["settings"]["topics"] > 0
+    assert {one["shape"]["sessions"] for one in records if one["bench"] == "connections"} == {False, True}
 
 
 def test_the_run_leaves_no_broker_and_no_data(run: tuple[list[dict[str, Any]], str], folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The frames that wait to be sent to one client: a short queue and the one task that writes them.
 
-A stream takes one write at a time, and a write that has begun must not be cancelled by the task that queued it.
+A stream takes one write at a time, and a write that has begun must not be cancelled by the task that queued it. Over
+WebSocket a frame that need not wait is written at once, without the queue and its task.
 """
 
 from __future__ import annotations
@@ -8,12 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Protocol, runtime_checkable
 
 from dejaq.crashpoints import crash_at
 from dejaq.protocol.spliced import BrokerSent, Spliced
 
 FRAMES_MAX = 16
 _CRASH_POINTS = {"outcomes": "ack", "push": "push"}
+
+
+@runtime_checkable
+class FrameSender(Protocol):
+    """Sends the frames of one session, one at a time."""
+
+    async def __call__(self, frame: BrokerSent) -> None:
+        """Send a frame; waits while the client is not reading."""
+
+    def now(self, frame: BrokerSent) -> bool:
+        """Send a frame if that needs no waiting, and say whether it was sent."""
 
 
 class FrameQueue:
@@ -25,9 +38,16 @@ class FrameQueue:
         self._moved = asyncio.Event()
         self._writing = False
         self._closed = False
+        self._sender: FrameSender | None = None
 
     async def put(self, frame: BrokerSent) -> None:
-        """Queue a frame; waits while the client is not reading. After the end frames are dropped."""
+        """Send or queue a frame; waits while the client is not reading. After the end frames are dropped."""
+        if self._sender is not None and not self._frames and not self._writing and not self._closed:
+            point = _point_of(frame)
+            crash_at(f"broker.before_{point}")
+            if self._sender.now(frame):
+                crash_at(f"broker.after_{point}")
+                return
         while len(self._frames) >= FRAMES_MAX and not self._closed:
             self._moved.clear()
             await self._moved.wait()
@@ -35,8 +55,10 @@ class FrameQueue:
             self._frames.append(frame)
             self._filled.set()
 
-    async def write(self, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
+    async def write(self, send: Callable[[BrokerSent], Awaitable[None]] | FrameSender) -> None:
         """Write what is queued until cancelled or until the client is gone, which raises."""
+        if isinstance(send, FrameSender):
+            self._sender = send
         try:
             while True:
                 while not self._frames:
@@ -48,8 +70,7 @@ class FrameQueue:
 
     async def _write_one(self, frame: BrokerSent, send: Callable[[BrokerSent], Awaitable[None]]) -> None:
         self._writing = True
-        event = "push" if isinstance(frame, Spliced) else frame.WhichOneof("event") or ""
-        point = _CRASH_POINTS.get(event, "other")
+        point = _point_of(frame)
         crash_at(f"broker.before_{point}")
         await send(frame)
         crash_at(f"broker.after_{point}")
@@ -67,3 +88,9 @@ class FrameQueue:
         self._closed = True
         self._frames.clear()
         self._moved.set()
+
+
+def _point_of(frame: BrokerSent) -> str:
+    """The crash points around a frame."""
+    event = "push" if isinstance(frame, Spliced) else frame.WhichOneof("event") or ""
+    return _CRASH_POINTS.get(event, "other")

@@ -243,7 +243,12 @@ class Session:
     async def _read(self, frames: Frames) -> None:
         async for received in frames:
             frame = received if isinstance(received, carrier.ClientFrame) else read_frame(received)
-            size = _size(received) if frame.WhichOneof("command") in _HEAVY else 0
+            command = frame.WhichOneof("command")
+            if command == "ping":
+                # It changes nothing and waits for nothing, so it needs no task: idle clients send little else.
+                await self._answer(frame)
+                continue
+            size = _size(received) if command in _HEAVY else 0
             await self._wait_for_room(size)
             self._bytes += size
             # Tasks start in the order in which they are made, and with them the calls to the storage.

@@ -62,7 +62,11 @@ class ConnectedClient:
         self.peer = peer
         self._endpoint = endpoint
         self.socket = WebSocketConnection(
-            client=False, on_message=self._received, on_lost=self._lost, ping_seconds=PING_SECONDS
+            client=False,
+            on_message=self._received,
+            on_lost=self._lost,
+            ping_seconds=PING_SECONDS,
+            idle=lambda: not self._streams,
         )
         self._services = services
         self._methods = methods
@@ -123,6 +127,7 @@ class ConnectedClient:
     def _run(self, stream: Stream, work: Coroutine[None, None, None], size: int) -> None:
         """Run a stream; its request counts as received bytes that wait until it has ended."""
         self._streams[stream.number] = stream
+        self.socket.resume_pings()
         self.socket.hold(size)
         task = asyncio.get_running_loop().create_task(work, name=f"stream {stream.number} of {self.peer}")
         self._tasks[stream.number] = task
@@ -141,11 +146,9 @@ class ConnectedClient:
     # Sessions
 
     async def _serve_session(self, stream: Stream) -> None:
-        async def send(frame: BrokerSent) -> None:
-            await stream.send(*pieces(frame))
-
+        context, sender = begin_call(self.peer, endpoint=self._endpoint), StreamSender(stream)
         try:
-            await self._services.session(begin_call(self.peer, endpoint=self._endpoint), _messages(stream), send)
+            await self._services.session(context, _messages(stream), sender)
         except Exception:
             log.exception("a session of %s failed", self.peer)
             self._refuse(stream, InternalError())
@@ -230,6 +233,21 @@ class ConnectedClient:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.wait(list(self._tasks.values()), timeout=1.0)
+
+
+class StreamSender:
+    """Sends the frames of a session in a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def __call__(self, frame: BrokerSent) -> None:
+        """Send a frame; waits while the client is not reading."""
+        await self._stream.send(*pieces(frame))
+
+    def now(self, frame: BrokerSent) -> bool:
+        """Send a frame if that needs no waiting, and say whether it was sent."""
+        return self._stream.send_now(*pieces(frame))
 
 
 async def _messages(stream: Stream) -> AsyncIterator[bytes]:

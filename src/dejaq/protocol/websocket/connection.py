@@ -19,10 +19,14 @@ from dejaq.protocol.websocket.messages import MESSAGE_BYTES_MAX
 
 # Bytes that wait for the network, before senders wait too.
 WRITE_BYTES_MAX = 1024 * 1024
+# More than this is not kept until the end of a turn.
+GATHERED_BYTES_MAX = 64 * 1024
 # Bytes that were received and wait to be worked on, before nothing more is read from the connection.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 # A connection is pinged when nothing came for one interval, and closed when nothing came for two more.
 SILENT_INTERVALS = 3
+# By how much longer the intervals of an idle connection are: 10,000 of them would keep a broker busy with pings.
+IDLE_FACTOR = 10
 # How long a message may take from its first byte to its last, and how long a connection may not be read.
 STALL_SECONDS = 60.0
 # How long the other side may take to answer a close frame.
@@ -39,11 +43,16 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         on_message: Callable[[Payload], None],
         on_lost: Callable[[str], None],
         ping_seconds: float,
+        idle: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While it is `idle`, nobody waits for the other side, and pings are `IDLE_FACTOR` times as rare."""
         self._client = client
         self._on_message = on_message
         self._on_lost = on_lost
         self._ping_seconds = ping_seconds
+        self._idle = idle
+        # Whether the next look at the connection is that of an idle one.
+        self._resting = False
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(masked=not client, message_bytes_max=MESSAGE_BYTES_MAX, deliver=self._deliver)
         self._transport: asyncio.Transport | None = None
@@ -53,6 +62,10 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._held = 0
         self._paused_at: float | None = None
         self._written = 0
+        # Frames that follow another one in the same turn of the event loop are written together at its end: a system
+        # call costs as much as ten small frames. None before the first frame of a turn, which is written at once.
+        self._gathered: list[bytes] | None = None
+        self._gathered_bytes = 0
         # For the pings: whether anything came since the last look, and what had left the write buffer then.
         self._heard = True
         self._left_then = 0
@@ -69,7 +82,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self.open = True
         transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         transport.set_protocol(self)
-        self._timer = self._loop.call_later(self._ping_seconds, self._look)
+        self._look_again()
         if early:
             self._read(lambda: self._reader.read(early))
 
@@ -94,7 +107,20 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         size = sum(map(len, parts))
         frame = b"".join((frame_head(opcode, size, masked=self._client), *parts))
         self._written += len(frame)
-        self._transport.write(frame)
+        if self._gathered is None:
+            self._transport.write(frame)
+            self._gathered = []
+            self._loop.call_soon(self._flush)
+        else:
+            self._gathered.append(frame)
+            self._gathered_bytes += len(frame)
+            if self._gathered_bytes > GATHERED_BYTES_MAX:
+                self._flush()
+
+    def _flush(self) -> None:
+        frames, self._gathered, self._gathered_bytes = self._gathered, None, 0
+        if frames and self._transport is not None:
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def pause_writing(self) -> None:
         """Called by the transport when the other side reads too slowly."""
@@ -152,8 +178,19 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     # Pings
 
+    def resume_pings(self) -> None:
+        """Called when somebody waits for the other side again."""
+        if self._resting and self._timer is not None:
+            self._timer.cancel()
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._resting = self._idle()
+        seconds = self._ping_seconds * (IDLE_FACTOR if self._resting else 1)
+        self._timer = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
-        self._timer = self._loop.call_later(self._ping_seconds, self._look)
+        self._look_again()
         now = self._loop.time()
         if self._stalls(now):
             self.abort("a message took too long to arrive, or to be worked on")
@@ -206,6 +243,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
             self._write_frame(Opcode.CLOSE, close_payload(answer, ""))
             self._begin_close(f"closed by the other side with code {code}: {reason}")
             self._loop.call_later(CLOSE_SECONDS, self._cut)
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 

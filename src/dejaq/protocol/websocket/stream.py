@@ -68,6 +68,16 @@ class Stream:
         self._ours -= sum(map(len, parts))
         self._connection.write(head(Kind.MESSAGE, self.number), *parts)
 
+    def send_now(self, *parts: bytes | memoryview) -> bool:
+        """Send a message if that needs no waiting, and say whether it was sent."""
+        if (self._order is not None and self._order.locked()) or self._ours <= 0 or not self._connection.writable:
+            return False
+        if self.ended or not self._connection.open:
+            return False
+        self._ours -= sum(map(len, parts))
+        self._connection.write(head(Kind.MESSAGE, self.number), *parts)
+        return True
+
     async def _may_send(self) -> None:
         while not self.ended and self._connection.open:
             if not self._connection.writable:

@@ -33,7 +33,11 @@ class ClientConnection:
     def __init__(self, address: str) -> None:
         self.address = address
         self.socket = WebSocketConnection(
-            client=True, on_message=self._received, on_lost=self._lost, ping_seconds=PING_SECONDS
+            client=True,
+            on_message=self._received,
+            on_lost=self._lost,
+            ping_seconds=PING_SECONDS,
+            idle=lambda: not self._streams,
         )
         self._streams: dict[int, Stream] = {}
         self._numbers = itertools.count(1)
@@ -42,6 +46,7 @@ class ClientConnection:
         """Begin a session or a call."""
         stream = Stream(next(self._numbers), self.socket)
         self._streams[stream.number] = stream
+        self.socket.resume_pings()
         self.socket.write(head(kind, stream.number), payload)
         return stream
 
