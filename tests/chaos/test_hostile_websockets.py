@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import dejaq
 from dejaq.broker.doctor import resident_bytes
+from dejaq.broker.sessions.session import PINGS_PER_STEP
 from dejaq.broker.websocket import connected_client, http
 from dejaq.domain.bodies.body_block import varint
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -200,3 +202,24 @@ async def test_r14_random_bytes_end_the_connection_and_nothing_else(address: str
             raw.writer.write_eof()
             await raw.rest()
     await still_serves(client)
+
+
+async def test_r14_a_flood_of_pings_leaves_the_event_loop_to_others(
+    broker: dejaq.Broker, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G8: pings are answered without a task of their own, but not thousands of them in one step of the event loop."""
+    ping = carrier.ClientFrame(request=1, ping=carrier.Ping(client_us=1)).SerializeToString()
+    count, turn = 3_000, 0
+    seen: list[int] = []
+    monkeypatch.setattr(broker.central.pinger, "report", lambda *_: seen.append(turn))
+    async with RawSocket.open(address) as raw:
+        await raw.send(frame(head(Kind.SESSION, 1)) + frame(head(Kind.MESSAGE, 1) + ping) * count)
+
+        async def answered() -> None:
+            nonlocal turn
+            while len(seen) < count:
+                await asyncio.sleep(0)
+                turn += 1
+
+        await asyncio.wait_for(answered(), patient(30))
+    assert max(Counter(seen).values()) <= 2 * PINGS_PER_STEP

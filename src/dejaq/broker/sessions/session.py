@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 # As they came over the network, or as objects in the same process.
 Frames = AsyncIterator[bytes | carrier.ClientFrame]
+# How many pings of a session are answered before other clients have their turn.
+PINGS_PER_STEP = 16
 Send = Callable[[BrokerSent], Awaitable[None]]
 
 FAREWELL_SECONDS = 1.0
@@ -241,12 +243,17 @@ class Session:
         self._broker.pinger.forget(self.number)
 
     async def _read(self, frames: Frames) -> None:
+        pings = 0
         async for received in frames:
             frame = received if isinstance(received, carrier.ClientFrame) else read_frame(received)
             command = frame.WhichOneof("command")
             if command == "ping":
                 # It changes nothing and waits for nothing, so it needs no task: idle clients send little else.
                 await self._answer(frame)
+                pings += 1
+                if not pings % PINGS_PER_STEP:
+                    # A flood of them must not keep the event loop from other clients.
+                    await asyncio.sleep(0)
                 continue
             size = _size(received) if command in _HEAVY else 0
             await self._wait_for_room(size)
