@@ -204,10 +204,23 @@ class Doctor:
 
     async def run(self) -> None:
         """Examine the broker until cancelled."""
-        while True:
-            self._look.clear()
-            await self.examine()
-            await self._pause(PERIOD_SECONDS)
+        healing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._look.clear()
+                await self._examine_others()
+                if healing is not None and healing.done():
+                    # An error of the broker's own code is raised here, logged, and the doctor is started again.
+                    ended, healing = healing, None
+                    ended.result()
+                failure = self._storage.failure
+                if failure is not None and healing is None:
+                    healing = asyncio.create_task(self._heal_storage(failure), name="recovery of the storage")
+                await self._pause(PERIOD_SECONDS)
+        finally:
+            if healing is not None:
+                healing.cancel()
+                await asyncio.wait((healing,))
 
     async def _pause(self, seconds: float) -> None:
         tasks = [asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._look.wait())]
@@ -219,11 +232,15 @@ class Doctor:
 
     async def examine(self) -> None:
         """One examination; with a failed storage it lasts until the storage is back."""
+        await self._examine_others()
+        if self._storage.failure is not None:
+            await self._heal_storage(self._storage.failure)
+
+    async def _examine_others(self) -> None:
+        """Examine everything but the storage, whose recovery may take long."""
         self._examine_clock()
         self._examine_memory()
         await self._examine_membership()
-        if self._storage.failure is not None:
-            await self._heal_storage(self._storage.failure)
 
     def _examine_clock(self) -> None:
         jump = self._drift.jump_ms()

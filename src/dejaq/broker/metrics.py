@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 PATH = "/metrics"
 REQUEST_SECONDS = 10.0
+# Connections to the metrics at one time; each has a thread.
+SCRAPES_MAX = 32
 
 Labels = tuple[str, ...]
 Gauge = Callable[[], Mapping[Labels, float]]
@@ -355,6 +357,7 @@ class _Handler(WSGIRequestHandler):
 def _servers(host: str, tls: ServerTls | None) -> type[WSGIServer]:
     class MetricsServer(ThreadingMixIn, WSGIServer):
         daemon_threads = True
+        _places = threading.BoundedSemaphore(SCRAPES_MAX)
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
         def get_request(self) -> tuple[socket.socket, Any]:
@@ -364,6 +367,20 @@ def _servers(host: str, tls: ServerTls | None) -> type[WSGIServer]:
                 context = tls.material.context
                 connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             return connection, peer
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Serve a connection in a thread of its own; one connection too many is closed."""
+            if self._places.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Serve a connection, and give its place back."""
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                self._places.release()
 
         def handle_error(self, request: object, client_address: object) -> None:
             """Nothing: a client that does not speak TLS, or is not accepted, is disconnected."""

@@ -191,6 +191,39 @@ def test_a_consumer_without_free_credit_is_helped_by_consumers_in_other_racks(se
         assert bool(helpers) == (owner.sharing and bool(free))
 
 
+def test_the_rack_rule_and_the_weights_hold_in_a_fleet_of_a_thousand() -> None:
+    """A fifth has no free credit; each of these is helped from another rack, and shares follow the weights."""
+    chance = random.Random(8)
+    seats = {
+        name: Seat(name, weight=chance.randrange(50, 150), rack=f"r{number % 4}", sharing=number % 5 == 0)
+        for number, name in enumerate(fleet(1_000))
+    }
+    seating = Seating(1024)
+    for _ in seating.change(seats, []):
+        pass
+    assigned = assign_buckets(list(seats.values()), 1024)
+    total = sum(seat.weight for seat in seats.values())
+    for name, seat in seats.items():
+        assert abs(len(assigned[name]) - 1024 * seat.weight / total) <= 1
+    helpers = helpers_of(seats)
+    for name, seat in seats.items():
+        assert bool(helpers[name]) == seat.sharing
+        assert all(seats[other].rack != seat.rack and not seats[other].sharing for other in helpers[name])
+
+
+def test_replacing_half_of_a_fleet_moves_few_buckets_each_time() -> None:
+    """500 of 1,000 consumers are replaced one after the other, as in a rollout."""
+    assignment = Assignment(1024)
+    names = list(fleet(1_000))
+    changed(assignment, fleet(1_000), [])
+    most = 0
+    for number in range(500):
+        most = max(most, changed(assignment, {f"new-{number}": 100}, []), changed(assignment, {}, [names[number]]))
+    assert most <= 1024 // 20, "no change moves more than a twentieth of the buckets"
+    present = [*names[500:], *(f"new-{number}" for number in range(500))]
+    assert sorted(bucket for name in present for bucket in assignment.of(name)) == [*range(1024)]
+
+
 def test_the_buckets_of_one_owner_spread_over_its_helpers() -> None:
     lending = Lending()
     for seat in (Seat("owner", sharing=True), *(Seat(f"c{number}") for number in range(4))):

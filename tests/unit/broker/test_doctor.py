@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -281,3 +282,25 @@ class JumpingClock(VirtualClock):
 
     def now_us(self) -> int:
         return super().now_us() + self.jump_us
+
+
+async def test_memory_is_examined_while_a_recovery_takes_long(clock: VirtualClock) -> None:
+    """A storage whose recovery hangs must not hide everything else that is wrong."""
+
+    class HangingStorage(FailingStorage):
+        async def recover(self, now: int) -> None:
+            await asyncio.Event().wait()
+
+    storage = HangingStorage()
+    storage.fault = "planted fault"
+    memory = 1
+    doctor = Doctor(
+        storage=storage, clock=clock, memory_bytes_max=1_000, drift_ms_max=1_000, read_memory=lambda: memory
+    )
+    running = asyncio.ensure_future(doctor.run())
+    await until(lambda: "storage" in doctor.degradations)
+    memory = 2_000
+    await clock.advance(5_000)
+    await until(lambda: {"storage", "memory"} <= doctor.degradations.keys())
+    running.cancel()
+    await asyncio.wait((running,))

@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from dejaq.broker import Broker
-from dejaq.broker.metrics import CREATED, LATENESS_BOUNDS_MS, METRICS, REST, TOPIC_SERIES_MAX, Lateness, Metrics
+from dejaq.broker.metrics import (
+    CREATED,
+    LATENESS_BOUNDS_MS,
+    METRICS,
+    REST,
+    SCRAPES_MAX,
+    TOPIC_SERIES_MAX,
+    Lateness,
+    Metrics,
+)
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.testing.waiting import eventually, patient
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, until
 from tests.unit.broker.conftest import Connect
@@ -116,6 +126,31 @@ async def test_the_endpoint_serves_and_a_taken_port_is_a_clear_error() -> None:
                 await asyncio.to_thread(urllib.request.urlopen, f"http://{address}{path}")
             assert refused.value.code == 404, "U23: every path answered 200"
             refused.value.close()
+    finally:
+        await asyncio.to_thread(close)
+
+
+async def test_connections_beyond_the_limit_are_closed_and_later_ones_served() -> None:
+    """Each connection has a thread, so clients that send nothing must not take any number of them."""
+    address, close = Metrics().expose("127.0.0.1:0")
+    host, port = address.split(":")
+    try:
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(SCRAPES_MAX)]
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await asyncio.wait_for(reader.read(), patient(5.0)) == b""
+        writer.close()
+        for _, one in silent:
+            one.close()
+            await one.wait_closed()
+
+        def scrape() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+                    return bool(answer.read())
+            except OSError:
+                return False
+
+        await eventually(lambda: asyncio.to_thread(scrape), within=20.0, what="a place is free again")
     finally:
         await asyncio.to_thread(close)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from random import Random
 from typing import Any
@@ -31,7 +33,7 @@ from dejaq.domain.schedules.schedule import (
     withdrawn,
 )
 from dejaq.domain.topic import Topic, TopicKind
-from dejaq.errors import Code, InvalidArgument, Unavailable, error_of
+from dejaq.errors import Code, DejaqError, InvalidArgument, Unavailable, error_of
 from dejaq.protocol.schedules import info_to_proto, values_from_proto
 from dejaq.protocol.v1 import cron_pb2 as cron
 from dejaq.storage.base import Filter
@@ -60,6 +62,8 @@ class CronService:
         wanted = [values_from_proto(proto) for proto in request.schedules]
         if len({values["name"] for values in wanted}) < len(wanted):
             raise error_of(Code.DUPLICATE_IN_BATCH, "a schedule is named twice")
+        # An expression is searched for its next times once; one that never matches takes a tenth of a second.
+        await asyncio.to_thread(_searched, wanted, self._broker.clock.now_ms())
         for _ in range(TRIES):
             infos, verdict = await self._put(context, topic, wanted, replacing=request.replace)
             if verdict.code.succeeded:
@@ -250,3 +254,10 @@ class CronService:
 
 def _missing(topic: Topic, name: str) -> Exception:
     return error_of(Code.NOT_FOUND, f"topic {topic.name!r} has no schedule {name[:80]!r}")
+
+
+def _searched(wanted: Sequence[Mapping[str, Any]], now: int) -> None:
+    """Search the next times of schedules, whose result is remembered; the next search reports errors."""
+    for values in wanted:
+        with suppress(DejaqError):
+            begun(schedule_of(values), now)

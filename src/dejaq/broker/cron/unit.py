@@ -90,9 +90,16 @@ class CronUnit:
         while True:
             self._wake_up.clear()
             following = NEVER_MS
-            for topic in self._broker.catalog.all():
-                if topic.settings.kind is TopicKind.CRON and topic.state is TopicStage.LIVE:
-                    following = min(following, await self._look_safely(topic))
+            cron_topics = [
+                topic
+                for topic in self._broker.catalog.all()
+                if topic.settings.kind is TopicKind.CRON and topic.state is TopicStage.LIVE
+            ]
+            for topic in cron_topics:
+                following = min(following, await self._look_safely(topic))
+            if len(self._counters) > len(cron_topics):
+                numbers = {topic.number for topic in cron_topics}
+                self._counters = {number: made for number, made in self._counters.items() if number in numbers}
             await self._pause(following)
 
     async def _pause(self, until_ms: int) -> None:

@@ -1,7 +1,8 @@
-"""Pages of a timeline: messages in the order of (ts, id), read region by region, each as it was at one moment.
+"""Pages of a timeline: messages in the order of (ts, id), read region by region in short steps.
 
-A region is a range of time with about as many rows as are still needed. Its runs and the leases that end in it are
-read from a view in short steps. What changes meanwhile has either happened or not, as between two pages.
+A region is a range of time with about as many rows as are needed. Several regions are read as they were at one moment,
+from a view of the database and a copy of the leases. What changes between two moments has either happened or not, as
+between two pages.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
+# About so many regions are read from one view.
+_REGIONS_PER_MOMENT = 32
 # A region has at least about so many rows, and at most so many minutes with rows.
 _REGION_ROWS = 256
 _REGION_MINUTES = 2_000
-# So many messages are made in one go.
+# So many sources are freed, and so many messages made, in one go.
+_SOURCES_AT_ONCE = 64
 _MESSAGES_AT_ONCE = 32
 # Behind every id.
 _LAST_ID = "\x7f"
@@ -63,38 +67,58 @@ class Browsing:
             if self._owner is None:
                 return Page([], None)
         while self._start < self._end and len(self._found) <= self._limit:
-            behind = await self._read_region()
-            if behind is not None:
-                self._after = behind, _LAST_ID
-                self._start = behind + 1
-            await self._pace.rest()
+            await self._read_moment()
         messages = self._found[: self._limit]
         return Page(messages, pack_cursor(messages[-1]) if len(self._found) > self._limit else None)
 
-    async def _read_region(self) -> int | None:
-        """Read the next region; the last time in it, or None if not all of its rows were wanted."""
-        wanted = self._limit + 1 - len(self._found)
-        first = max(self._start, self._after[0])
-        low, high = max(self._low, first), self._high
-        end = self._region_end(low, high, max(wanted, self._region_rows)) if low < high else self._end
+    async def _read_moment(self) -> None:
+        """Read some regions as they are now."""
+        low = max(self._low, self._start, self._after[0])
+        rows = _REGIONS_PER_MOMENT * max(self._limit, self._region_rows)
+        horizon = self._region_end(low, self._high, rows) if low < self._high else self._end
         leases = copied_leases(self._state)
+        wide = (
+            [(self._state.wide.at(key), key) for key in self._state.wide.between(low, horizon)] if low < horizon else []
+        )
         view = self._state.database.view()
         try:
-            ranges = [(low, min(end, high))] if low < min(end, high) else []
-            touching = RunsTouching(self._state, view, ranges, self._owner)
-            sources: list[Iterator[Entry]] = []
-            leased = await self._leased(leases, first, end, sources)
-            if ranges:
-                async for run, live in touching.each(self._pace):
-                    rows = live & ~leased.get(run.key, 0) & run.rows_between(*ranges[0])
-                    if rows:
-                        sources.append(_in_order(run, rows, self._after))
-            made = await self._make(islice(heapq.merge(*sources), wanted), view)
+            leased = await self._leased_rows(leases)
+            while self._start < horizon and len(self._found) <= self._limit:
+                low = max(self._low, self._start, self._after[0])
+                end = horizon
+                if low < self._high:
+                    end = min(self._region_end(low, self._high, max(self._limit, self._region_rows)), horizon)
+                run_keys = [key for run, key in wide if run.first < end and run.last >= low]
+                if await self._read_region(end, view, run_keys, leases, leased):
+                    self._after = end - 1, _LAST_ID
+                    self._start = end
+                await self._pace.rest()
         finally:
             view.close()
+
+    async def _read_region(
+        self, end: int, view: View, wide: list[bytes], leases: list[CopiedLease], leased: dict[bytes, int]
+    ) -> bool:
+        """Read the rows up to `end`; False if not all of them were wanted."""
+        wanted = self._limit + 1 - len(self._found)
+        first = max(self._start, self._after[0])
+        low, high = max(self._low, first), min(end, self._high)
+        # The first entry of each source, and the source.
+        heads = _head_of(await self._of_leases(leases, first, end, wanted))
+        if low < high:
+            touching = RunsTouching(self._state, view, [(low, high)], self._owner, wide=wide)
+            async for run, live in touching.each(self._pace):
+                rows = live & ~leased.get(run.key, 0) & run.rows_between(low, high)
+                if rows:
+                    heads += _head_of(_in_order(run, rows, self._after))
+        made = await self._make(islice(_merged(heads), wanted), view)
+        # To free a thousand sources with their runs takes many milliseconds.
+        while heads:
+            del heads[-_SOURCES_AT_ONCE:]
+            await self._pace.rest()
         if made < wanted // 2:
             self._region_rows *= 2
-        return None if made >= wanted else end - 1
+        return made < wanted
 
     def _region_end(self, low: int, high: int, rows_wanted: int) -> int:
         """Where a region that begins at `low` ends: behind about so many rows."""
@@ -114,35 +138,45 @@ class Browsing:
     def _has_rows(self, low: int, high: int) -> bool:
         return low < high and next(iter(self._state.minute_counts.between(low, high)), None) is not None
 
-    async def _leased(
-        self, leases: list[CopiedLease], first: int, end: int, sources: list[Iterator[Entry]]
-    ) -> dict[bytes, int]:
-        """Enter the leased rows of the region; the leased rows of every run."""
+    async def _leased_rows(self, leases: list[CopiedLease]) -> dict[bytes, int]:
+        """The leased rows of every run."""
         leased: dict[bytes, int] = {}
-        for lease in leases:
-            rows = lease.rows
-            for part, _ in lease.parts:
-                key = part.run.key
-                leased[key] = leased.get(key, 0) | part.in_run(rows)
-            await self._pace.rest()
-        for lease, expires, rows in matching_terms(leases, self._where, self._now):
-            if first <= expires < end:
+        if self._low < self._high:
+            for lease in leases:
+                rows = lease.rows
                 for part, _ in lease.parts:
-                    run = part.run
-                    if self._owner is None or run.owner == self._owner:
-                        mask = part.in_run(rows)
-                        # A run in memory may have forgotten rows that left meanwhile.
-                        mask = mask if run.held == run.count else mask & run.live
-                        sources.append(self._of_lease(lease, part, expires, mask))
-            await self._pace.rest()
+                    key = part.run.key
+                    leased[key] = leased.get(key, 0) | part.in_run(rows)
+                await self._pace.rest()
         return leased
 
-    def _of_lease(self, lease: CopiedLease, part: LeasePart, expires: int, rows: int) -> Iterator[Entry]:
-        run = part.run
-        named = sorted((run.id_at(row), row) for row in masks.rows(rows)) if rows else []
-        for message_id, row in named:
-            if (expires, message_id) > self._after:
-                yield expires, message_id, run.key, row, run, lease, part
+    async def _of_leases(self, leases: list[CopiedLease], first: int, end: int, wanted: int) -> Iterator[Entry]:
+        """The leased rows of a region in order, as many as are wanted of those with the earliest ends."""
+        terms = [
+            (expires, lease.id, rows, lease)
+            for lease, expires, rows in matching_terms(leases, self._where, self._now)
+            if first <= expires < end
+        ]
+        terms.sort(key=lambda term: term[:2])
+        entries: list[Entry] = []
+        last = -1
+        for expires, _, rows, lease in terms:
+            if len(entries) >= wanted and expires > last:
+                break
+            last = expires
+            for part, _ in lease.parts:
+                run = part.run
+                if self._owner is None or run.owner == self._owner:
+                    mask = part.in_run(rows)
+                    # A run in memory may have forgotten rows that left meanwhile.
+                    mask = mask if run.held == run.count else mask & run.live
+                    for row in masks.rows(mask):
+                        message_id = run.id_at(row)
+                        if (expires, message_id) > self._after:
+                            entries.append((expires, message_id, run.key, row, run, lease, part))
+                await self._pace.rest()
+        entries.sort(key=lambda entry: entry[:4])
+        return iter(entries)
 
     async def _make(self, entries: Iterator[Entry], view: View) -> int:
         """Make the messages of entries that are in order; how many."""
@@ -176,6 +210,25 @@ class Browsing:
             return run.bodies[row]
         body = view.get(keys.numbered(keys.BODY, self._state.topic.number, apart))
         return self._state.body_store.get(apart) if body is None else body
+
+
+def _head_of(source: Iterator[Entry]) -> list[tuple[Entry, Iterator[Entry]]]:
+    """The first entry of a source with the source, if it has one."""
+    entry = next(source, None)
+    return [] if entry is None else [(entry, source)]
+
+
+def _merged(heads: list[tuple[Entry, Iterator[Entry]]]) -> Iterator[Entry]:
+    """All entries of the sources in order. `heapq.merge` would read the first entries of all sources in one step."""
+    heapq.heapify(heads)
+    while heads:
+        entry, source = heads[0]
+        yield entry
+        following = next(source, None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following, source))
 
 
 def _in_order(run: Run, rows: int, after: tuple[int, str]) -> Iterator[Entry]:

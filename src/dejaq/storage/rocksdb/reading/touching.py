@@ -22,15 +22,25 @@ _SEARCHES_MAX = 4_096
 
 
 class RunsTouching:
-    """Finds the runs. Make it when the view is taken: it remembers which wide runs there are.
+    """Finds the runs. Make it when the view is taken: it remembers which wide runs there are, unless `wide` has them.
 
     The ranges are sorted and do not overlap. Runs in the order of priority are left out.
     """
 
-    def __init__(self, state: TopicState, view: View, ranges: Sequence[Range], owner: int | None = None) -> None:
+    def __init__(
+        self,
+        state: TopicState,
+        view: View,
+        ranges: Sequence[Range],
+        owner: int | None = None,
+        *,
+        wide: list[bytes] | None = None,
+    ) -> None:
         self._state, self._view, self._ranges, self._owner = state, view, ranges, owner
         # With many ranges, most of these have rows in one of them.
-        self._wide = list(state.wide.between(ranges[0][0], ranges[-1][1])) if ranges else []
+        if wide is None:
+            wide = list(state.wide.between(ranges[0][0], ranges[-1][1])) if ranges else []
+        self._wide = wide
 
     async def each(self, pace: QueryPace) -> AsyncIterator[tuple[Run, int]]:
         """Each run once, with the mask of the rows that were live; other tasks run meanwhile."""
