@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "Durability",
     ),
     "The life of a message": ("MessageHistory", "HistoryEvent"),
-    "Rights": ("Rights", "RightsRule", "RightsDecision"),
+    "Rights": ("Rights", "RightsRule", "RightsDecision", "RightsQuota"),
     "The cluster": ("ClusterInfo", "BrokerInfo", "ClientInfo", "Pong"),
     "A broker in your program": ("Broker",),
 }

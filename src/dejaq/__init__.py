@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin.history import HistoryEvent, MessageHistory
     from dejaq.sdk.admin.queries import MessagePage
     from dejaq.sdk.admin.replies import Reply
-    from dejaq.sdk.admin.rights import Rights, RightsDecision, RightsRule
+    from dejaq.sdk.admin.rights import Rights, RightsDecision, RightsQuota, RightsRule
     from dejaq.sdk.changing.bulk import BulkResult, Where
     from dejaq.sdk.changing.transaction import Transaction
     from dejaq.sdk.client import Client, connect
@@ -84,7 +84,7 @@ _HOMES = {
     "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo", "TopicsPage"),
     "dejaq.sdk.admin.history": ("MessageHistory", "HistoryEvent"),
     "dejaq.sdk.admin.queries": ("MessagePage",),
-    "dejaq.sdk.admin.rights": ("Rights", "RightsDecision", "RightsRule"),
+    "dejaq.sdk.admin.rights": ("Rights", "RightsDecision", "RightsQuota", "RightsRule"),
     "dejaq.sdk.changing.bulk": ("BulkResult", "Where"),
     "dejaq.sdk.client": ("Client", "connect"),
     "dejaq.sdk.working.codecs": ("JSON", "MSGPACK", "Codec"),
@@ -143,6 +143,7 @@ __all__ = [
     "Results",
     "Rights",
     "RightsDecision",
+    "RightsQuota",
     "RightsRule",
     "Schedule",
     "ScheduleInfo",

@@ -6,7 +6,7 @@
     │   │                       INVALID_HEADERS INVALID_LEASE INVALID_TOPIC INVALID_SETTING
     │   │                       DUPLICATE_IN_BATCH INVALID_SCHEDULE
     │   ├── LimitExceeded       BODY_TOO_LARGE BATCH_TOO_LARGE LIMIT_EXCEEDED
-    │   │                       BODY_UNREADABLE
+    │   │                       BODY_UNREADABLE QUOTA_EXCEEDED
     │   ├── Conflict            ID_TAKEN LEASED LEASE_LOST NOT_OWNER VERSION_CONFLICT DIFFERENT_STORES
     │   │                       BATCH_NAME_TAKEN CLAIM_LOST EXPIRED TOO_LATE
     │   ├── Missing             NOT_FOUND TOPIC_NOT_FOUND TOPIC_DELETING BODY_MISSING
@@ -66,6 +66,7 @@ class Code(IntEnum):
     BATCH_TOO_LARGE = 21
     LIMIT_EXCEEDED = 22
     BODY_UNREADABLE = 23
+    QUOTA_EXCEEDED = 24
     INVALID_SCHEDULE = 25
     ID_TAKEN = 30
     LEASED = 31
@@ -134,6 +135,7 @@ MEANINGS: dict[Code, str] = {
     Code.BATCH_TOO_LARGE: "The batch has too many items or bytes; split it.",
     Code.LIMIT_EXCEEDED: "The request would exceed a limit of the broker; nothing was changed.",
     Code.BODY_UNREADABLE: "The body is damaged or too large to decompress; `raw_body` has the stored bytes.",
+    Code.QUOTA_EXCEEDED: "The caller would exceed its quota of topics or messages; nothing was changed.",
     Code.INVALID_SCHEDULE: "The schedule never runs, or its expression, time zone or template is not valid.",
     Code.ID_TAKEN: "Another message has this id; choose another id, or edit that message.",
     Code.LEASED: "A consumer holds a lease on the message; try again after the lease has ended.",
@@ -347,7 +349,7 @@ class InternalError(DejaqError):
 
 _CLASSES: tuple[tuple[type[DejaqError], frozenset[Code]], ...] = (
     (InvalidArgument, frozenset(c for c in Code if 10 <= c <= 19 or c is Code.INVALID_SCHEDULE)),
-    (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 23)),
+    (LimitExceeded, frozenset(c for c in Code if 20 <= c <= 24)),
     (Conflict, frozenset(c for c in Code if 30 <= c <= 39)),
     (Missing, frozenset({*(c for c in Code if 40 <= c <= 42), Code.BODY_MISSING, Code.OFFSET_OUT_OF_RANGE})),
     (TopicExists, frozenset({Code.TOPIC_EXISTS})),

@@ -64,6 +64,8 @@ TOPICS_MAX = 10_000
 RULES_MAX = 10_000
 # Decisions about rights that a broker remembers; beyond, it forgets all of them.
 DECISIONS_KEPT_MAX = 100_000
+# Callers whose rate is counted at one time; those that are idle are forgotten first.
+RATES_KEPT_MAX = 10_000
 # Different events of the security log that wait to be written.
 SECURITY_EVENTS_WAITING_MAX = 10_000
 # Producer groups that a topic of the embedded store knows at one time; those of an empty topic are forgotten.

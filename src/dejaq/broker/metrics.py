@@ -106,6 +106,9 @@ OCCURRENCES = MetricSpec(
     ("topic", "outcome"),
 )
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
+QUOTA_REFUSED = MetricSpec(
+    "dejaq_quota_refused", "counter", "Requests refused because of a quota: topics, rate or pending.", ("quota",)
+)
 SECURITY_EVENTS = MetricSpec(
     "dejaq_security_events", "counter", "Events of the security log, such as refusals.", ("event", "outcome")
 )
@@ -189,7 +192,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, LOOP_LAG, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT,
     CLIENT_OFFSET, CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NOTICES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
-    TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING,
+    TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
 )  # fmt: skip
 

@@ -181,6 +181,8 @@ def services_of(
             "Rights.Put": rights.put,
             "Rights.Remove": rights.remove,
             "Rights.Check": rights.check,
+            "Rights.SetQuota": rights.set_quota,
+            "Rights.ListQuotas": rights.quotas,
             "Carrier.Get": queries.get,
             "Carrier.Count": queries.count,
             "Carrier.Histogram": queries.histogram,

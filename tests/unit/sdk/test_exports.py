@@ -10,7 +10,7 @@ import dejaq.sync
 PUBLIC = """
 Cron MessagePage MessageHistory HistoryEvent Reply Schedule ScheduleInfo
 Backoff Postpone Reject Worker
-JSON MSGPACK Codec Rights RightsDecision RightsRule TopicsPage
+JSON MSGPACK Codec Rights RightsDecision RightsQuota RightsRule TopicsPage
 Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer
 DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused

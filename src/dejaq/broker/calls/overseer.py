@@ -133,6 +133,8 @@ class OverseerService:
     ) -> overseer.TopicResponse:
         """Make a topic, or find the same one."""
         self._broker.doctor.admit("create_topic")
+        if self._broker.catalog.named(request.name) is None:
+            self._broker.quotas.check_topics(context)
         steward = self._broker.cluster.steward
         topic, created = await steward.create(
             context, request.name, settings_from_proto(request.settings), creator_name(context.principal)

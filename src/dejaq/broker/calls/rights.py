@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dejaq.broker.rights.book import RuleBook
-from dejaq.broker.rights.guard import Guard
 from dejaq.broker.rights.needs import OPERATING, Claim
+from dejaq.broker.rights.setup import RightsParts
 from dejaq.domain.context import CallContext, Principal, PrincipalKind
 from dejaq.errors import InvalidArgument
 from dejaq.protocol.v1 import rights_pb2 as proto
 from dejaq.security.rights.matching import creator_name, names_of
+from dejaq.security.rights.quotas import Quota
 from dejaq.security.rights.rules import (
     ANYTHING,
     AS_GROUP,
@@ -27,9 +27,10 @@ _KINDS = {"user": PrincipalKind.USER, "key": PrincipalKind.KEY, "certificate": P
 class RightsCalls:
     """Answers `Rights.List`, `Put`, `Remove` and `Check`."""
 
-    def __init__(self, *, guard: Guard, book: RuleBook) -> None:
-        self._guard = guard
-        self._book = book
+    def __init__(self, parts: RightsParts) -> None:
+        self._guard = parts.guard
+        self._book = parts.book
+        self._quotas = parts.quotas
 
     async def listed(self, context: CallContext, request: proto.ListRulesRequest) -> proto.ListRulesResponse:
         """The rules that the caller may see, oldest first."""
@@ -73,6 +74,34 @@ class RightsCalls:
         if decision.rule is not None:
             answer.rule.CopyFrom(rule_to_proto(decision.rule))
         return answer
+
+    async def set_quota(self, context: CallContext, request: proto.QuotaRequest) -> proto.QuotaResponse:
+        """Set or remove the quota of a principal."""
+        asked = request.quota
+        quota = Quota(asked.principal, asked.topics, asked.rate, asked.pending)
+        await self._book.set_quota(context, quota)
+        return proto.QuotaResponse(quota=self._quota(quota))
+
+    async def quotas(self, context: CallContext, request: proto.ListQuotasRequest) -> proto.ListQuotasResponse:
+        """The quotas that the caller may see, by principal."""
+        known = self._quotas.quotas
+        if self._guard.operates(context):
+            return proto.ListQuotasResponse(quotas=[self._quota(known.quotas[name]) for name in sorted(known.quotas)])
+        own = known.of(context.principal)
+        if own is None:
+            return proto.ListQuotasResponse()
+        return proto.ListQuotasResponse(quotas=[self._quota(own, creator_name(context.principal))])
+
+    def _quota(self, quota: Quota, user: str = "") -> proto.RightsQuota:
+        creator = user or quota.principal
+        return proto.RightsQuota(
+            principal=quota.principal,
+            topics=quota.topics,
+            rate=quota.rate,
+            pending=quota.pending,
+            topics_used=self._quotas.topics_of(creator),
+            pending_used=self._quotas.pending[creator],
+        )
 
 
 def _author(context: CallContext) -> str:

@@ -90,15 +90,18 @@ class Transactions:
                 row = min(refused)
                 return self._answer(Verdict(refused[row], number, row))
             steps.append(step)
-        self._throttle(request.client, steps)
+        self._throttle(context, request.client, steps)
         transaction = Transaction(session, request.sequence, steps, request.acknowledged, request.check)
         verdict = await self.do(context, transaction, recalling=recalling)
         if verdict.code is Code.LEASED and not recalling:
             return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row, alone=True)
         return self._answer(verdict)
 
-    def _throttle(self, client: str, steps: Sequence[Step]) -> None:
+    def _throttle(self, context: CallContext, client: str, steps: Sequence[Step]) -> None:
         """Count what an owner creates or changes in topics that bound it; raises OVERLOADED for a client above that."""
+        for step in steps:
+            if isinstance(step, Create | Edit | Cancel):
+                self._broker.quotas.take(context, step.topic, _counted(step)[1], creates=isinstance(step, Create))
         rows: dict[int, int] = {}
         topics: dict[int, Topic] = {}
         for step in steps:

@@ -30,6 +30,13 @@ AUDITED: dict[str, tuple[str, _Describe]] = {
     "Carrier.Purge": ("purged", lambda request, answer: f"{request.topic}: {len(request.ids)}"),
     "Cron.Change": ("schedule_changed", lambda request, answer: f"{request.topic}: {request.name}"),
     "Rights.Put": ("rule_added", lambda request, answer: _rule(answer) if answer.created else None),
+    "Rights.SetQuota": (
+        "quota_set",
+        lambda request, answer: (
+            f"{answer.quota.principal}: topics {answer.quota.topics}, rate {answer.quota.rate}, "
+            f"pending {answer.quota.pending}"
+        ),
+    ),
     "Rights.Remove": ("rule_removed", lambda request, answer: _rule(answer)),
 }
 

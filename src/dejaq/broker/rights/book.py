@@ -16,12 +16,14 @@ from random import Random
 from dejaq import limits
 from dejaq.broker.catalog import Catalog
 from dejaq.broker.rights.guard import Guard
+from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.domain.batch import CreateBatch
-from dejaq.domain.changes import Cancel, Create
+from dejaq.domain.changes import Cancel, Create, Edit, Edits
 from dejaq.domain.context import CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import Code, error_of
 from dejaq.security.rights.matching import RuleSet
+from dejaq.security.rights.quotas import Quota, QuotaSet
 from dejaq.security.rights.rules import Rule
 from dejaq.storage.base import Filter, Storage, apply_one
 from dejaq.synchronization.base import Synchronization
@@ -32,6 +34,8 @@ from dejaq.timekeeper.clock import Clock
 TOPIC = "~/security/schedules"
 _OWNER = "rights"
 _PAGE_ROWS = 100
+# The ids of quotas begin so; those of rules are hexadecimal digits.
+_QUOTA = "quota."
 
 
 class RuleBook:
@@ -45,6 +49,7 @@ class RuleBook:
         catalog: Catalog,
         synchronization: Synchronization,
         guard: Guard,
+        quotas: UserQuotas,
         random: Random,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
@@ -55,6 +60,7 @@ class RuleBook:
         self._catalog = catalog
         self._synchronization = synchronization
         self._guard = guard
+        self._quotas = quotas
         self._random = random
         self._turn = asyncio.Lock()
         # By id; replaced as a whole.
@@ -68,16 +74,21 @@ class RuleBook:
         """
         async with self._turn:
             topic = await self._catalog.records(TOPIC)
-            if topic is None and not self.rules:
+            if topic is None and not self.rules and not self._quotas.quotas.quotas:
                 return
             rules: dict[str, Rule] = {}
+            quotas: list[Quota] = []
             found = RuleSet()
             cursor: bytes | None = None
             while topic is not None:
                 page = await self._storage.browse(topic, Filter(), cursor, _PAGE_ROWS, self._clock.now_ms())
                 for message in page.messages:
-                    rule = rules[message.id] = _read(message.id, message.body)
-                    found.add(rule)
+                    record = _read(message.id, message.body)
+                    if isinstance(record, Quota):
+                        quotas.append(record)
+                    else:
+                        rules[message.id] = record
+                        found.add(record)
                 cursor = page.cursor
                 if cursor is None:
                     break
@@ -85,6 +96,7 @@ class RuleBook:
                 await asyncio.sleep(0)
             self.rules = rules
             self._guard.set_rules(found)
+            self._quotas.quotas = QuotaSet(quotas)
         self._changed()
 
     async def run(self) -> None:
@@ -99,7 +111,9 @@ class RuleBook:
         if len(self.rules) >= limits.RULES_MAX and rule.id not in self.rules:
             raise error_of(Code.LIMIT_EXCEEDED, f"there are {limits.RULES_MAX:,} rules, the most a cluster keeps")
         topic = await self._catalog.make_records(context, TOPIC)
-        outcomes = await apply_one(self._storage, Create(topic, self._record(rule)), rule.made_ms, context)
+        outcomes = await apply_one(
+            self._storage, Create(topic, self._record(rule.id, rule.packed())), rule.made_ms, context
+        )
         await self._publish()
         kept = self.rules.get(rule.id, rule)
         return kept, outcomes[0] is Code.OK
@@ -115,10 +129,28 @@ class RuleBook:
         await self._publish()
         return rule
 
-    def _record(self, rule: Rule) -> CreateBatch:
+    async def set_quota(self, context: CallContext, quota: Quota) -> None:
+        """Keep a quota at every broker in place of the principal's earlier one; an empty one is removed."""
+        quota.check()
+        known = self._quotas.quotas.quotas
+        if len(known) >= limits.RULES_MAX and quota.principal not in known:
+            raise error_of(Code.LIMIT_EXCEEDED, f"there are {limits.RULES_MAX:,} quotas, the most a cluster keeps")
+        topic = await self._catalog.make_records(context, TOPIC)
+        quota_id = _QUOTA + blake2b(quota.principal.encode(), digest_size=12).hexdigest()
+        now = self._clock.now_ms()
+        if quota.empty:
+            await apply_one(self._storage, Cancel(topic, _OWNER, [quota_id]), now, context)
+        else:
+            edit = Edit(topic, _OWNER, Edits([quota_id], bodies=[quota.packed()]))
+            if (await apply_one(self._storage, edit, now, context))[0] is Code.NOT_FOUND:
+                batch = self._record(quota_id, quota.packed())
+                await apply_one(self._storage, Create(topic, batch), now, context)
+        await self._publish()
+
+    def _record(self, record_id: str, record: bytes) -> CreateBatch:
         session = ProducerSession(self._clock.now_ms(), self._random.getrandbits(32))
         # As far away as possible: nothing leases it.
-        return CreateBatch(_OWNER, session, 0, ts=[limits.TS_MS_MAX], bodies=[rule.packed()], ids=[rule.id])
+        return CreateBatch(_OWNER, session, 0, ts=[limits.TS_MS_MAX], bodies=[record], ids=[record_id])
 
     async def _publish(self) -> None:
         """Have every broker, this one first, read the rules again."""
@@ -132,8 +164,8 @@ def _id_of(rule: Rule) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _read(rule_id: str, record: bytes) -> Rule:
+def _read(rule_id: str, record: bytes) -> Rule | Quota:
     try:
-        return Rule.unpack(record)
+        return Quota.unpack(record) if rule_id.startswith(_QUOTA) else Rule.unpack(record)
     except ValueError as wrong:
         raise error_of(Code.STORE_CORRUPT, f"the rule {rule_id} cannot be read: {wrong}") from None

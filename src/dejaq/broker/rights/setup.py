@@ -12,6 +12,7 @@ from dejaq.broker.metrics import Metrics
 from dejaq.broker.rights.audit import SecurityAudit
 from dejaq.broker.rights.book import RuleBook
 from dejaq.broker.rights.guard import Guard
+from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.config import BrokerConfig
 from dejaq.storage.base import Storage
 from dejaq.synchronization.base import Synchronization
@@ -24,6 +25,7 @@ class RightsParts:
 
     guard: Guard
     book: RuleBook
+    quotas: UserQuotas
     audit: SecurityAudit
 
     async def start(self) -> None:
@@ -47,13 +49,15 @@ def make_rights(
     enabled = config.checks_rights
     audit = SecurityAudit(config=config, clock=clock, doctor=doctor, metrics=metrics, enabled=enabled)
     guard = Guard(enabled=enabled, admins=config.admin_names, find_topic=catalog.named, refused=audit.refused)
+    quotas = UserQuotas(storage=storage, clock=clock, topics=catalog.all, metrics=metrics)
     book = RuleBook(
         storage=storage,
         clock=clock,
         catalog=catalog,
         synchronization=synchronization,
         guard=guard,
+        quotas=quotas,
         random=SystemRandom(),
         changed=changed,
     )
-    return RightsParts(guard, book, audit)
+    return RightsParts(guard, book, quotas, audit)

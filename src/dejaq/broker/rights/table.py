@@ -62,6 +62,8 @@ CALLS: dict[str, Needs | Open] = {
     "Rights.Put": needs.putting_rule,
     "Rights.Remove": Open.BY_RECORD,
     "Rights.Check": Open.BY_RECORD,
+    "Rights.SetQuota": needs.operating,
+    "Rights.ListQuotas": Open.FILTERED,
 }
 
 # The commands of a session: what each needs on the session's topic, as the session's producer group. A handshake needs

@@ -14,6 +14,7 @@ from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import Metrics
 from dejaq.broker.recorder import Recorder
 from dejaq.broker.rights.guard import Guard
+from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.broker.sessions.pinger import Pinger
 from dejaq.broker.sessions.throttles import Throttles
 from dejaq.config import BrokerConfig
@@ -34,6 +35,7 @@ class BrokerContext:
     doctor: Doctor
     catalog: Catalog
     guard: Guard
+    quotas: UserQuotas
     rosters: Rosters
     throttles: Throttles
     pinger: Pinger

@@ -340,7 +340,9 @@ class Session:
         if self.producer is None:
             return 0
         rows = len(frame.create.ts) if command == "create" else len(getattr(frame, command).ids)
-        return self._broker.throttles.take(self.producer.topic, self.client, rows)
+        topic = self.producer.topic
+        wait = self._broker.quotas.take(self.context, topic, rows, creates=command == "create")
+        return max(wait, self._broker.throttles.take(topic, self.client, rows))
 
     def _change(self, context: CallContext, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:
         """Begin a change to messages."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,9 +12,10 @@ from dejaq.cli.terminal.output import iso
 from dejaq.errors import Code
 
 if TYPE_CHECKING:
-    from dejaq.sdk.admin.rights import RightsDecision, RightsRule
+    from dejaq.sdk.admin.rights import RightsDecision, RightsQuota, RightsRule
     from dejaq.sdk.client import Client
 
+QUOTA_COLUMNS = ("principal", "topics", "topics_used", "rate", "pending", "pending_used")
 COLUMNS = ("id", "effect", "principal", "operations", "topic", "group", "made_by", "made_at")
 OPERATIONS = "create, inspect, read, produce, change, consume, schedule, admin or operate"
 
@@ -140,3 +142,56 @@ def check(invocation: Invocation, /, operation: str, topic: str, group: str, pri
         f"{verdict}: {decision.reason}{note}",
     )
     return 0 if decision.allowed else 1
+
+
+@rights.group(cls=Group)
+def quota() -> None:
+    """Limit what each caller may have and do."""
+
+
+@quota.command(name="set")
+@click.argument("principal")
+@click.option("--topics", type=click.IntRange(1), default=0, help="Topics that it may create.")
+@click.option("--rate", type=click.IntRange(1), default=0, help="Messages per second that it may create or change.")
+@click.option("--pending", type=click.IntRange(1), default=0, help="Messages that its topics may have.")
+@pass_invocation
+def set_quota(invocation: Invocation, /, principal: str, topics: int, rate: int, pending: int) -> None:
+    """Set the quota of each caller that PRINCIPAL means, in place of the earlier one.
+
+    The most specific quota counts: of the user, key or certificate, then of a group, then of '*'.
+    """
+    if not (topics or rate or pending):
+        raise click.UsageError("Give a limit: --topics, --rate or --pending.")
+
+    async def work(client: Client) -> RightsQuota:
+        return await client.rights().set_quota(principal, topics=topics, rate=rate, pending=pending)
+
+    made = invocation.run(work)
+    limits = {"topics": made.topics, "messages per second": made.rate, "pending messages": made.pending}
+    named = ", ".join(f"{value:,} {name}" for name, value in limits.items() if value)
+    invocation.output.record(asdict(made), f"quota of {made.principal}: {named}")
+
+
+@quota.command(name="list")
+@pass_invocation
+def list_quotas(invocation: Invocation) -> None:
+    """List the quotas and what is used of them: all of them for operators, otherwise yours."""
+
+    async def work(client: Client) -> list[RightsQuota]:
+        return list(await client.rights().quotas())
+
+    rows = [asdict(one) for one in invocation.run(work)]
+    invocation.output.table(rows, QUOTA_COLUMNS, numbers=QUOTA_COLUMNS[1:], empty="no quotas")
+
+
+@quota.command(name="remove")
+@click.argument("principal")
+@pass_invocation
+def remove_quota(invocation: Invocation, principal: str) -> None:
+    """Remove the quota of PRINCIPAL."""
+
+    async def work(client: Client) -> RightsQuota:
+        return await client.rights().set_quota(principal)
+
+    removed = invocation.run(work)
+    invocation.output.record(asdict(removed), f"{removed.principal} has no quota of its own")

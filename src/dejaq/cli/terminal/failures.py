@@ -36,6 +36,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.BATCH_TOO_LARGE: "send the items in several batches",
     Code.LIMIT_EXCEEDED: "close what is no longer used, or raise the limit in the broker's settings",
     Code.BODY_UNREADABLE: "read `raw_body`; then reject, delete or edit the message",
+    Code.QUOTA_EXCEEDED: "delete topics or messages, or ask an operator for a larger quota (`dejaq rights quota`)",
     Code.INVALID_SCHEDULE: "test the expression with `dejaq cron next TOPIC EXPRESSION --proposed`",
     Code.ID_TAKEN: "choose another id, or change that message with `dejaq edit` or `dejaq move`",
     Code.LEASED: "try again when the lease has ended; `dejaq get TOPIC ID` shows when it ends",

@@ -25,6 +25,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BATCH_TOO_LARGE: _ClassVar[Code]
     LIMIT_EXCEEDED: _ClassVar[Code]
     BODY_UNREADABLE: _ClassVar[Code]
+    QUOTA_EXCEEDED: _ClassVar[Code]
     INVALID_SCHEDULE: _ClassVar[Code]
     ID_TAKEN: _ClassVar[Code]
     LEASED: _ClassVar[Code]
@@ -79,6 +80,7 @@ BODY_TOO_LARGE: Code
 BATCH_TOO_LARGE: Code
 LIMIT_EXCEEDED: Code
 BODY_UNREADABLE: Code
+QUOTA_EXCEEDED: Code
 INVALID_SCHEDULE: Code
 ID_TAKEN: Code
 LEASED: Code

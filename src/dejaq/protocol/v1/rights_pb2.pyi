@@ -6,6 +6,44 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RightsQuota(_message.Message):
+    __slots__ = ("principal", "topics", "rate", "pending", "topics_used", "pending_used")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_USED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_USED_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    topics: int
+    rate: int
+    pending: int
+    topics_used: int
+    pending_used: int
+    def __init__(self, principal: _Optional[str] = ..., topics: _Optional[int] = ..., rate: _Optional[int] = ..., pending: _Optional[int] = ..., topics_used: _Optional[int] = ..., pending_used: _Optional[int] = ...) -> None: ...
+
+class QuotaRequest(_message.Message):
+    __slots__ = ("quota",)
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    quota: RightsQuota
+    def __init__(self, quota: _Optional[_Union[RightsQuota, _Mapping]] = ...) -> None: ...
+
+class QuotaResponse(_message.Message):
+    __slots__ = ("quota",)
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    quota: RightsQuota
+    def __init__(self, quota: _Optional[_Union[RightsQuota, _Mapping]] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListQuotasResponse(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[RightsQuota]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[RightsQuota, _Mapping]]] = ...) -> None: ...
+
 class RightsRule(_message.Message):
     __slots__ = ("id", "effect", "principal", "operations", "topic", "group", "made_by", "made_ms")
     ID_FIELD_NUMBER: _ClassVar[int]

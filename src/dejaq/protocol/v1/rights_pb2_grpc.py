@@ -57,6 +57,16 @@ class RightsStub:
                 request_serializer=dejaq_dot_v1_dot_rights__pb2.CheckRightRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_rights__pb2.CheckRightResponse.FromString,
                 _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/dejaq.v1.Rights/SetQuota',
+                request_serializer=dejaq_dot_v1_dot_rights__pb2.QuotaRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_rights__pb2.QuotaResponse.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/dejaq.v1.Rights/ListQuotas',
+                request_serializer=dejaq_dot_v1_dot_rights__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_rights__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
 
 
 class RightsServicer:
@@ -95,6 +105,21 @@ class RightsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetQuota(self, request, context):
+        """Sets the quota of a principal, at every broker within a second; without any limit, the quota is removed. Needs
+        `operate`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """All quotas with the right `operate`; otherwise the one that counts for the caller, if there is one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RightsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -117,6 +142,16 @@ def add_RightsServicer_to_server(servicer, server):
                     servicer.Check,
                     request_deserializer=dejaq_dot_v1_dot_rights__pb2.CheckRightRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_rights__pb2.CheckRightResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=dejaq_dot_v1_dot_rights__pb2.QuotaRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_rights__pb2.QuotaResponse.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=dejaq_dot_v1_dot_rights__pb2.ListQuotasRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_rights__pb2.ListQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -230,6 +265,60 @@ class Rights:
             '/dejaq.v1.Rights/Check',
             dejaq_dot_v1_dot_rights__pb2.CheckRightRequest.SerializeToString,
             dejaq_dot_v1_dot_rights__pb2.CheckRightResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Rights/SetQuota',
+            dejaq_dot_v1_dot_rights__pb2.QuotaRequest.SerializeToString,
+            dejaq_dot_v1_dot_rights__pb2.QuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Rights/ListQuotas',
+            dejaq_dot_v1_dot_rights__pb2.ListQuotasRequest.SerializeToString,
+            dejaq_dot_v1_dot_rights__pb2.ListQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,25 @@ class RightsDecision:
     enforced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RightsQuota:
+    """The limits of a principal (0: none), and what it uses, if it is one user, key or certificate."""
+
+    principal: str
+    topics: int
+    # Messages per second, at each broker.
+    rate: int
+    # Messages in all the topics that it created.
+    pending: int
+    topics_used: int
+    pending_used: int
+
+    @classmethod
+    def from_proto(cls, proto: rights.RightsQuota) -> RightsQuota:
+        """The quota that the broker's answer describes."""
+        return cls(proto.principal, proto.topics, proto.rate, proto.pending, proto.topics_used, proto.pending_used)
+
+
 class Rights:
     """The rules of the cluster. Create it with `client.rights()`."""
 
@@ -96,3 +115,21 @@ class Rights:
         answer = await self._seeds.call("Rights.Check", request, rights.CheckRightResponse, patience=self._settings)
         rule = RightsRule.from_proto(answer.rule) if answer.HasField("rule") else None
         return RightsDecision(answer.allowed, answer.reason, rule, answer.enforced)
+
+    async def set_quota(self, principal: str, *, topics: int = 0, rate: int = 0, pending: int = 0) -> RightsQuota:
+        """Limit each caller that a principal means, in place of its earlier quota; without a limit it is removed.
+
+        `topics` is how many topics it may create, `rate` the messages per second that it may create or change at each
+        broker, and `pending` the messages that its topics may have. Beyond, the broker answers QUOTA_EXCEEDED; a caller
+        that is too fast waits.
+        """
+        quota = rights.RightsQuota(principal=principal, topics=topics, rate=rate, pending=pending)
+        request = rights.QuotaRequest(quota=quota)
+        answer = await self._seeds.call("Rights.SetQuota", request, rights.QuotaResponse, patience=self._settings)
+        return RightsQuota.from_proto(answer.quota)
+
+    async def quotas(self) -> Sequence[RightsQuota]:
+        """All quotas for operators; otherwise the one that counts for the caller, if there is one."""
+        request, patience = rights.ListQuotasRequest(), self._settings
+        answer = await self._seeds.call("Rights.ListQuotas", request, rights.ListQuotasResponse, patience=patience)
+        return [RightsQuota.from_proto(quota) for quota in answer.quotas]

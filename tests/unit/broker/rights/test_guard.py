@@ -198,6 +198,7 @@ async def test_every_broker_of_a_cluster_applies_a_rule_and_its_removal(clock: V
             catalog=one.central.catalog,
             synchronization=one.central.cluster.synchronization,
             guard=other,
+            quotas=one.central.rights.quotas,
             random=one.central.rights.book._random,
         )
         watch = asyncio.create_task(book.run())

@@ -97,6 +97,8 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Rights.Put": _rule,
     "Rights.Remove": lambda topic: rights.RemoveRuleRequest(id="none"),
     "Rights.Check": None,
+    "Rights.SetQuota": lambda topic: rights.QuotaRequest(quota=rights.RightsQuota(principal="user:x", topics=1)),
+    "Rights.ListQuotas": None,
 }
 READING = frozenset({Operation.INSPECT, Operation.READ, Operation.ADMIN})
 SENDING = frozenset({Operation.PRODUCE, Operation.CHANGE, Operation.ADMIN})
@@ -121,6 +123,7 @@ EXPECTED: dict[str, frozenset[Operation]] = {
     "Cron.Change": frozenset({Operation.SCHEDULE, Operation.ADMIN}),
     "Rights.Put": frozenset({Operation.ADMIN, Operation.OPERATE}),
     "Rights.Remove": frozenset({Operation.OPERATE}),
+    "Rights.SetQuota": frozenset({Operation.OPERATE}),
 }
 PRODUCING = frozenset({Operation.PRODUCE, Operation.ADMIN})
 CHANGING = frozenset({Operation.CHANGE, Operation.ADMIN})
@@ -224,7 +227,7 @@ async def test_a_call_is_allowed_to_exactly_the_roles_that_may_do_it(matrix: Bro
             assert await _cell(matrix, who, method, topic), (role, method, topic)
 
 
-@pytest.mark.parametrize("method", sorted(set(EXPECTED) - {"Overseer.Checkpoint", "Rights.Remove"}))
+@pytest.mark.parametrize("method", sorted(set(EXPECTED) - {"Overseer.Checkpoint", "Rights.Remove", "Rights.SetQuota"}))
 async def test_the_creator_of_a_topic_may_do_everything_to_it_and_nothing_to_another(
     matrix: Broker, method: str
 ) -> None:

@@ -1,0 +1,120 @@
+"""Quotas: topics, pending messages and messages per second, for each caller separately."""
+
+from __future__ import annotations
+
+import pytest
+
+from dejaq.broker import Broker
+from dejaq.domain.context import Principal, PrincipalKind
+from dejaq.domain.ids import ProducerSession
+from dejaq.errors import Code, DejaqError
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import overseer_pb2 as overseer
+from dejaq.protocol.v1 import rights_pb2 as rights
+from dejaq.security.rights.quotas import Quota, QuotaSet
+from dejaq.timekeeper.clock import VirtualClock
+from tests.unit.broker.rights.callers import ROOT, allow, call, code_of, make_topic, session, user
+
+ALICE, BOB = user("alice", "partners"), user("bob")
+
+
+async def limit(broker: Broker, principal: str, **limits: int) -> None:
+    quota = rights.RightsQuota(principal=principal, **limits)
+    await call(broker, ROOT, "Rights.SetQuota", rights.QuotaRequest(quota=quota))
+
+
+async def send(broker: Broker, who: Principal, topic: str, count: int, *, sequence: int = 0) -> list[int]:
+    """Create messages in a session; the codes of its errors."""
+    batch = carrier.CreateBatch(
+        session=ProducerSession(2, sequence).pack(), ts=[1_700_000_900_000] * count, bodies=[b""] * count
+    )
+    answers = await session(
+        broker,
+        who,
+        carrier.ClientFrame(request=1, hello=carrier.Hello(protocol=99)),
+        carrier.ClientFrame(request=2, producer=carrier.ProducerHandshake(topic=topic, group="g")),
+        carrier.ClientFrame(request=3, create=batch),
+    )
+    return [one.error.code for one in answers if one.HasField("error")]
+
+
+async def test_a_caller_creates_no_more_topics_than_its_quota(guarded: Broker) -> None:
+    await limit(guarded, "*", topics=2)
+    for name in ("~/a", "~/b"):
+        await make_topic(guarded, ALICE, name)
+    third = overseer.CreateTopicRequest(name="~/c")
+    assert await code_of(guarded, ALICE, "Overseer.CreateTopic", third) is Code.QUOTA_EXCEEDED
+    # Others have quotas of their own, and a repeat creates nothing.
+    await make_topic(guarded, BOB, "~/a")
+    await make_topic(guarded, ALICE, "~/a")
+    await call(guarded, ALICE, "Overseer.DeleteTopic", overseer.TopicRequest(name="~/a"))
+    assert await code_of(guarded, ALICE, "Overseer.CreateTopic", third) is Code.OK
+
+
+async def test_the_creator_of_a_topic_is_charged_for_its_messages(guarded: Broker, clock: VirtualClock) -> None:
+    await make_topic(guarded, ALICE, "~/mail")
+    await allow(guarded, "user:bob", "produce", "~alice/mail")
+    await limit(guarded, "user:alice", pending=5)
+    assert await send(guarded, BOB, "~alice/mail", 4) == []
+    assert await send(guarded, BOB, "~alice/mail", 2, sequence=1) == [Code.QUOTA_EXCEEDED]
+    assert await send(guarded, ALICE, "~/mail", 1, sequence=2) == []
+    quotas = guarded.central.rights.quotas
+    await quotas.count()
+    assert quotas.pending["user:alice"] == 5
+    purge = carrier.PurgeRequest(topic="~/mail")
+    page = await call(guarded, ALICE, "Carrier.Browse", carrier.BrowseRequest(topic="~/mail"))
+    purge.ids.extend(page.ids)
+    await call(guarded, ALICE, "Carrier.Purge", purge)
+    await quotas.count()
+    assert await send(guarded, BOB, "~alice/mail", 5, sequence=3) == []
+    step = carrier.Step(
+        topic="~alice/mail", actor="g", create=carrier.CreateBatch(ids=["t"], ts=[1_700_000_900_000], bodies=[b""])
+    )
+    request = carrier.TransactRequest(session=bytes(10), steps=[step])
+    assert await code_of(guarded, BOB, "Carrier.Transact", request) is Code.QUOTA_EXCEEDED
+
+
+async def test_a_caller_that_is_too_fast_must_wait(guarded: Broker, clock: VirtualClock) -> None:
+    await make_topic(guarded, ALICE, "~/mail")
+    await limit(guarded, "group:partners", rate=10)
+    assert await send(guarded, ALICE, "~/mail", 30) == []
+    assert await send(guarded, ALICE, "~/mail", 1, sequence=1) == [Code.OVERLOADED]
+    await clock.advance(5_000)
+    assert await send(guarded, ALICE, "~/mail", 1, sequence=2) == []
+
+
+async def test_callers_see_their_own_quota_and_operators_all(guarded: Broker) -> None:
+    await limit(guarded, "*", topics=9)
+    await limit(guarded, "user:alice", topics=3, pending=7)
+    await make_topic(guarded, ALICE, "~/a")
+    mine = await call(guarded, ALICE, "Rights.ListQuotas", rights.ListQuotasRequest())
+    assert [(one.principal, one.topics, one.topics_used) for one in mine.quotas] == [("user:alice", 3, 1)]
+    everything = await call(guarded, ROOT, "Rights.ListQuotas", rights.ListQuotasRequest())
+    assert [one.principal for one in everything.quotas] == ["*", "user:alice"]
+    await limit(guarded, "user:alice")
+    mine = await call(guarded, ALICE, "Rights.ListQuotas", rights.ListQuotasRequest())
+    assert [one.principal for one in mine.quotas] == ["*"]
+    await limit(guarded, "*")
+    assert not (await call(guarded, ALICE, "Rights.ListQuotas", rights.ListQuotasRequest())).quotas
+
+
+def test_the_most_specific_quota_counts() -> None:
+    quotas = QuotaSet([Quota("*", topics=1), Quota("group:partners", topics=2), Quota("user:alice", topics=3)])
+    key = Principal("key:7", PrincipalKind.KEY, groups=frozenset({"partners"}))
+    assert [one.topics for one in map(quotas.of, (ALICE, key, BOB)) if one is not None] == [3, 2, 1]
+    assert QuotaSet().of(ALICE) is None
+    assert quotas.of_creator("") is None
+
+
+@pytest.mark.parametrize("quota", [Quota("alice"), Quota("user:x", topics=-1), Quota("user:x", rate=2**60)])
+def test_a_quota_out_of_range_is_refused(quota: Quota) -> None:
+    with pytest.raises(DejaqError) as refused:
+        quota.check()
+    assert refused.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_quota_survives_its_record() -> None:
+    quota = Quota("user:alice", 1, 2, 3)
+    assert Quota.unpack(quota.packed()) == quota
+    with pytest.raises(ValueError, match=r"."):
+        Quota.unpack(b"{}")
