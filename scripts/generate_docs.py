@@ -34,6 +34,7 @@ WIRE = (
     "dejaq/v1/carrier.proto",
     "dejaq/v1/history.proto",
     "dejaq/v1/cron.proto",
+    "dejaq/v1/log.proto",
     "dejaq/v1/rights.proto",
     "dejaq/v1/errors.proto",
     "dejaq/v1/websocket.proto",

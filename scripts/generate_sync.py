@@ -27,6 +27,9 @@ SOURCES = {
     "rights": ("Rights",),
     "dead_letters": ("DeadLetters",),
     "worker": ("Worker",),
+    "log": ("Log",),
+    "reader": ("LogReader",),
+    "group": ("LogGroup",),
     "client": ("Client",),
 }
 # The package of `dejaq.sdk` that each of these modules is in.
@@ -39,6 +42,9 @@ PACKAGES = {
     "rights": "admin",
     "dead_letters": "admin",
     "worker": "working",
+    "log": "log",
+    "reader": "log",
+    "group": "log",
 }
 FUNCTIONS = {"client": ("connect",)}
 # Calls that may take any time: they wait for messages, for user code, or move any amount of data.
@@ -54,6 +60,9 @@ LONG = frozenset(
             "DeadLetters.purge",
             "DeadLetters.redrive",
         ),
+        *("Log.append", "Log.append_batch", "Log.close", "Log.__exit__", "Log.tail"),
+        *("LogReader.__next__", "LogReader.seek", "LogGroup.__next__", "LogGroup.seek", "LogGroup.commit"),
+        *("LogReader.close", "LogReader.__exit__", "LogGroup.close", "LogGroup.__exit__"),
         *("Lease.delete", "Lease.read", "Transaction.__exit__", "Transaction.commit", "Worker.run"),
         *("Producer.cancel", "Producer.cancel_where", "Producer.close", "Producer.__exit__", "Producer.edit"),
         *("Producer.edit_batch", "Producer.edit_where", "Producer.move", "Producer.move_where", "Producer.reply_to"),

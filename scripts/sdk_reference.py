@@ -15,6 +15,10 @@ from dejaq.domain.backoff import Backoff
 LINE_MAX = 100
 GROUPS: dict[str, tuple[str, ...]] = {
     "Connecting": ("connect", "Client"),
+    "Logs": (
+        *("Log", "LogReader", "LogGroup", "LogMessage", "LogBatch", "LogOffset", "AppendedBatch"),
+        *("LogBucketInfo", "LogGroupInfo"),
+    ),
     "Sending": ("Producer", "Results", "FanOut", "Reply", "Where", "BulkResult"),
     "Receiving": ("Consumer", "Lease", "Batch"),
     "Workers": ("Worker", "Postpone", "Reject", "Backoff", "Codec"),

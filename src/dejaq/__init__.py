@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     from dejaq.sdk.client import Client, connect
     from dejaq.sdk.consuming.consumer import Consumer
     from dejaq.sdk.consuming.lease import Batch, Lease
+    from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo
+    from dejaq.sdk.log.group import LogGroup
+    from dejaq.sdk.log.log import Log
+    from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
+    from dejaq.sdk.log.reader import LogReader
     from dejaq.sdk.producing.producer import Producer
     from dejaq.sdk.results import FanOut, Results
     from dejaq.sdk.working.codecs import JSON, MSGPACK, Codec
@@ -92,6 +97,11 @@ _HOMES = {
     "dejaq.sdk.admin.dead_letters": ("DeadLetters",),
     "dejaq.sdk.admin.cron": ("Cron", "Schedule", "ScheduleInfo"),
     "dejaq.sdk.consuming.lease": ("Batch", "Lease"),
+    "dejaq.sdk.log.log": ("Log",),
+    "dejaq.sdk.log.calls": ("LogBucketInfo", "LogGroupInfo"),
+    "dejaq.sdk.log.group": ("LogGroup",),
+    "dejaq.sdk.log.messages": ("AppendedBatch", "LogBatch", "LogMessage", "LogOffset"),
+    "dejaq.sdk.log.reader": ("LogReader",),
     "dejaq.sdk.producing.producer": ("Producer",),
     "dejaq.sdk.admin.replies": ("Reply",),
     "dejaq.sdk.results": ("FanOut", "Results"),
@@ -103,6 +113,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "JSON",
     "MSGPACK",
+    "AppendedBatch",
     "Backoff",
     "Batch",
     "Broker",
@@ -126,6 +137,14 @@ __all__ = [
     "InvalidArgument",
     "Lease",
     "LimitExceeded",
+    "Log",
+    "LogBatch",
+    "LogBucketInfo",
+    "LogGroup",
+    "LogGroupInfo",
+    "LogMessage",
+    "LogOffset",
+    "LogReader",
     "Message",
     "MessageHistory",
     "MessagePage",

@@ -164,5 +164,8 @@ DEDUP_IDS_MAX = 1_000_000_000
 NAMED_CHANGES_MAX = 1_000
 # Log topics: the groups of a topic, the longest rollback window, and the memory for the newest batches of all topics.
 LOG_GROUPS_MAX = 1_000
+LOG_KEEP_BYTES_MAX = 2**50
 LOG_ROLLBACK_MS_MAX = 3_600_000
+# What a reader may ask the broker to send ahead.
+LOG_CREDIT_BYTES_MAX = 64 * 1024 * 1024
 LOG_TAIL_BYTES = 32 * 1024 * 1024

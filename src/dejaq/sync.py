@@ -21,9 +21,12 @@ from dejaq.sdk.blocking.client import Client, connect
 from dejaq.sdk.blocking.consumer import Batches, Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
+from dejaq.sdk.blocking.group import LogGroup
 from dejaq.sdk.blocking.lease import Batch, Lease
+from dejaq.sdk.blocking.log import Log
 from dejaq.sdk.blocking.portal import Portal
 from dejaq.sdk.blocking.producer import Producer
+from dejaq.sdk.blocking.reader import LogReader
 from dejaq.sdk.blocking.rights import Rights
 from dejaq.sdk.blocking.transaction import Transaction
 from dejaq.sdk.blocking.worker import Worker
@@ -37,6 +40,9 @@ __all__ = [
     "Cron",
     "DeadLetters",
     "Lease",
+    "Log",
+    "LogGroup",
+    "LogReader",
     "Producer",
     "Rights",
     "Transaction",

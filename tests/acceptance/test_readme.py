@@ -55,6 +55,7 @@ def test_every_program_of_the_readme_is_tested_here() -> None:
         "blocking.py",
         "consumer.py",
         "embedded.py",
+        "events.py",
         "producer.py",
         "queries.py",
     ]
@@ -84,6 +85,11 @@ def test_the_consumer_gets_on_time_what_the_producer_sends(own_broker: BrokerPro
     assert sorted(said) == ["many thanks", "one", "three", "two"]
     assert lines[-1].startswith("thanks-")
     assert all("attempt 1" in line for line in lines)
+
+
+def test_the_program_with_a_log_prints_what_it_appended(own_broker: BrokerProcess, tmp_path: Path) -> None:
+    states = [f"order-17 {state} at offset {n}" for n, state in enumerate(("created", "paid", "sent"))]
+    assert run("events.py", own_broker.url, tmp_path).splitlines() == [*states, "last: sent"]
 
 
 def test_programs_run_twice_and_together_and_continue_after_a_restart(tmp_path: Path) -> None:

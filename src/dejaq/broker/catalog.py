@@ -16,12 +16,13 @@ from dejaq.domain.naming.topic_name import check_topic_name, is_hidden
 from dejaq.domain.topic import Encryption, Topic, TopicKind, TopicSettings, TopicStage, changed_settings
 from dejaq.errors import Code, DejaqError, Refused, Unavailable, error_of
 from dejaq.storage.base import Storage
+from dejaq.storage.log.base import KeepsLogs
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
 
 # The kinds that this broker can serve.
-KINDS = frozenset({TopicKind.TIMELINE, TopicKind.PRIORITY, TopicKind.CRON})
+KINDS = frozenset({TopicKind.TIMELINE, TopicKind.PRIORITY, TopicKind.CRON, TopicKind.LOG})
 
 # Names the hidden topic beside a cron topic; no client can make or reach such a name.
 SCHEDULES = "/schedules"
@@ -161,7 +162,21 @@ class Catalog:
         return topic
 
     def live(self, name: str) -> Topic:
-        """The topic of this name if it takes messages; raises TOPIC_NOT_FOUND or TOPIC_DELETING."""
+        """The timeline of this name; raises TOPIC_NOT_FOUND, TOPIC_DELETING, or INVALID_ARGUMENT for a log."""
+        topic = self.usable(name)
+        if topic.is_log:
+            raise error_of(Code.INVALID_ARGUMENT, f"topic {name!r} is a log; use client.log({name!r}) or `dejaq log`")
+        return topic
+
+    def live_log(self, name: str) -> Topic:
+        """The log of this name; raises TOPIC_NOT_FOUND, TOPIC_DELETING, or INVALID_ARGUMENT."""
+        topic = self.usable(name)
+        if not topic.is_log:
+            raise error_of(Code.INVALID_ARGUMENT, f"topic {name!r} is not a log; use a producer and consumers")
+        return topic
+
+    def usable(self, name: str) -> Topic:
+        """The topic of this name, of any kind; raises TOPIC_NOT_FOUND or TOPIC_DELETING."""
         topic = self.find(name)
         if topic.state is TopicStage.DELETING:
             raise error_of(Code.TOPIC_DELETING, f"topic {name!r} is being deleted")
@@ -178,7 +193,7 @@ class Catalog:
         """Raise when this very topic, as a session knows it, no longer takes messages."""
         now = self._topics.get(topic.name)
         if now is not topic:
-            self.live(topic.name)
+            self.usable(topic.name)
             if now is None or now.number != topic.number:
                 raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} was deleted and created again; reconnect")
             if now.settings != topic.settings:
@@ -194,17 +209,13 @@ class Catalog:
         check_topic_name(name)
         settings.check()
         _check_dead_letter(name, settings)
-        if settings.share_bodies and not self._storage.capabilities.shares_bodies:
-            storage = self._storage.capabilities.name
-            raise error_of(Code.INVALID_SETTING, f"share_bodies: the storage {storage!r} cannot share bodies")
-        if settings.encryption is not Encryption.NONE and not self._storage.capabilities.encrypts:
-            raise error_of(Code.INVALID_SETTING, f"encryption: {NO_KEYS}")
+        self._check_storage(settings)
         if settings.kind not in KINDS:
             raise error_of(Code.INVALID_SETTING, f"topics of the kind {settings.kind} cannot be made yet")
         async with self._locks.of(name):
             old = self._topics.get(name)
             if old is not None and (old.state is not TopicStage.CREATING or not self._storage.capabilities.shared):
-                return self._same(self.live(name), settings), False
+                return self._same(self.usable(name), settings), False
             half_made = await self._half_made(context, name) if begun or old is not None else None
             if half_made is not None:
                 self._put(half_made)
@@ -226,9 +237,19 @@ class Catalog:
             finally:
                 self._making -= 1
 
+    def _check_storage(self, settings: TopicSettings) -> None:
+        """Raise INVALID_SETTING for a setting that the storage does not support."""
+        capabilities = self._storage.capabilities
+        if settings.share_bodies and not capabilities.shares_bodies:
+            raise error_of(Code.INVALID_SETTING, f"share_bodies: the storage {capabilities.name!r} cannot share bodies")
+        if settings.encryption is not Encryption.NONE and not capabilities.encrypts:
+            raise error_of(Code.INVALID_SETTING, f"encryption: {NO_KEYS}")
+        if settings.kind is TopicKind.LOG and not isinstance(self._storage, KeepsLogs):
+            raise error_of(Code.INVALID_SETTING, f"kind=log: the storage {capabilities.name!r} keeps no logs")
+
     def edited(self, name: str, values: Mapping[str, int | str | bool]) -> Topic:
         """A live topic with some of its settings changed, not yet stored; raises INVALID_SETTING."""
-        topic = self.live(name)
+        topic = self.usable(name)
         settings = changed_settings(topic.settings, values)
         _check_dead_letter(name, settings)
         return replace(topic, settings=settings)
@@ -236,7 +257,7 @@ class Catalog:
     async def edit(self, context: CallContext, topic: Topic) -> None:
         """Store the changed settings of a topic."""
         async with self._locks.of(topic.name):
-            known = self.live(topic.name)
+            known = self.usable(topic.name)
             if known.number != topic.number:
                 raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} was deleted and created again")
             await self._storage.put_topic(topic, context)

@@ -16,6 +16,7 @@ from dejaq.broker.background import Background
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
 from dejaq.broker.calls.history import HistoryCalls
+from dejaq.broker.calls.logs import LogService
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.query_budget import QueryBudget
@@ -36,6 +37,7 @@ from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.broker.delivery.roster import Rosters
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
+from dejaq.broker.log.topics import LogTopics
 from dejaq.broker.loop.watchdog import Watchdog
 from dejaq.broker.metrics import REST, TOPIC_SERIES_MAX, Labels, Metrics
 from dejaq.broker.reactions import Reactions
@@ -101,7 +103,7 @@ class Central:
         self.dead_letters = DeadLetterTopics(
             clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )
-        self.alarms = Alarms(clock)
+        self.alarms, self.logs = Alarms(clock), self._make_logs()
         self._broker = BrokerContext(
             config=config,
             clock=clock,
@@ -120,6 +122,7 @@ class Central:
             dead_letters=self.dead_letters,
             reports=ProgressReports(self.rosters),
             alarms=self.alarms,
+            logs=self.logs,
         )
         self.greeter = self._make_greeter()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
@@ -139,8 +142,7 @@ class Central:
         self._close_metrics: Callable[[], None] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._transports: list[InProcessTransport] = []
-        self._pending: dict[Labels, float] = {}
-        self._oldest: dict[Labels, float] = {}
+        self._pending, self._oldest = dict[Labels, float](), dict[Labels, float]()
         self._connect()
 
     def _make_watchdog(self, *, shares_loop: bool) -> Watchdog:
@@ -184,6 +186,10 @@ class Central:
             connections_max=self.config.connections_max,
         )
 
+    def _make_logs(self) -> LogTopics:
+        parts = {"clock": self.clock, "metrics": self.metrics, "doctor": self.doctor, "background": self.background}
+        return LogTopics(storage=self.storage, catalog=self.catalog, **parts)  # type: ignore[arg-type]
+
     def _make_snapshots(self) -> Snapshots:
         return Snapshots(
             storage=self.storage,
@@ -225,6 +231,7 @@ class Central:
             cron=CronService(self._broker, transactions, self.cron, chance),
             replies=self.replies,
             bodies=self.bodies,
+            logs=LogService(self._broker),
             dead_letters=DeadLetterCalls(self._broker),
             greeter=self.greeter,
             rights=RightsCalls(self.rights),
@@ -315,6 +322,7 @@ class Central:
             loop.create_task(self._keep(self.rights.book.run, "watch of the rules"), name="rules"),
             loop.create_task(self._keep(self.rights.quotas.run, "count of quotas"), name="quotas"),
             loop.create_task(self._keep(self.rights.audit.run, "security log"), name="security log"),
+            loop.create_task(self._keep(self.logs.run, "retention of logs"), name="logs"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
             loop.create_task(self._keep(lambda: self.tls.run(self._renew_tls), "reload of TLS"), name="tls"),
         ]

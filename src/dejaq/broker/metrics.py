@@ -72,6 +72,9 @@ CANCELLED = MetricSpec("dejaq_messages_cancelled", "counter", "Messages cancelle
 LEASED = MetricSpec("dejaq_messages_leased", "counter", "Messages leased to consumers.", ("topic",))
 PUSHED = MetricSpec("dejaq_messages_pushed", "counter", "Messages sent to consumers, including repeats.", ("topic",))
 DELETED = MetricSpec("dejaq_messages_deleted", "counter", "Messages deleted by consumers.", ("topic",))
+LOG_APPENDED = MetricSpec("dejaq_log_messages_appended", "counter", "Messages appended to logs.", ("topic",))
+LOG_PUSHED = MetricSpec("dejaq_log_messages_pushed", "counter", "Messages of logs sent to readers.", ("topic",))
+LOG_REMOVED = MetricSpec("dejaq_log_messages_removed", "counter", "Messages that a log no longer keeps.", ("topic",))
 EXTENDED = MetricSpec("dejaq_messages_extended", "counter", "Leases extended, in messages.", ("topic",))
 RELEASED = MetricSpec("dejaq_messages_released", "counter", "Messages released to a later time.", ("topic",))
 RECALLED = MetricSpec(
@@ -194,6 +197,7 @@ METRICS: tuple[MetricSpec, ...] = (
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
     TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
+    LOG_APPENDED, LOG_PUSHED, LOG_REMOVED,
 )  # fmt: skip
 
 # So many topics have series of their own; the others are one series, of the topic `REST`, which is no topic's name.

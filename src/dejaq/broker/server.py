@@ -23,7 +23,7 @@ from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.grpc_status import grpc_metadata, grpc_status
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import serialized
-from dejaq.protocol.v1 import carrier_pb2, cron_pb2, overseer_pb2, peer_pb2, rights_pb2
+from dejaq.protocol.v1 import carrier_pb2, cron_pb2, log_pb2, overseer_pb2, peer_pb2, rights_pb2
 from dejaq.security.tls import ServerTls, TlsMaterial
 
 # These libraries carry no types.
@@ -37,6 +37,7 @@ _SERVICES = (
     overseer_pb2.DESCRIPTOR.services_by_name["Overseer"],
     cron_pb2.DESCRIPTOR.services_by_name["Cron"],
     rights_pb2.DESCRIPTOR.services_by_name["Rights"],
+    log_pb2.DESCRIPTOR.services_by_name["Log"],
 )
 _PEER_SERVICES = (peer_pb2.DESCRIPTOR.services_by_name["Peer"], overseer_pb2.DESCRIPTOR.services_by_name["Overseer"])
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
 from dejaq.broker.calls.history import HistoryCalls
+from dejaq.broker.calls.logs import LogService
 from dejaq.broker.calls.overseer import OverseerService
 from dejaq.broker.calls.queries import QueryCalls
 from dejaq.broker.calls.replies import ReplyCalls
@@ -147,6 +148,7 @@ def services_of(
     cron: CronService,
     replies: ReplyCalls,
     bodies: BodyCalls,
+    logs: LogService,
     greeter: Greeter,
     rights: RightsCalls,
     guard: Guard,
@@ -175,6 +177,13 @@ def services_of(
             "Cron.List": cron.listed,
             "Cron.Change": cron.change,
             "Cron.Next": cron.coming,
+            "Log.Offsets": logs.offsets,
+            "Log.OffsetsForTime": logs.offsets_for_time,
+            "Log.Fetch": logs.fetch,
+            "Log.Rollback": logs.rollback,
+            "Log.Groups": logs.groups,
+            "Log.Reset": logs.reset,
+            "Log.RemoveGroup": logs.remove_group,
             "Carrier.Await": replies.await_one,
             "Carrier.FindBody": bodies.find,
             "Rights.List": rights.listed,

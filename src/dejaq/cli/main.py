@@ -15,6 +15,7 @@ COMMANDS = {
     "serve": "dejaq.cli.operating.serve:serve",
     "topic": "dejaq.cli.messages.topic:topic",
     "produce": "dejaq.cli.messages.produce:produce",
+    "log": "dejaq.cli.messages.log:log",
     "consume": "dejaq.cli.messages.consume:consume",
     "worker": "dejaq.cli.messages.worker:worker",
     "forward": "dejaq.cli.messages.forward:forward",

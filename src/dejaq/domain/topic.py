@@ -29,11 +29,12 @@ class Durability(StrEnum):
 
 
 class TopicKind(StrEnum):
-    """The order of delivery: by time, by priority, or by time with messages from schedules."""
+    """The order of delivery: by time, by priority, by time with messages from schedules; or a log, read by offsets."""
 
     TIMELINE = "timeline"
     PRIORITY = "priority"
     CRON = "cron"
+    LOG = "log"
 
 
 class Encryption(StrEnum):
@@ -79,7 +80,7 @@ class TopicSettings:
         default=TopicKind.TIMELINE,
         metadata={
             "doc": "`timeline`: the earliest message first. `priority`: the lowest available priority first. "
-            "`cron`: schedules make its messages."
+            "`cron`: schedules make its messages. `log`: messages are appended and read by offsets."
         },
     )
 
@@ -137,6 +138,21 @@ class TopicSettings:
         metadata={"doc": "Messages are discarded when their time comes, as replies are; they are never leased."},
     )
 
+    keep_ms: int = field(default=0, metadata={"doc": "How long a log keeps a message. 0: without a limit of time."})
+    keep_bytes: int = field(
+        default=0,
+        metadata={"doc": "How many bytes a log keeps, each bucket the same share. 0: without a limit of size."},
+    )
+    rollback_window_ms: int = field(
+        default=0,
+        metadata={
+            "doc": "How long a batch of a log can be rolled back; committed readers get it after that. At most an hour."
+        },
+    )
+    trim_read: bool = field(
+        default=False, metadata={"doc": "Whether a log removes what every one of its groups has read."}
+    )
+
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
         ranges = {
@@ -148,13 +164,16 @@ class TopicSettings:
             "max_attempts": (0, limits.ATTEMPTS_MAX),
             "dedup_ms": (0, limits.DEDUP_MS_MAX),
             "max_dedup_ids": (1, limits.DEDUP_IDS_MAX),
+            "keep_ms": (0, limits.TS_MS_MAX),
+            "keep_bytes": (0, limits.LOG_KEEP_BYTES_MAX),
+            "rollback_window_ms": (0, limits.LOG_ROLLBACK_MS_MAX),
         }
         for name, (low, high) in ranges.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise error_of(Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}")
 
-        for name in ("journal", "share_bodies", "expires"):
+        for name in ("journal", "share_bodies", "expires", "trim_read"):
             if not isinstance(getattr(self, name), bool):
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not true or false")
         for name in ("dead_letter", "expiry_backoff"):
@@ -164,6 +183,15 @@ class TopicSettings:
             raise error_of(Code.INVALID_SETTING, f"dead_letter={self.dead_letter[:140]!r} is not a topic name")
         if self.expiry_backoff:
             Backoff.parse(self.expiry_backoff)
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        """Raise INVALID_SETTING for a setting that topics of this kind do not have."""
+        of_logs = self.kind is TopicKind.LOG
+        for name in _NOT_OF_LOGS if of_logs else _OF_LOGS:
+            if getattr(self, name) != getattr(_DEFAULTS, name):
+                kinds = "a log does not have" if of_logs else "only a log has"
+                raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)}: {kinds} this setting")
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Plain values, for JSON."""
@@ -197,13 +225,22 @@ class TopicSettings:
         defaults = cls().as_dict()
         newer = {name: value for name, value in values.items() if name not in defaults}
         known = {name: value for name, value in values.items() if name in defaults}
+        # A log has settings of its own, which are checked together with its kind.
+        kind = {"kind": known["kind"]} if known.get("kind") in tuple(TopicKind) else {}
         for name, value in known.items():
             try:
-                cls.from_dict({name: value})
+                cls.from_dict(kind | {name: value})
             except DejaqError:
                 newer[name] = value
         return cls.from_dict({n: v for n, v in known.items() if n not in newer}), tuple(sorted(newer.items()))
 
+
+_OF_LOGS = ("keep_ms", "keep_bytes", "rollback_window_ms", "trim_read")
+_NOT_OF_LOGS = (
+    *("max_future_ms", "max_lease_ms", "durability", "max_attempts", "dead_letter", "expiry_backoff", "client_rate"),
+    *("compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption"),
+)
+_DEFAULTS = TopicSettings()
 
 # The settings that may change while a topic is in use. The others decide how its messages are stored or what its
 # journal contains.
@@ -218,6 +255,7 @@ CHANGEABLE = (
     "compression",
     "durability",
     "max_dedup_ids",
+    *_OF_LOGS,
 )
 
 
@@ -282,6 +320,11 @@ class Topic:
     def by_priority(self) -> bool:
         """Whether the available message with the lowest priority is next, and not the earliest."""
         return self.settings.kind is TopicKind.PRIORITY
+
+    @property
+    def is_log(self) -> bool:
+        """Whether its messages are read by offsets."""
+        return self.settings.kind is TopicKind.LOG
 
     @property
     def dead_letter_name(self) -> str:

@@ -32,6 +32,7 @@ from dejaq.sdk.changing.transaction import Transaction, Transactor
 from dejaq.sdk.consuming.consumer import Consumer
 from dejaq.sdk.consuming.subscription import CREDIT_BYTES, Subscription
 from dejaq.sdk.fan_out import Copy, FanOuts
+from dejaq.sdk.log.log import Log
 from dejaq.sdk.producing.accumulator import LINGER_SECONDS
 from dejaq.sdk.producing.outgoing import Headers
 from dejaq.sdk.producing.producer import Producer
@@ -120,7 +121,7 @@ class Client(TopicCalls, MessageCalls):
         self._histories = HistoryClient(self._seeds, settings)
         self._clock = BrokerClock(settings.clock)
         self._transactor = Transactor(self._seeds, settings, self._clock, random)
-        self._children: WeakSet[Producer | Consumer] = WeakSet()
+        self._children: WeakSet[Producer | Consumer | Log] = WeakSet()
         self._workers: list[Worker] = []
         self._fans = FanOuts(self.producer, self.transaction)
 
@@ -317,6 +318,16 @@ class Client(TopicCalls, MessageCalls):
         When the block raises an error, or the broker refuses one step, nothing is done.
         """
         return Transaction(self._transactor, group=group)
+
+    def log(self, topic: str, *, timeout: float | None = None) -> Log:
+        """A log topic: append to it, and read it by offsets or in groups.
+
+        With a `timeout`, a batch that the broker gets later than so many seconds after it was sent is EXPIRED, and was
+        certainly not appended.
+        """
+        log = Log(self._seeds, self._settings, topic, timeout=timeout)
+        self._children.add(log)
+        return log
 
     def cron(self, topic: str) -> Cron:
         """The schedules of a cron topic."""

@@ -8,6 +8,7 @@ import dejaq
 import dejaq.sync
 
 PUBLIC = """
+AppendedBatch Log LogBatch LogBucketInfo LogGroup LogGroupInfo LogMessage LogOffset LogReader
 Cron MessagePage MessageHistory HistoryEvent Reply Schedule ScheduleInfo
 Backoff Postpone Reject Worker
 JSON MSGPACK Codec Rights RightsDecision RightsQuota RightsRule TopicsPage

@@ -18,7 +18,7 @@ from dejaq.broker.sessions.session import Session, SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.message import Status
 from dejaq.domain.naming.topic_name import NAMESPACE_MARK, check_topic_name, resolved
-from dejaq.domain.topic import Encryption, Topic
+from dejaq.domain.topic import Encryption, Topic, TopicStage
 from dejaq.errors import DejaqError, InvalidArgument, StoreError
 from dejaq.protocol.columns import settings_from_proto, settings_to_proto
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -253,9 +253,18 @@ class OverseerService:
         for topic, info in counted:
             # Three counts of a topic take some tenths of a millisecond.
             await asyncio.sleep(0)
+            if topic.is_log:
+                info.available = await self._kept(topic, now)
+                continue
             for status in Status:
                 count = await self._broker.storage.count(topic, Filter(status=status), now)
                 setattr(info, status.value, count)
+
+    async def _kept(self, topic: Topic, now: int) -> int:
+        """How many messages a log keeps."""
+        if topic.state is not TopicStage.LIVE:
+            return 0
+        return sum(one.count for one in await self._broker.logs.storage.offsets(topic, now))
 
     def _broker_info(self) -> overseer.BrokerInfo:
         doctor = self._broker.doctor

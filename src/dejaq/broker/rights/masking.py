@@ -46,6 +46,9 @@ MASKS: dict[str, Callable[[Any], None]] = {
     "Carrier.OpenSnapshot": _nothing,
     "Carrier.CloseSnapshot": _nothing,
     "Carrier.Scan": _scan,
+    "Log.Offsets": _nothing,
+    "Log.OffsetsForTime": _nothing,
+    "Log.Groups": _nothing,
     "Cron.List": _schedules,
     "Cron.Next": _nothing,
 }

@@ -11,7 +11,9 @@ from dejaq.broker.rights.table import FRAMES, Open
 from dejaq.domain.context import CallContext
 from dejaq.errors import DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.security.rights.matching import EVERY_GROUP
+from dejaq.protocol.v1 import log_pb2
+from dejaq.security.rights.matching import EVERY_GROUP, SOME_GROUP
+from dejaq.security.rights.operations import Operation
 
 HANDSHAKES = frozenset({"producer", "consumer"})
 
@@ -46,6 +48,9 @@ class SessionRights:
             resolve(getattr(frame, command), context.principal.user)
         if self._version != guard.version:
             self._version, self._allowed = guard.version, set()
+        if command == "log":
+            self._decide_log(frame.log)
+            return
         if command in HANDSHAKES:
             asked = getattr(frame, command)
             group = frame.producer.group if command == "producer" else EVERY_GROUP
@@ -54,6 +59,20 @@ class SessionRights:
             return
         guard.require(context, command, self._needs(command, self._topic, self._group))
         self._allowed.add(command)
+
+    def _decide_log(self, command: log_pb2.LogCommand) -> None:
+        """Let a command of a log be done; a session may append to any log that its caller may append to."""
+        resolve(command, self._context.principal.user)
+        kind = command.WhichOneof("command")
+        if kind == "append":
+            claim = Claim(Operation.PRODUCE, command.append.topic, SOME_GROUP)
+            self._guard.require(self._context, "append to a log", [(claim,)])
+        elif kind == "open":
+            topic = command.open.topic
+            operations = (Operation.CONSUME,) if command.open.group else (Operation.READ, Operation.CONSUME)
+            need = tuple(Claim(operation, topic) for operation in operations)
+            self._guard.require(self._context, "read a log", [need])
+            self._topic, self._role = topic, "log"
 
     def _needs(self, command: str, topic: str, group: str) -> Iterator[Need]:
         operations = FRAMES.get(command, ())

@@ -58,6 +58,13 @@ CALLS: dict[str, Needs | Open] = {
     "Cron.List": needs.on_topic(Op.INSPECT),
     "Cron.Change": needs.on_topic(Op.SCHEDULE),
     "Cron.Next": needs.on_topic(Op.INSPECT),
+    "Log.Offsets": needs.on_topic(Op.INSPECT),
+    "Log.OffsetsForTime": needs.on_topic(Op.INSPECT),
+    "Log.Fetch": needs.on_topic(Op.READ, Op.CONSUME),
+    "Log.Rollback": needs.on_topic(Op.CHANGE),
+    "Log.Groups": needs.on_topic(Op.INSPECT),
+    "Log.Reset": needs.on_topic(Op.CONSUME),
+    "Log.RemoveGroup": needs.on_topic(Op.CONSUME),
     "Rights.List": Open.FILTERED,
     "Rights.Put": needs.putting_rule,
     "Rights.Remove": Open.BY_RECORD,
@@ -83,4 +90,7 @@ FRAMES: dict[str, tuple[Op, ...] | Open] = {
     "recalled": (Op.CONSUME,),
     "busy": (Op.CONSUME,),
     "progress": (Op.CONSUME,),
+    # An append needs PRODUCE, a member of a group CONSUME, and a reader without a group one of the others: see
+    # `SessionRights`.
+    "log": (Op.READ, Op.CONSUME),
 }

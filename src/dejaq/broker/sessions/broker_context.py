@@ -11,6 +11,7 @@ from dejaq.broker.delivery.dead_letters import DeadLetterTopics
 from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.broker.delivery.roster import Rosters
 from dejaq.broker.doctor import Doctor
+from dejaq.broker.log.topics import LogTopics
 from dejaq.broker.metrics import Metrics
 from dejaq.broker.recorder import Recorder
 from dejaq.broker.rights.guard import Guard
@@ -44,3 +45,4 @@ class BrokerContext:
     dead_letters: DeadLetterTopics
     reports: ProgressReports
     alarms: Alarms
+    logs: LogTopics

@@ -7,6 +7,8 @@
                                             ▼    │
                                          SUBSCRIBED    settle, deletes, recalled, progress, busy, subscribe again
 
+A session that is IDLE and gets a command for a log works only on logs from then on: it is LOG.
+
 Ping is answered in every state. Frames are handled concurrently, but their calls to the storage start in the order
 in which the frames came. A client that sends faster than it is answered is not read from until it has caught up.
 """
@@ -26,6 +28,7 @@ from dejaq import limits
 from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.progress import ProgressReport
 from dejaq.broker.doctor import cannot_serve
+from dejaq.broker.log.session import LogSession
 from dejaq.broker.metrics import ERRORS, FRAMES
 from dejaq.broker.rights.session_rights import SessionRights
 from dejaq.broker.sessions.outgoing import FrameQueue
@@ -74,6 +77,7 @@ class SessionState(StrEnum):
     PRODUCER = "producer"
     CONSUMER = "consumer"
     SUBSCRIBED = "subscribed"
+    LOG = "log"
 
 
 _ANYWHERE = frozenset(SessionState)
@@ -93,10 +97,11 @@ _FITS: dict[str, frozenset[SessionState]] = {
     "deletes": _CONSUMING,
     "recalled": _CONSUMING,
     "progress": _CONSUMING,
+    "log": frozenset({SessionState.IDLE, SessionState.LOG}),
 }
 _CHANGES = frozenset({"create", "edit", "cancel", "settle", "deletes"})
 # Commands that carry bodies, whose size counts.
-_HEAVY = frozenset({"create", "edit"})
+_HEAVY = frozenset({"create", "edit", "log"})
 
 
 class Session:
@@ -117,6 +122,7 @@ class Session:
         self.consumer: ConnectedConsumer | None = None
         self._broker = broker
         self._rights = SessionRights(broker.guard, context)
+        self._log = LogSession(broker.logs, send=self.send, end=self.end)
         self._outgoing = FrameQueue()
         self._under_way: set[asyncio.Task[None]] = set()
         self._bytes = 0
@@ -129,8 +135,8 @@ class Session:
     @property
     def topic(self) -> Topic | None:
         """The topic it works on, once it is a producer or a consumer."""
-        worker = self.producer or self.consumer
-        return worker.topic if worker is not None else None
+        worker = self.producer or self.consumer or self._log
+        return worker.topic
 
     @property
     def name(self) -> str:
@@ -237,6 +243,7 @@ class Session:
         """Release the name, buckets and measurements; calling it again does nothing."""
         for waiting in self._recalls.values():
             waiting.cancel()
+        self._log.close()
         if self.consumer is not None:
             self.consumer.unsubscribe()
             self._broker.rosters.of(self.consumer.topic).leave(self.consumer)
@@ -319,7 +326,10 @@ class Session:
         if self.state not in _FITS[command]:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
         self._rights.admit(command, frame)
-        if command in _CHANGES:
+        if command == "log":
+            self.state = SessionState.LOG
+            await self._log.answer(context, frame, answer)
+        elif command in _CHANGES:
             self._check(command)
             throttled_ms = self._throttle(command, frame)
             outcomes = await self._change(context, command, frame)

@@ -81,7 +81,7 @@ def produce(
 def _produce_file(invocation: Invocation, topic: str, group: str, path: str) -> int:
     async def work(client: Client) -> LineSender:
         async with client.producer(topic, group=group) as producer:
-            with _source(path) as (source, size), ProgressBar("sending", size, quiet=invocation.json) as progress:
+            with source_of(path) as (source, size), ProgressBar("sending", size, quiet=invocation.json) as progress:
                 sender = LineSender(invocation, producer)
                 await sender.send_all(source, progress)
                 return sender
@@ -101,7 +101,7 @@ def _produce_file(invocation: Invocation, topic: str, group: str, path: str) -> 
 
 
 @contextmanager
-def _source(path: str) -> Iterator[tuple[int, int | None]]:
+def source_of(path: str) -> Iterator[tuple[int, int | None]]:
     """The descriptor to read from and its size in bytes, where that is known."""
     if path == "-":
         yield sys.stdin.fileno(), None

@@ -44,6 +44,26 @@ def topic() -> None:
     """Create, edit, list, describe and delete topics."""
 
 
+def _log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each setting of a log."""
+    for option in reversed(
+        (
+            click.option("--keep", type=SECONDS, help="How long a log keeps messages, such as 7d."),
+            click.option("--keep-bytes", type=int, metavar="N", help="How many bytes a log keeps in all."),
+            click.option(
+                "--rollback-window",
+                type=SECONDS,
+                help="How long a batch of a log can be rolled back, such as 30s; committed readers wait for it.",
+            ),
+            click.option(
+                "--trim-read/--no-trim-read", default=None, help="Remove from a log what every group has read."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each setting of a topic."""
     for option in reversed(
@@ -59,7 +79,7 @@ def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option(
                 "--kind",
-                type=click.Choice(["timeline", "priority", "cron"]),
+                type=click.Choice(["timeline", "priority", "cron", "log"]),
                 help="The order in which messages are delivered.",
             ),
             click.option(
@@ -118,6 +138,7 @@ def _chosen(max_body: int | None, rest: dict[str, Any]) -> Any:
 @topic.command()
 @click.argument("name")
 @_settings_options
+@_log_options
 @pass_invocation
 def create(
     invocation: Invocation,
@@ -142,6 +163,7 @@ def create(
 @topic.command()
 @click.argument("name")
 @_settings_options
+@_log_options
 @pass_invocation
 def edit(
     invocation: Invocation,

@@ -1,4 +1,5 @@
 from dejaq.protocol.v1 import errors_pb2 as _errors_pb2
+from dejaq.protocol.v1 import log_pb2 as _log_pb2
 from dejaq.protocol.v1 import history_pb2 as _history_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -25,7 +26,7 @@ RECALL: SettleKind
 REJECT: SettleKind
 
 class ClientFrame(_message.Message):
-    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress")
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress", "log")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +42,7 @@ class ClientFrame(_message.Message):
     BUSY_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     ping: Ping
@@ -56,10 +58,11 @@ class ClientFrame(_message.Message):
     busy: Busy
     deletes: Deletes
     progress: Progress
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    log: _log_pb2.LogCommand
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogCommand, _Mapping]] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
-    __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining")
+    __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining", "log")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +71,7 @@ class BrokerFrame(_message.Message):
     PUSH_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
     request: int
     error: _errors_pb2.Error
     welcome: Welcome
@@ -76,7 +80,8 @@ class BrokerFrame(_message.Message):
     push: Push
     recall: Recall
     draining: Draining
-    def __init__(self, request: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., outcomes: _Optional[_Union[_errors_pb2.Outcomes, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
+    log: _log_pb2.LogEvent
+    def __init__(self, request: _Optional[int] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., outcomes: _Optional[_Union[_errors_pb2.Outcomes, _Mapping]] = ..., push: _Optional[_Union[Push, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogEvent, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "sdk", "client", "clock", "role", "topic")

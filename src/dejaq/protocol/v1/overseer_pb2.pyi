@@ -125,7 +125,7 @@ class PingResponse(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption")
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption", "keep_ms", "keep_bytes", "rollback_window_ms", "trim_read")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,10 @@ class TopicSettings(_message.Message):
     MAX_DEDUP_IDS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
+    TRIM_READ_FIELD_NUMBER: _ClassVar[int]
     buckets: int
     max_future_ms: int
     max_lease_ms: int
@@ -160,7 +164,11 @@ class TopicSettings(_message.Message):
     max_dedup_ids: int
     expires: bool
     encryption: str
-    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., dedup_ms: _Optional[int] = ..., max_dedup_ids: _Optional[int] = ..., expires: _Optional[bool] = ..., encryption: _Optional[str] = ...) -> None: ...
+    keep_ms: int
+    keep_bytes: int
+    rollback_window_ms: int
+    trim_read: bool
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., dedup_ms: _Optional[int] = ..., max_dedup_ids: _Optional[int] = ..., expires: _Optional[bool] = ..., encryption: _Optional[str] = ..., keep_ms: _Optional[int] = ..., keep_bytes: _Optional[int] = ..., rollback_window_ms: _Optional[int] = ..., trim_read: _Optional[bool] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers", "creator")

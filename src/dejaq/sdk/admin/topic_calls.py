@@ -46,12 +46,19 @@ class TopicCalls:
         expiry_backoff: str | Backoff | None = None,
         dedup: Duration | None = None,
         max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
     ) -> TopicInfo:
         """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
 
         `max_future` is how far in the future a message may be due, `max_lease` the longest lease that a consumer may
         ask for, and `dedup` how long an own id stays taken after its creation, even when its message is gone. Each is
         seconds, a timedelta or a text such as `90s`, `24h` or `7d`, and is stored in milliseconds, as `dedup_ms`.
+
+        With `kind="log"`, messages are kept for `keep` and up to `keep_bytes` in all, without limit by default. A batch
+        can be rolled back within the `rollback_window`. `trim_read` removes what every group has read.
 
         While a topic of this name is being deleted it waits, up to the client's deadline.
         """
@@ -74,6 +81,10 @@ class TopicCalls:
             expiry_backoff=expiry_backoff,
             dedup=dedup,
             max_dedup_ids=max_dedup_ids,
+            keep=keep,
+            keep_bytes=keep_bytes,
+            rollback_window=rollback_window,
+            trim_read=trim_read,
         )
         return await create_topic(self._seeds, self._settings, name, chosen)
 
@@ -91,6 +102,10 @@ class TopicCalls:
         dead_letter: str | None = None,
         expiry_backoff: str | Backoff | None = None,
         max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
         **fixed: Any,
     ) -> TopicInfo:
         """Change settings of a topic while it is in use; a setting that is not given keeps its value.
@@ -111,6 +126,10 @@ class TopicCalls:
             dead_letter=dead_letter,
             expiry_backoff=expiry_backoff,
             max_dedup_ids=max_dedup_ids,
+            keep=keep,
+            keep_bytes=keep_bytes,
+            rollback_window=rollback_window,
+            trim_read=trim_read,
             **fixed,
         )
         request = overseer.EditTopicRequest(name=name, settings=chosen)

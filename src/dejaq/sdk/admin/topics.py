@@ -16,6 +16,7 @@ from dejaq.sdk.times import Duration, duration_ms
 
 # How long a setting lasts, by the name that users say: the name that a topic has it under, in milliseconds.
 DURATIONS = {"max_future": "max_future_ms", "max_lease": "max_lease_ms", "dedup": "dedup_ms"}
+DURATIONS |= {"keep": "keep_ms", "rollback_window": "rollback_window_ms"}
 
 
 def settings_message(**chosen: Any) -> overseer.TopicSettings:

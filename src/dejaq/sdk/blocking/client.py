@@ -16,6 +16,7 @@ from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage
 from dejaq.sdk.blocking.consumer import Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
+from dejaq.sdk.blocking.log import Log
 from dejaq.sdk.blocking.opening import OpenedClient
 from dejaq.sdk.blocking.portal import DEADLINES, Portal, each, then
 from dejaq.sdk.blocking.producer import Producer
@@ -175,6 +176,14 @@ class Client(OpenedClient):
         When the block raises an error, or the broker refuses one step, nothing is done.
         """
         return Transaction(self._inner.transaction(group=group), self._portal)
+
+    def log(self, topic: str, *, timeout: float | None = None) -> Log:
+        """A log topic: append to it, and read it by offsets or in groups.
+
+        With a `timeout`, a batch that the broker gets later than so many seconds after it was sent is EXPIRED, and was
+        certainly not appended.
+        """
+        return Log(self._inner.log(topic, timeout=timeout), self._portal)
 
     def cron(self, topic: str) -> Cron:
         """The schedules of a cron topic."""
@@ -369,12 +378,19 @@ class Client(OpenedClient):
         expiry_backoff: str | Backoff | None = None,
         dedup: Duration | None = None,
         max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
     ) -> TopicInfo:
         """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
 
         `max_future` is how far in the future a message may be due, `max_lease` the longest lease that a consumer may
         ask for, and `dedup` how long an own id stays taken after its creation, even when its message is gone. Each is
         seconds, a timedelta or a text such as `90s`, `24h` or `7d`, and is stored in milliseconds, as `dedup_ms`.
+
+        With `kind="log"`, messages are kept for `keep` and up to `keep_bytes` in all, without limit by default. A batch
+        can be rolled back within the `rollback_window`. `trim_read` removes what every group has read.
 
         While a topic of this name is being deleted it waits, up to the client's deadline.
         """
@@ -398,6 +414,10 @@ class Client(OpenedClient):
                 expiry_backoff=expiry_backoff,
                 dedup=dedup,
                 max_dedup_ids=max_dedup_ids,
+                keep=keep,
+                keep_bytes=keep_bytes,
+                rollback_window=rollback_window,
+                trim_read=trim_read,
             )
         )
 
@@ -415,6 +435,10 @@ class Client(OpenedClient):
         dead_letter: str | None = None,
         expiry_backoff: str | Backoff | None = None,
         max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
         **fixed: Any,
     ) -> TopicInfo:
         """Change settings of a topic while it is in use; a setting that is not given keeps its value.
@@ -436,6 +460,10 @@ class Client(OpenedClient):
                 dead_letter=dead_letter,
                 expiry_backoff=expiry_backoff,
                 max_dedup_ids=max_dedup_ids,
+                keep=keep,
+                keep_bytes=keep_bytes,
+                rollback_window=rollback_window,
+                trim_read=trim_read,
                 **fixed,
             )
         )

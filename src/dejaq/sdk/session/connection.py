@@ -330,7 +330,15 @@ class Connection:
         return asyncio.get_running_loop().time() + self.settings.deadline
 
     async def request(self, frame: ClientSent, until: float) -> BrokerAnswer:
-        """Send a request that may be repeated, until it is answered.
+        """Send a request that may be repeated, until it is answered; the outcomes. Raises as `ask` does."""
+        answer, unsure = await self.ask(frame, until)
+        if answer.outcomes.throttled_ms:
+            self._throttled_until = asyncio.get_running_loop().time() + answer.outcomes.throttled_ms / 1_000
+        return BrokerAnswer(outcomes_from_proto(answer.outcomes, count=0).codes, unsure)
+
+    async def ask(self, frame: ClientSent, until: float) -> tuple[carrier.BrokerFrame, bool]:
+        """Send a request that may be repeated, until it is answered; the answer, and whether an earlier try may have
+        succeeded.
 
         Raises the broker's refusal, also a retryable refusal that lasted until `until`; NoBroker when nothing was sent
         before then; and Indefinite when the request may have succeeded.
@@ -352,9 +360,7 @@ class Connection:
                     asked = True
                     answer = await link.ask(frame)
                 if not answer.HasField("error"):
-                    if answer.outcomes.throttled_ms:
-                        self._throttled_until = loop.time() + answer.outcomes.throttled_ms / 1_000
-                    return BrokerAnswer(outcomes_from_proto(answer.outcomes, count=0).codes, unsure)
+                    return answer, unsure
                 error = error_from_proto(answer.error)
                 if not error.retryable:
                     error.unsure = unsure

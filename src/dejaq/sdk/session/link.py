@@ -89,7 +89,7 @@ class Link:
 
     def _received(self, frame: carrier.BrokerFrame) -> None:
         event = frame.WhichOneof("event")
-        if event in UNASKED:
+        if event in UNASKED or (event == "log" and frame.request == 0):
             if event == "draining":
                 self.better = frame.draining.better
                 self.leaving.set()

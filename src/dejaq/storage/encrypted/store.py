@@ -24,6 +24,7 @@ from dejaq.storage.encrypted.large_bodies import EncryptedBodies
 from dejaq.storage.encrypted.providers.base import KeyProvider
 from dejaq.storage.encrypted.sealing import row_of, with_bodies
 from dejaq.storage.encrypted.snapshot import OpeningSnapshot
+from dejaq.storage.log.base import KeepsLogs, LogStorage
 from dejaq.storage.transactions import Step, Transaction, Verdict
 
 # How often the rows of a batch are decided again whose ids are taken: their messages may come and go meanwhile.
@@ -43,6 +44,13 @@ class EncryptedStorage:
     def inner(self) -> Storage:
         """The storage that has the messages."""
         return self._inner
+
+    @property
+    def logs(self) -> LogStorage:
+        """Those of the inner storage; a log is not encrypted. AttributeError where it has none."""
+        if not isinstance(self._inner, KeepsLogs):
+            raise AttributeError("the inner storage keeps no logs")
+        return self._inner.logs
 
     @property
     def capabilities(self) -> Capabilities:

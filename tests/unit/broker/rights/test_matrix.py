@@ -22,6 +22,7 @@ from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import cron_pb2 as cron
 from dejaq.protocol.v1 import history_pb2 as history
+from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import rights_pb2 as rights
 from dejaq.security.rights.operations import OF_TOPICS, Operation
@@ -93,6 +94,13 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Cron.List": lambda topic: cron.ListSchedulesRequest(topic=topic),
     "Cron.Change": lambda topic: cron.ChangeScheduleRequest(topic=topic, name="s", action=cron.PAUSE),
     "Cron.Next": lambda topic: cron.NextTimesRequest(topic=topic, name="s"),
+    "Log.Offsets": lambda topic: log_pb2.LogOffsetsRequest(topic=topic),
+    "Log.OffsetsForTime": lambda topic: log_pb2.LogTimeRequest(topic=topic),
+    "Log.Fetch": lambda topic: log_pb2.LogFetchRequest(topic=topic),
+    "Log.Rollback": lambda topic: log_pb2.LogRollbackRequest(topic=topic, session=SESSION),
+    "Log.Groups": lambda topic: log_pb2.LogGroupsRequest(topic=topic),
+    "Log.Reset": lambda topic: log_pb2.LogResetRequest(topic=topic, group="g"),
+    "Log.RemoveGroup": lambda topic: log_pb2.LogRemoveGroupRequest(topic=topic, group="g"),
     "Rights.List": None,
     "Rights.Put": _rule,
     "Rights.Remove": lambda topic: rights.RemoveRuleRequest(id="none"),
@@ -117,6 +125,10 @@ EXPECTED: dict[str, frozenset[Operation]] = {
     "Carrier.Upload": SENDING,
     "Carrier.FindBody": SENDING,
     "Carrier.Download": frozenset({Operation.READ, Operation.CONSUME, Operation.ADMIN}),
+    **dict.fromkeys(("Log.Offsets", "Log.OffsetsForTime", "Log.Groups"), READING),
+    "Log.Fetch": frozenset({Operation.READ, Operation.CONSUME, Operation.ADMIN}),
+    "Log.Rollback": frozenset({Operation.CHANGE, Operation.ADMIN}),
+    **dict.fromkeys(("Log.Reset", "Log.RemoveGroup"), frozenset({Operation.CONSUME, Operation.ADMIN})),
     "Carrier.Redrive": frozenset({Operation.ADMIN}),
     "Carrier.Purge": frozenset({Operation.ADMIN}),
     "Cron.Put": frozenset({Operation.ADMIN}),
@@ -137,6 +149,8 @@ EXPECTED_FRAMES: dict[str, frozenset[Operation]] = {
     "cancel": CHANGING,
     **dict.fromkeys(("consumer", "subscribe", "unsubscribe", "settle", "deletes"), CONSUMING),
     **dict.fromkeys(("recalled", "busy", "progress"), CONSUMING),
+    # The row below appends.
+    "log": PRODUCING,
 }
 MINE, OTHER = "mail", "other"
 ROLES: dict[str, tuple[Principal, frozenset[Operation]]] = {
@@ -276,7 +290,7 @@ HANDSHAKE = {"create": "producer", "edit": "producer", "cancel": "producer"}
 def _frames(command: str, topic: str) -> list[carrier.ClientFrame]:
     """The frames up to a command, in the order that the session's state allows."""
     before = ["hello"] if command != "hello" else []
-    if command not in ("hello", "ping", "producer", "consumer"):
+    if command not in ("hello", "ping", "producer", "consumer", "log"):
         before.append(HANDSHAKE.get(command, "consumer"))
     if command in ("unsubscribe", "busy"):
         before.append("subscribe")
@@ -290,6 +304,8 @@ def _frames(command: str, topic: str) -> list[carrier.ClientFrame]:
         elif name in ("producer", "consumer"):
             part.topic = topic
             setattr(part, "group" if name == "producer" else "name", "g")
+        elif name == "log":
+            part.append.topic = topic
         elif name == "subscribe":
             part.credit_rows = part.credit_bytes = part.lease_ms = 1_000
         frames.append(frame)

@@ -1,0 +1,115 @@
+"""The calls of log topics that belong to no session."""
+
+from __future__ import annotations
+
+from dejaq import limits
+from dejaq.broker.log.encoding import slice_of
+from dejaq.broker.log.topics import LogTopics
+from dejaq.broker.sessions.broker_context import BrokerContext
+from dejaq.domain.context import CallContext
+from dejaq.errors import InvalidArgument, OutOfState
+from dejaq.protocol.v1 import log_pb2
+from dejaq.storage.log.base import LogName
+
+
+class LogService:
+    """Answers the calls of `Log`."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    @property
+    def _logs(self) -> LogTopics:
+        return self._broker.logs
+
+    async def offsets(self, context: CallContext, request: log_pb2.LogOffsetsRequest) -> log_pb2.LogOffsetsResponse:
+        """The offsets of every bucket."""
+        topic = self._logs.catalog.live_log(request.topic)
+        found = await self._logs.storage.offsets(topic, self._logs.clock.now_ms())
+        return log_pb2.LogOffsetsResponse(
+            buckets=[
+                log_pb2.LogBucketOffsets(start=one.start, stable=one.stable, next=one.next, bytes=one.bytes)
+                for one in found
+            ]
+        )
+
+    async def offsets_for_time(self, context: CallContext, request: log_pb2.LogTimeRequest) -> log_pb2.LogTimeResponse:
+        """The first offset of a time in every bucket."""
+        topic = self._logs.catalog.live_log(request.topic)
+        storage = self._logs.storage
+        buckets = range(topic.settings.buckets)
+        return log_pb2.LogTimeResponse(
+            offsets=[await storage.offset_for_time(topic, bucket, request.ts) for bucket in buckets]
+        )
+
+    async def fetch(self, context: CallContext, request: log_pb2.LogFetchRequest) -> log_pb2.LogFetchResponse:
+        """Batches of one bucket."""
+        topic = self._logs.catalog.live_log(request.topic)
+        part = await self._logs.storage.read(
+            topic,
+            request.bucket,
+            request.start,
+            end=request.end or None,
+            bytes_max=min(max(request.bytes_max, 1), limits.BATCH_BYTES_MAX // 2),
+            committed=not request.uncommitted,
+            now=self._logs.clock.now_ms(),
+        )
+        slices = [slice_of(request.bucket, batch) for batch in part.batches]
+        return log_pb2.LogFetchResponse(slices=slices, next=part.next)
+
+    async def rollback(self, context: CallContext, request: log_pb2.LogRollbackRequest) -> log_pb2.LogRollbackResponse:
+        """Take out a batch by its name."""
+        self._broker.doctor.admit("create")
+        topic = self._logs.catalog.live_log(request.topic)
+        name = LogName(request.session, request.sequence)
+        if len(name.session) != 10:
+            raise InvalidArgument(f"a session has 10 bytes, not {len(name.session)}")
+        done = await self._logs.storage.rollback(topic, name, self._logs.clock.now_ms(), context)
+        self._logs.appended(topic, [done.bucket], 0)
+        return log_pb2.LogRollbackResponse(bucket=done.bucket, base=done.base, count=done.count)
+
+    async def groups(self, context: CallContext, request: log_pb2.LogGroupsRequest) -> log_pb2.LogGroupsResponse:
+        """The groups of a log."""
+        topic = self._logs.catalog.live_log(request.topic)
+        found = await self._logs.storage.groups(topic)
+        return log_pb2.LogGroupsResponse(
+            groups=[
+                log_pb2.LogGroup(
+                    name=name,
+                    committed=[
+                        log_pb2.LogPosition(bucket=bucket, offset=one.offset)
+                        for bucket, one in sorted(offsets.items())
+                        if one.offset >= 0
+                    ],
+                    members=self._logs.groups.members(topic, name),
+                )
+                for name, offsets in sorted(found.items())
+            ]
+        )
+
+    async def reset(self, context: CallContext, request: log_pb2.LogResetRequest) -> log_pb2.LogResetResponse:
+        """Set the offsets of a group."""
+        self._broker.doctor.admit("settle")
+        topic = self._logs.catalog.live_log(request.topic)
+        _check_group(request.group)
+        offsets = {position.bucket: position.offset for position in request.positions}
+        storage = self._logs.storage
+        await storage.reset(topic, request.group, offsets, self._logs.clock.now_ms(), context)
+        await self._logs.groups.of(topic, request.group, storage).restart()
+        return log_pb2.LogResetResponse()
+
+    async def remove_group(
+        self, context: CallContext, request: log_pb2.LogRemoveGroupRequest
+    ) -> log_pb2.LogRemoveGroupResponse:
+        """Forget a group without members."""
+        self._broker.doctor.admit("settle")
+        topic = self._logs.catalog.live_log(request.topic)
+        if members := self._logs.groups.members(topic, request.group):
+            raise OutOfState(f"group {request.group!r} has {len(members)} members; stop them first")
+        removed = await self._logs.storage.remove_group(topic, request.group, context)
+        return log_pb2.LogRemoveGroupResponse(removed=removed)
+
+
+def _check_group(name: str) -> None:
+    if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not name.isprintable():
+        raise InvalidArgument(f"a group has a name of 1 to {limits.GROUP_CHARS_MAX} printable characters")

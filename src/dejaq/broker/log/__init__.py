@@ -1,0 +1,1 @@
+"""Log topics at the broker: appends, readers, groups and retention."""

@@ -1,0 +1,161 @@
+"""Groups: the buckets of a log are divided among the members of a group.
+
+Each member has the same number of buckets, or one more. When a member comes or goes, only the buckets move that must.
+A member that loses buckets has a few seconds to commit what it has handled; then the next member claims them, and a
+commit of the former one is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dejaq.broker.assignment.ring import seed_of
+from dejaq.broker.assignment.shares import shares_of
+from dejaq.broker.background import Background
+from dejaq.domain.context import CallContext
+from dejaq.domain.topic import Topic
+from dejaq.errors import DejaqError
+from dejaq.storage.log.base import LogStorage
+from dejaq.timekeeper.clock import Clock
+
+log = logging.getLogger(__name__)
+
+REVOKE_SECONDS = 5.0
+_REBALANCE = CallContext.internal("rebalance a group")
+
+
+@dataclass(eq=False, slots=True)
+class GroupMember:
+    """One reader of a group. `granted` gets buckets with their offsets and the claim; `revoked` loses buckets."""
+
+    name: str
+    defaults: Mapping[int, int]
+    granted: Callable[[Mapping[int, int], int], None]
+    revoked: Callable[[list[int]], None]
+    failed: Callable[[DejaqError], None]
+    buckets: set[int] = field(default_factory=set)
+    # Buckets that it is asked to release, each with its alarm.
+    leaving: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
+
+
+class ReaderGroup:
+    """The members of one group of one topic, in the order in which they came."""
+
+    def __init__(self, topic: Topic, name: str, storage: LogStorage, clock: Clock, background: Background) -> None:
+        self.topic, self.name = topic, name
+        self._storage, self._clock, self._background = storage, clock, background
+        self.members: list[GroupMember] = []
+        self._changing = asyncio.Lock()
+
+    def join(self, member: GroupMember) -> None:
+        """Add a member; a member of the same name that is still there is one that has lost its connection."""
+        for old in [one for one in self.members if one.name == member.name]:
+            self.leave(old)
+        self.members.append(member)
+        self._rebalance_soon()
+
+    def leave(self, member: GroupMember) -> None:
+        """Remove a member; its buckets are free."""
+        if member in self.members:
+            self.members.remove(member)
+            for alarm in member.leaving.values():
+                alarm.cancel()
+            member.leaving.clear()
+            member.buckets.clear()
+            self._rebalance_soon()
+
+    def release(self, member: GroupMember, buckets: list[int]) -> None:
+        """A member has finished with buckets that it was asked to release."""
+        for bucket in buckets:
+            alarm = member.leaving.pop(bucket, None)
+            if alarm is not None:
+                alarm.cancel()
+                member.buckets.discard(bucket)
+        self._rebalance_soon()
+
+    def _rebalance_soon(self) -> None:
+        self._background.spawn(self._rebalance(), name=f"rebalance of group {self.name}")
+
+    def targets(self) -> dict[int, GroupMember]:
+        """The member that is to have each bucket."""
+        if not self.members:
+            return {}
+        names = {str(place): one for place, one in enumerate(self.members)}
+        seeds = {place: seed_of(one.name) for place, one in names.items()}
+        shares = shares_of(dict.fromkeys(names, 1), seeds, self.topic.settings.buckets)
+        found: dict[int, GroupMember] = {}
+        for place, member in names.items():
+            # Those that it keeps; buckets that it is about to lose are the first to go.
+            kept = sorted(member.buckets, key=lambda bucket: (bucket in member.leaving, bucket))[: shares[place]]
+            found.update(dict.fromkeys(kept, member))
+            shares[place] -= len(kept)
+        free = (bucket for bucket in range(self.topic.settings.buckets) if bucket not in found)
+        for place, member in names.items():
+            for _ in range(shares[place]):
+                found[next(free)] = member
+        return found
+
+    async def _rebalance(self) -> None:
+        async with self._changing:
+            targets = self.targets()
+            owned = {bucket for one in self.members for bucket in one.buckets}
+            for member in list(self.members):
+                lost = [b for b in sorted(member.buckets) if targets.get(b) is not member and b not in member.leaving]
+                if lost:
+                    self._revoke(member, lost)
+                fresh = [b for b, target in sorted(targets.items()) if target is member and b not in owned]
+                if fresh and member in self.members:
+                    await self._grant(member, fresh)
+
+    def _revoke(self, member: GroupMember, buckets: list[int]) -> None:
+        loop = asyncio.get_running_loop()
+        for bucket in buckets:
+            member.leaving[bucket] = loop.call_later(REVOKE_SECONDS, self.release, member, [bucket])
+        member.revoked(buckets)
+
+    async def _grant(self, member: GroupMember, buckets: list[int]) -> None:
+        member.buckets.update(buckets)
+        try:
+            claim, committed = await self._storage.claim(
+                self.topic, self.name, buckets, self._clock.now_ms(), _REBALANCE
+            )
+        except DejaqError as error:
+            member.buckets.difference_update(buckets)
+            member.failed(error)
+            return
+        if member in self.members:
+            offsets = {bucket: committed.get(bucket, member.defaults.get(bucket, 0)) for bucket in buckets}
+            member.granted(offsets, claim)
+
+    async def restart(self) -> None:
+        """Give every member its buckets again, because the offsets were set."""
+        async with self._changing:
+            for member in list(self.members):
+                held = sorted(member.buckets - member.leaving.keys())
+                if held:
+                    await self._grant(member, held)
+
+
+class ReaderGroups:
+    """The groups that have members now."""
+
+    def __init__(self, clock: Clock, background: Background) -> None:
+        self._clock, self._background = clock, background
+        self._groups: dict[tuple[int, str], ReaderGroup] = {}
+
+    def of(self, topic: Topic, name: str, storage: LogStorage) -> ReaderGroup:
+        """The group of this name; it is forgotten when it has no members."""
+        self._groups = {key: one for key, one in self._groups.items() if one.members}
+        found = self._groups.get((topic.number, name))
+        if found is None:
+            found = ReaderGroup(topic, name, storage, self._clock, self._background)
+            self._groups[topic.number, name] = found
+        return found
+
+    def members(self, topic: Topic, name: str) -> list[str]:
+        """The names of the members of a group."""
+        group = self._groups.get((topic.number, name))
+        return [] if group is None else [member.name for member in group.members]

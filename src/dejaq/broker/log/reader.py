@@ -1,0 +1,166 @@
+"""One reader of a log at the broker: what it reads, how far it is, and how much may be sent to it.
+
+A reader has a task of its own, so a slow client delays no other reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from dejaq.broker.log.encoding import EncodedBatches
+from dejaq.domain.topic import Topic
+from dejaq.errors import Code, Missing
+from dejaq.protocol.spliced import BrokerSent, Spliced
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.log.base import LogSlice, LogStorage
+from dejaq.timekeeper.clock import Clock
+
+# What one push has about.
+PUSH_BYTES = 512 * 1024
+# How often a reader looks for batches whose rollback window has passed.
+WINDOW_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class ReadPosition:
+    """The next offset of a bucket, and what the client may do with it."""
+
+    offset: int
+    claim: int = 0
+    paused: bool = False
+
+
+class LogFeed:
+    """Sends batches of its buckets while it has credit. `send` waits while the client is not reading."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        storage: LogStorage,
+        clock: Clock,
+        encoded: EncodedBatches,
+        *,
+        committed: bool,
+        credit: int,
+        send: Callable[[BrokerSent], Awaitable[None]],
+        sent: Callable[[int], None],
+    ) -> None:
+        self.topic = topic
+        self.positions: dict[int, ReadPosition] = {}
+        self._storage, self._clock, self._encoded = storage, clock, encoded
+        self._committed, self._credit = committed, credit
+        self._send, self._sent = send, sent
+        # The buckets that may have more.
+        self._ready: dict[int, None] = {}
+        self._wake = asyncio.Event()
+
+    def give(self, positions: Iterable[tuple[int, int]], claim: int = 0) -> None:
+        """Read these buckets too, each from an offset on."""
+        for bucket, offset in positions:
+            self.positions[bucket] = ReadPosition(offset, claim)
+            self._ready[bucket] = None
+        self._wake.set()
+
+    def take(self, buckets: Iterable[int]) -> None:
+        """Send nothing more of these buckets."""
+        for bucket in buckets:
+            self.positions.pop(bucket, None)
+            self._ready.pop(bucket, None)
+
+    def seek(self, bucket: int, offset: int) -> None:
+        """Continue at another offset."""
+        position = self.positions[bucket]
+        # Another object, so that a read in progress finds that it is not wanted any more.
+        self.positions[bucket] = ReadPosition(offset, position.claim, position.paused)
+        self._ready[bucket] = None
+        self._wake.set()
+
+    def pause(self, buckets: Iterable[int], *, resume: bool) -> None:
+        """Send nothing of these buckets until they are resumed."""
+        for bucket in buckets:
+            if bucket in self.positions:
+                self.positions[bucket].paused = not resume
+                self._ready[bucket] = None
+        self._wake.set()
+
+    def add_credit(self, size: int) -> None:
+        """Send so many more bytes."""
+        self._credit += size
+        self._wake.set()
+
+    def appended(self, buckets: Iterable[int]) -> None:
+        """These buckets have got batches."""
+        for bucket in buckets:
+            if bucket in self.positions:
+                self._ready[bucket] = None
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled; raises the storage's error when a bucket cannot be read."""
+        windows = self.topic.settings.rollback_window_ms > 0 and self._committed
+        while True:
+            self._wake.clear()
+            if self._credit <= 0 or not await self._send_next():
+                await self._wait(WINDOW_SECONDS if windows else None)
+                if windows:
+                    self._ready.update(dict.fromkeys(self.positions))
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _send_next(self) -> bool:
+        """Send a push of batches of the next buckets that have some; whether there was something to do."""
+        frames: list[bytes] = []
+        size = count = 0
+        while self._ready and size < min(PUSH_BYTES, self._credit):
+            bucket = next(iter(self._ready))
+            del self._ready[bucket]
+            position = self.positions.get(bucket)
+            if position is None or position.paused:
+                continue
+            part = await self._read(bucket, position, max(min(PUSH_BYTES, self._credit) - size, 1))
+            if self.positions.get(bucket) is not position or position.paused:
+                # It was taken away, moved or paused meanwhile.
+                if bucket in self.positions:
+                    self._ready[bucket] = None
+                continue
+            if part.next > position.offset:
+                position.offset = part.next
+                # Behind the others, so that every bucket has its turn.
+                self._ready[bucket] = None
+            for batch in part.batches:
+                frames.append(self._encoded.frame(self.topic.number, bucket, batch))
+                size += len(batch.records)
+                count += batch.count
+        if not frames:
+            return False
+        self._credit -= size
+        self._sent(count)
+        await self._send(Spliced(carrier.BrokerFrame(), frames))
+        return True
+
+    async def _read(self, bucket: int, position: ReadPosition, bytes_max: int) -> LogSlice:
+        """The next batches of a bucket. What was removed meanwhile is skipped; the client sees that by the offsets."""
+        for last in (False, True):
+            try:
+                return await self._storage.read(
+                    self.topic,
+                    bucket,
+                    position.offset,
+                    end=None,
+                    bytes_max=bytes_max,
+                    committed=self._committed,
+                    now=self._clock.now_ms(),
+                )
+            except Missing as error:
+                start = (await self._storage.offsets(self.topic, self._clock.now_ms()))[bucket].start
+                if last or error.code is not Code.OFFSET_OUT_OF_RANGE or position.offset >= start:
+                    raise
+                position.offset = start
+        raise AssertionError("the second try returns or raises")

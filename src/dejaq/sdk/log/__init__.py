@@ -1,0 +1,1 @@
+"""Log topics in the SDK: appending, reading by offsets, and groups."""

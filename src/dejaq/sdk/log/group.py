@@ -1,0 +1,195 @@
+"""A member of a group: the broker assigns buckets to it, and it commits what it has handled."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+
+from dejaq.errors import Code, error_of
+from dejaq.protocol.v1 import log_pb2
+from dejaq.sdk.log.calls import LogCalls, Start
+from dejaq.sdk.log.messages import LogBatch
+from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES, LogStream, positions_to_proto
+from dejaq.sdk.session.seeds import Seeds
+from dejaq.sdk.session.settings import ClientSettings
+
+log = logging.getLogger(__name__)
+
+# Called with the buckets that a member gets or loses.
+OnBuckets = Callable[[Sequence[int]], Awaitable[None] | None]
+
+
+class BucketChange(Enum):
+    """What happened to buckets of a member. Lost ones were its own until the session broke."""
+
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+
+
+class LogGroup(LogStream):
+    """Reads the buckets that the broker assigns. Open it with `async with`, iterate over it, and `commit`.
+
+    What was not committed is received again after a reconnect, or by the next member that gets the bucket. The broker
+    sends about one window of messages; when a share of it was committed, it sends more.
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        settings: ClientSettings,
+        calls: LogCalls,
+        group: str,
+        *,
+        name: str,
+        start: Start,
+        uncommitted: bool,
+        on_assigned: OnBuckets | None,
+        on_revoked: OnBuckets | None,
+        window_bytes: int = WINDOW_BYTES,
+        share: float = SHARE,
+    ) -> None:
+        super().__init__(seeds, settings, calls, uncommitted=uncommitted, window_bytes=window_bytes, share=share)
+        self.group, self.name = group, name
+        self._start = start
+        self._defaults: dict[int, int] = {}
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        # The claim of each bucket, and what was committed last.
+        self._claims: dict[int, int] = {}
+        self._committed: dict[int, int] = {}
+        # What was handed out and uses credit until it is committed: the end and the bytes of each batch.
+        self._uses: dict[int, deque[tuple[int, int]]] = {}
+        self._changes: asyncio.Queue[tuple[list[int], BucketChange]] = asyncio.Queue()
+        self._calling: asyncio.Task[None] | None = None
+
+    async def _prepare(self) -> None:
+        self._defaults = await self._calls.resolve(self._start, uncommitted=self._uncommitted)
+        if len(self._defaults) != await self._calls.buckets():
+            raise error_of(Code.INVALID_ARGUMENT, "a group begins in all buckets; give a start for each of them")
+        self._calling = asyncio.ensure_future(self._call_back())
+
+    async def _stopped(self) -> None:
+        if self._calling is not None:
+            self._calling.cancel()
+            await asyncio.gather(self._calling, return_exceptions=True)
+
+    def _describe(self, opening: log_pb2.LogOpen) -> None:
+        opening.group, opening.member = self.group, self.name
+        opening.positions.extend(positions_to_proto(self._defaults))
+        self._lose(sorted(self._claims))
+
+    def _lose(self, buckets: Sequence[int]) -> None:
+        """Forget buckets, and call `on_revoked`."""
+        lost = [bucket for bucket in buckets if bucket in self._claims]
+        self._buffer.forget(lost)
+        if self._current is not None and self._current.bucket in lost:
+            self._current, self._row = None, 0
+        for bucket in lost:
+            del self._claims[bucket]
+            self._committed.pop(bucket, None)
+            for _, size in self._uses.pop(bucket, ()):
+                self._use(size)
+        if lost:
+            self._changes.put_nowait((lost, BucketChange.LOST))
+
+    def _told(self, event: log_pb2.LogEvent) -> None:
+        if event.WhichOneof("event") == "assigned":
+            for position in event.assigned.positions:
+                self._buffer.begin(position.bucket, position.offset)
+                self._claims[position.bucket] = event.assigned.claim
+                self._uses[position.bucket] = deque()
+                # Nothing is handed out before the callback has run.
+                self._buffer.held.add(position.bucket)
+            self._changes.put_nowait(
+                ([position.bucket for position in event.assigned.positions], BucketChange.ASSIGNED)
+            )
+        elif event.WhichOneof("event") == "revoked":
+            buckets = list(event.revoked.buckets)
+            self._buffer.held |= set(buckets)
+            self._changes.put_nowait((buckets, BucketChange.REVOKED))
+
+    async def _call_back(self) -> None:
+        """Run the callbacks, one at a time; then hand out messages of new buckets, or release those that are lost."""
+        while True:
+            buckets, change = await self._changes.get()
+            callback = self._on_assigned if change is BucketChange.ASSIGNED else self._on_revoked
+            try:
+                answer = callback(buckets) if callback is not None else None
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:
+                log.exception("the callback for buckets %s of group %s failed", buckets, self.group)
+            if change is BucketChange.ASSIGNED:
+                self._buffer.held -= set(buckets) - self._paused
+                self._buffer.wake()
+            elif change is BucketChange.REVOKED:
+                self._release(buckets)
+
+    def _release(self, buckets: list[int]) -> None:
+        held = [bucket for bucket in buckets if bucket in self._claims]
+        self._buffer.forget(held)
+        for bucket in held:
+            del self._claims[bucket]
+            self._committed.pop(bucket, None)
+            for _, size in self._uses.pop(bucket, ()):
+                self._use(size)
+        if self._current is not None and self._current.bucket in held:
+            self._current, self._row = None, 0
+        if self._link is not None and not self._link.ended:
+            frame = self._connection.frame()
+            frame.log.release.buckets.extend(buckets)
+            self._link.tell(frame)
+
+    def _taken(self, batch: LogBatch) -> None:
+        self._uses.setdefault(batch.bucket, deque()).append((batch.end, batch.size))
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets that this member has now."""
+        return sorted(self._claims)
+
+    def claims(self) -> dict[int, int]:
+        """The claim of each bucket that this member has now."""
+        return dict(self._claims)
+
+    async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """Commit everything that was handed out, or these offsets; each is the next one to read.
+
+        Raises CLAIM_LOST when another member has a bucket by now; the other buckets are committed.
+        """
+        wanted = self.positions() if offsets is None else dict(offsets)
+        if offsets is None:
+            wanted = {bucket: offset for bucket, offset in wanted.items() if self._committed.get(bucket) != offset}
+        wanted = {bucket: offset for bucket, offset in wanted.items() if offsets is not None or bucket in self._claims}
+        if not wanted:
+            return
+        frame = self._connection.frame()
+        frame.log.commit.positions.extend(positions_to_proto(wanted))
+        frame.log.commit.claims.extend(self._claims.get(bucket, 0) for bucket in sorted(wanted))
+        answer, _ = await self._connection.ask(frame, self._connection.until())
+        refused: dict[int, Code] = {}
+        for (bucket, offset), code in zip(sorted(wanted.items()), answer.log.committed.codes, strict=True):
+            if code == Code.OK:
+                self._done(bucket, offset)
+            else:
+                refused[bucket] = Code(code)
+        if refused:
+            bucket, code = next(iter(refused.items()))
+            raise error_of(code, details=f"buckets {', '.join(map(str, refused))} of group {self.group}")
+
+    def _done(self, bucket: int, offset: int) -> None:
+        if bucket not in self._claims:
+            return
+        self._committed[bucket] = offset
+        uses = self._uses.get(bucket, deque())
+        while uses and uses[0][0] <= offset:
+            self._use(uses.popleft()[1])
+
+    async def committed(self) -> dict[int, int]:
+        """What the group has committed of every bucket, also of buckets of other members."""
+        found = next((one for one in await self._calls.groups() if one.name == self.group), None)
+        return {} if found is None else dict(found.committed)

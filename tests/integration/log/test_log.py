@@ -1,0 +1,279 @@
+"""Appending to logs and reading them, as clients do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dejaq
+from dejaq.errors import Code, DejaqError, InvalidArgument, Refused
+from dejaq.sdk.log.messages import LogMessage
+from dejaq.sdk.log.reader import LogReader
+from dejaq.testing.waiting import eventually
+from tests.integration.log.conftest import TOPIC
+from tests.integration.sdk.cutting import CuttingTransport
+
+
+async def taken(reader: LogReader, count: int) -> list[LogMessage]:
+    async with asyncio.timeout(30):
+        return [await anext(reader) for _ in range(count)]
+
+
+def check_order(messages: list[LogMessage]) -> None:
+    offsets: defaultdict[int, list[int]] = defaultdict(list)
+    for message in messages:
+        offsets[message.bucket].append(message.offset)
+    for found in offsets.values():
+        assert found == list(range(found[0], found[0] + len(found)))
+
+
+async def test_appended_messages_are_read_with_their_keys_headers_and_offsets(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    places = [await log.append(b"one", key=b"k"), await log.append(b"two", key=b"k", headers={"a": "b"})]
+    assert places[0].bucket == places[1].bucket
+    assert [place.offset for place in places] == [0, 1]
+    async with log.reader() as reader:
+        first, second = await taken(reader, 2)
+    assert (first.body, first.key, first.headers) == (b"one", b"k", {})
+    assert (second.body, second.headers, second.offset) == (b"two", {"a": "b"}, 1)
+    assert abs((second.at - datetime.now(UTC)).total_seconds()) < 600
+
+
+async def test_concurrent_appends_share_batches_and_every_one_gets_its_place(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    bodies = [b"%d" % n for n in range(2_000)]
+    places = await asyncio.gather(*(log.append(body, key=body) for body in bodies))
+    async with log.reader() as reader:
+        messages = await taken(reader, len(bodies))
+    check_order(messages)
+    assert {(m.bucket, m.offset): m.body for m in messages} == dict(zip(map(tuple, places), bodies, strict=True))
+
+
+async def test_a_batch_is_one_batch_of_one_bucket(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    (batch,) = await log.append_batch([b"a", b"b", b"c"], bucket=2)
+    assert (batch.bucket, batch.base, batch.count) == (2, 0, 3)
+    found = [batch async for batch in log.read()]
+    assert [list(batch.bodies) for batch in found] == [[b"a", b"b", b"c"]]
+    assert await offsets_of(log.read(start={2: 1}, end={2: 2})) == [1]
+
+
+async def offsets_of(batches: AsyncIterator[dejaq.LogBatch]) -> list[int]:
+    return [message.offset async for batch in batches for message in batch]
+
+
+async def test_messages_of_a_key_are_in_one_bucket_in_order(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    keys = [b"k%d" % (n % 7) for n in range(700)]
+    await log.append_batch([b"%d" % n for n in range(700)], keys=keys)
+    async with log.reader() as reader:
+        messages = await taken(reader, 700)
+    by_key: defaultdict[bytes, list[int]] = defaultdict(list)
+    for message in messages:
+        by_key[message.key].append(int(message.body))
+    assert len(by_key) == 7
+    assert all(found == sorted(found) for found in by_key.values())
+
+
+async def test_a_reader_begins_where_it_is_asked_to(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    await log.append_batch([b"0", b"1", b"2"], bucket=0)
+    await log.append_batch([b"3"], bucket=1)
+    async with log.reader(start="latest") as latest, log.reader(start={0: 2}) as at:
+        await log.append(b"4", bucket=0)
+        assert [m.body for m in await taken(latest, 1)] == [b"4"]
+        assert [m.body for m in await taken(at, 2)] == [b"2", b"4"]
+    assert [m.body for m in await log.tail(2)] == [b"3", b"4"]
+    assert len(await log.tail(100)) == 5
+    assert await log.offsets_for_time(datetime(2001, 1, 1, tzinfo=UTC)) == [0, 0, 0, 0]
+    with pytest.raises(Refused) as refused:
+        await log.reader(start={0: 9}).open()
+    assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+    with pytest.raises(InvalidArgument):
+        await log.reader(start="somewhere").open()
+
+
+async def test_a_reader_seeks_pauses_and_knows_its_position(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    await log.append_batch([b"%d" % n for n in range(100)], bucket=0)
+    await log.append_batch([b"x"], bucket=1)
+    async with log.reader(buckets=[0, 1]) as reader:
+        await reader.pause([1])
+        assert [m.body for m in await taken(reader, 10)] == [b"%d" % n for n in range(10)]
+        assert reader.positions() == {0: 10, 1: 0}
+        await reader.seek(0, 95)
+        assert [m.body for m in await taken(reader, 5)] == [b"95", b"96", b"97", b"98", b"99"]
+        assert await reader.lag() == 1
+        await reader.resume([1])
+        assert [m.body for m in await taken(reader, 1)] == [b"x"]
+        assert await reader.lag() == 0
+        assert await reader.end_offsets() == {0: 100, 1: 1}
+        await reader.seek(0, 99)
+        assert [m.body for m in await taken(reader, 1)] == [b"99"]
+
+
+async def test_a_reader_continues_after_its_session_broke(client: dejaq.Client, wire: CuttingTransport) -> None:
+    log = client.log(TOPIC)
+    await log.append_batch([b"%d" % n for n in range(50)], bucket=0)
+    async with log.reader() as reader:
+        messages = await taken(reader, 20)
+        await wire.cut_now()
+        await log.append_batch([b"%d" % n for n in range(50, 60)], bucket=0)
+        messages += await taken(reader, 40)
+    assert [m.body for m in messages] == [b"%d" % n for n in range(60)]
+
+
+async def test_a_slow_reader_delays_no_other(client: dejaq.Client) -> None:
+    """A reader that takes nothing gets one window of messages, and the others get all."""
+    log = client.log(TOPIC)
+    async with log.reader(window_bytes=10_000) as slow, log.reader() as fast:
+        for _ in range(20):
+            await log.append_batch([b"x" * 1_000] * 10)
+        assert len(await taken(fast, 200)) == 200
+        assert slow._buffer.bytes < 40_000
+        assert len(await taken(slow, 200)) == 200
+
+
+async def test_many_readers_get_the_same(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    readers = [log.reader() for _ in range(50)]
+    await asyncio.gather(*(reader.open() for reader in readers))
+    await log.append_batch([b"%d" % n for n in range(100)], keys=[b"%d" % n for n in range(100)])
+    found = await asyncio.gather(*(taken(reader, 100) for reader in readers))
+    assert len({tuple(sorted((m.bucket, m.offset, m.body) for m in messages)) for messages in found}) == 1
+    for messages in found:
+        check_order(messages)
+
+
+async def test_a_window_delays_committed_readers_until_a_rollback(client: dejaq.Client) -> None:
+    await client.create_topic("careful", kind="log", buckets=1, rollback_window="1h")
+    log = client.log("careful")
+    (wrong,) = await log.append_batch([b"wrong"])
+    async with log.reader() as committed, log.reader(uncommitted=True) as uncommitted:
+        assert [m.body for m in await taken(uncommitted, 1)] == [b"wrong"]
+        assert [m.body for m in await log.tail(1, uncommitted=True)] == [b"wrong"]
+        assert await log.tail(1) == []
+        await log.rollback(wrong)
+        await client.edit_topic("careful", rollback_window=0)
+        await log.append(b"right")
+        assert [m.body for m in await taken(committed, 1)] == [b"right"]
+    assert [m.body for m in await log.tail(5)] == [b"right"]
+    (late,) = await log.append_batch([b"late"])
+    with pytest.raises(Refused) as refused:
+        await log.rollback(late)
+    assert refused.value.code is Code.TOO_LATE
+
+
+async def test_a_topic_shows_its_kind_and_how_much_it_keeps(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    await log.append_batch([b"x"] * 7)
+    info = await client.describe_topic(TOPIC)
+    assert (info.settings.kind, info.available) == (dejaq.TopicKind.LOG, 7)
+    assert sum(one.next - one.start for one in await log.offsets()) == 7
+
+
+async def test_logs_and_timelines_are_not_confused(client: dejaq.Client) -> None:
+    await client.create_topic("mail")
+    with pytest.raises(DejaqError, match="is not a log"):
+        await client.log("mail").append(b"x")
+    with pytest.raises(DejaqError, match="is a log"):
+        await client.producer(TOPIC).open()
+    with pytest.raises(DejaqError, match="is a log"):
+        await client.consumer(TOPIC).open()
+    refused: tuple[dict[str, Any], ...] = ({"max_attempts": 3}, {"dedup": "1h"}, {"durability": "relaxed"})
+    for settings in refused:
+        with pytest.raises(DejaqError, match="a log does not have"):
+            await client.create_topic("other", kind="log", **settings)
+    with pytest.raises(DejaqError, match="only a log has"):
+        await client.create_topic("other", keep="7d")
+
+
+async def test_what_cannot_be_appended_is_refused(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    wrong: tuple[dict[str, Any], ...] = (
+        {"body": "text"},
+        {"body": b"", "bucket": 4},
+        {"body": b"", "headers": {"": ""}},
+    )
+    for arguments in wrong:
+        with pytest.raises(Refused):
+            await log.append(**arguments)
+    with pytest.raises(Refused) as refused:
+        await log.append(b"x" * (1024 * 1024 + 1))
+    assert refused.value.code is Code.BODY_TOO_LARGE
+    assert await log.append_batch([]) == []
+    assert await log.tail(5) == []
+
+
+async def test_old_messages_are_removed(client: dejaq.Client) -> None:
+    await client.create_topic("short", kind="log", buckets=1, keep_bytes=5_000)
+    log = client.log("short")
+    for _ in range(30):
+        await log.append_batch([b"x" * 1_000])
+
+    async def is_trimmed() -> bool:
+        return (await log.offsets())[0].start > 0
+
+    await eventually(is_trimmed, within=30)
+    (held,) = await log.offsets()
+    assert held.next == 30
+    assert held.bytes <= 5_000
+    with pytest.raises(Refused) as refused:
+        await log.reader(start=0).open()
+    assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_log_survives_a_restart_with_its_settings(tmp_path: Path) -> None:
+    for first in (True, False):
+        async with dejaq.Broker(tmp_path / "data") as broker, dejaq.connect(broker) as client:
+            await client.create_topic(TOPIC, kind="log", buckets=2, keep="7d", rollback_window="0s")
+            log = client.log(TOPIC)
+            if first:
+                await log.append_batch([b"a", b"b"], bucket=1)
+            (batch,) = [batch async for batch in log.read()]
+            assert (batch.base, list(batch.bodies)) == (0, [b"a", b"b"])
+            assert (await client.describe_topic(TOPIC)).settings.keep_ms == 7 * 24 * 3_600_000
+
+
+@pytest.mark.parametrize("grpc", [False, True])
+async def test_logs_work_over_the_network(grpc: bool, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        serving = dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0", grpc="127.0.0.1:0")
+        broker = await stack.enter_async_context(serving)
+        url = f"dejaq+grpc://{broker.grpc_address}" if grpc else f"dejaq://{broker.address}"
+        client = await stack.enter_async_context(dejaq.connect(url))
+        await client.create_topic(TOPIC, kind="log", buckets=4)
+        log = client.log(TOPIC)
+        bodies = [b"%d" % n for n in range(3_000)]
+        await log.append_batch(bodies, keys=bodies)
+        async with log.reader() as reader, log.group("billing") as member:
+            assert {m.body for m in await taken(reader, 3_000)} == set(bodies)
+            async with asyncio.timeout(30):
+                assert {(await anext(member)).body for _ in range(3_000)} == set(bodies)
+            await member.commit()
+        (group,) = await log.groups()
+        assert group.lag == 0
+
+
+async def test_a_late_append_expires(client: dejaq.Client, wire: CuttingTransport) -> None:
+    """A batch that is sent again after its time, because the session broke before it arrived, is not appended."""
+    log = client.log(TOPIC, timeout=0.001)
+    wire.cut("log", done=False, times=3)
+    with pytest.raises(Refused) as refused:
+        await log.append(b"x")
+    assert refused.value.code is Code.EXPIRED
+    assert await log.tail(1) == []
+
+
+async def test_an_append_whose_answer_was_lost_is_appended_once(client: dejaq.Client, wire: CuttingTransport) -> None:
+    log = client.log(TOPIC)
+    wire.cut("log", done=True)
+    place = await log.append(b"x")
+    assert [(m.bucket, m.offset) for m in await log.tail(5)] == [tuple(place)]
