@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/core.stamp
 DEV := .venv/dev.stamp
+WEB := .venv/web.stamp
 PIPELINE := .venv/pipeline.stamp
 COVERED ?= not spark
 # The fast tests compute, so one worker per core; most others wait for processes, so `make test` has one more.
@@ -13,7 +14,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:7400
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-core test test-fast test-spark coverage chaos lint dist format serve protocol sync docs system clean
+.PHONY: web help demo demo-core test test-fast test-spark coverage chaos lint dist format serve protocol sync docs system clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,9 @@ format: $(DEV) ## Rewrite the source in the house format
 serve: $(CORE) ## Run a broker on ./data, listening on 127.0.0.1:7400 (DATA= and LISTEN= change that)
 	$(BIN)/dejaq serve --data $(DATA) --listen $(LISTEN)
 
+web: $(WEB) ## Show the pages of `dejaq web` on http://127.0.0.1:7480, with a broker and sample data that move
+	$(BIN)/python scripts/demo_web.py
+
 protocol: $(DEV) ## Generate src/dejaq/protocol/v1 from proto/
 	$(BIN)/python scripts/generate_protocol.py
 
@@ -89,6 +93,10 @@ $(PIPELINE): $(CORE) requirements/pipeline.txt
 	scripts/install_system.sh java
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/pipeline.txt
 	scripts/install_java.sh
+	touch $@
+
+$(WEB): $(PIPELINE) requirements/web.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/web.txt
 	touch $@
 
 $(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/security.txt requirements/patroni.txt requirements/web.txt

@@ -22,6 +22,9 @@ missing() {
         [ "$only" = java ] || command -v ip >/dev/null || echo iproute2
         [ "$only" = java ] || command -v nft >/dev/null || echo nftables
         [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
+        [ "$only" = java ] || command -v curl >/dev/null || echo curl
+        [ "$only" = java ] || command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
+            echo chromium-headless-shell
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless
     fi
 }

@@ -10,6 +10,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Mount, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from dejaq.errors import Code
@@ -18,6 +20,10 @@ from dejaq.web.api.dispatch import api_routes
 from dejaq.web.api.table import BASE, operations
 from dejaq.web.gateway import Gateway
 from dejaq.web.guard import WebGuard
+from dejaq.web.live.hub import LiveHub
+from dejaq.web.live.socket import live
+from dejaq.web.pages.rendering import FOLDER
+from dejaq.web.pages.views import page_routes
 from dejaq.web.problem import refused
 from dejaq.web.rates import RateLimiter
 from dejaq.web.settings import BURST_SECONDS, WebSettings
@@ -30,14 +36,23 @@ def application(client: Client, settings: WebSettings) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with gateway:
-            yield
+            try:
+                yield
+            finally:
+                await app.state.hub.close()
 
     app = Starlette(
-        routes=[*api_routes(operations())],
+        routes=[
+            *api_routes(operations()),
+            *page_routes(),
+            WebSocketRoute("/live", live),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+        ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_problem},
     )
     app.state.gateway = gateway
+    app.state.hub = LiveHub(client)
     limiter = RateLimiter(settings.rate, settings.rate * BURST_SECONDS)
     return WebGuard(app, hosts=settings.hosts, limiter=limiter, monotonic=time.monotonic)
 

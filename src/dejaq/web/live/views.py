@@ -1,0 +1,81 @@
+"""What a page can look at: the cluster, what is due next, and a part of a timeline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from dejaq import limits
+from dejaq.sdk.client import Client
+from dejaq.web.api.times import iso_of
+from dejaq.web.api.values import message_value
+
+DUE_MS = 60_000
+DUE_MESSAGES = 100
+STEPS_MAX = 2_000
+_Ms = Annotated[int, Meta(ge=0, le=limits.TS_MS_MAX)]
+_Topic = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class OverviewView(msgspec.Struct, frozen=True, tag="overview", tag_field="kind"):
+    """Brokers, topics with exact counts, and clients."""
+
+    async def read(self, client: Client) -> object:
+        """The cluster now."""
+        return await client.info()
+
+
+class DueView(msgspec.Struct, frozen=True, tag="due", tag_field="kind"):
+    """What is due within a minute, by the broker's clock."""
+
+    topic: _Topic
+
+    async def read(self, client: Client) -> object:
+        """The first messages of the next minute, and how many there are in each second."""
+        now = client.now_ms()
+        end = min(now + DUE_MS, limits.TS_MS_MAX)
+        page = await client.browse_page(self.topic, start=now, end=end, page_size=DUE_MESSAGES)
+        steps = await client.histogram(self.topic, start=now, end=end, step=1.0)
+        messages = [message_value(message, now) for message in page.messages]
+        for message in messages:
+            message.body = message.body_base64 = None
+        return {
+            "messages": messages,
+            "starts": [at for at, _ in steps],
+            "counts": [count for _, count in steps],
+            "until": iso_of(end),
+        }
+
+
+class TimelineView(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"):
+    """How many messages there are in each step of a stretch of time, and how many of them consumers hold."""
+
+    topic: _Topic
+    start: _Ms
+    end: _Ms
+    step_ms: _Ms
+
+    async def read(self, client: Client) -> object:
+        """The counts now. Waiting and available messages are distinguished by the clock, not by a third query."""
+        step = max(1, self.step_ms, -(-(self.end - self.start) // STEPS_MAX)) / 1_000
+        if self.end <= self.start:
+            return {"starts": [], "counts": [], "held_starts": [], "held_counts": []}
+        every = await client.histogram(self.topic, start=self.start, end=self.end, step=step)
+        held = await client.histogram(self.topic, start=self.start, end=self.end, step=step, status="processing")
+        return {
+            "starts": [at for at, _ in every],
+            "counts": [count for _, count in every],
+            "held_starts": [at for at, _ in held],
+            "held_counts": [count for _, count in held],
+        }
+
+
+View = OverviewView | DueView | TimelineView
+
+
+class LiveSubscription(msgspec.Struct):
+    """What a page asks for: all its views, each time."""
+
+    views: Annotated[list[View], Meta(max_length=32)]

@@ -1,0 +1,93 @@
+"""The pages as the server renders them: every value is escaped, and an outage is a page too."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+import dejaq
+from dejaq.web.api.table import operations
+from dejaq.web.pages.bodies import HEX_BYTES_MAX, SHOWN_BYTES_MAX, shown_body
+from tests.integration.web.serving import serving
+
+MARKUP = "<img src=x onerror=alert(1)>\"'`{{7*7}}</script>"
+PAGES = ["", "/messages", "/due", "/produce", "/consume", "/dead-letters", "/schedules", "/messages/one"]
+
+
+@pytest.mark.parametrize("tail", PAGES)
+async def test_markup_from_producers_is_text(api: httpx.AsyncClient, tail: str) -> None:
+    """S9: in bodies, headers, owners, and the address."""
+    await api.put(
+        "/api/v1/topics/mail/messages/one",
+        params={"group": MARKUP},
+        json={"body": MARKUP, "headers": {MARKUP: MARKUP}, "delay": 60},
+    )
+    answer = await api.get(f"/topics/mail{tail}", params={"start": MARKUP} if tail == "" else {})
+    assert answer.status_code == 200, answer.text
+    assert "<img src=x" not in answer.text
+    assert "{{7*7}}</script>" not in answer.text
+    assert not re.search(r"\son\w+=|javascript:|style=", re.sub(r"&[^;]+;", "", answer.text.replace("onerror", "")))
+    if tail == "/messages/one":
+        assert "&lt;img src=x onerror=alert(1)&gt;" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/topics", "/topics?q=ma", "/clients", "/api", "/static/app.js"])
+async def test_every_page_is_served(api: httpx.AsyncClient, path: str) -> None:
+    answer = await api.get(path)
+    assert answer.status_code == 200
+    assert "nosniff" in answer.headers["x-content-type-options"]
+
+
+async def test_the_api_page_lists_the_whole_table(web: httpx.AsyncClient) -> None:
+    text = (await web.get("/api")).text
+    assert all(one.path in text for one in operations())
+
+
+WRONG = ["/topics/nothing", "/topics/mail/messages?start=soon", "/topics/mail/messages/no%20id"]
+
+
+@pytest.mark.parametrize("path", WRONG)
+async def test_an_error_is_a_page(api: httpx.AsyncClient, path: str) -> None:
+    answer = await api.get(path)
+    assert 400 <= answer.status_code < 500
+    assert answer.headers["content-type"].startswith("text/html")
+    assert re.search(r"<h1>[A-Z_]+</h1>", answer.text)
+
+
+async def test_pages_follow_one_another(api: httpx.AsyncClient) -> None:
+    rows = [{"id": f"m{n:03}", "delay": 60 + n} for n in range(150)]
+    await api.post("/api/v1/topics/mail/messages", json=rows)
+    first = await api.get("/topics/mail/messages?status=waiting")
+    link = re.search(r'rel="next" href="([^"]+)"', first.text)
+    assert link is not None
+    second = await api.get(f"/topics/mail/messages{link[1].replace('&amp;', '&')}")
+    found = re.findall(r"/messages/(m\d+)", first.text + second.text)
+    assert found == [row["id"] for row in rows]
+
+
+async def test_without_a_broker_the_page_says_what_to_do() -> None:
+    async with (
+        serving(dejaq.connect("dejaq://127.0.0.1:1", deadline=0.2, timeout=0.2)) as address,
+        httpx.AsyncClient(base_url=address, timeout=60, verify=False, trust_env=False) as web,
+    ):
+        answer = await web.get("/")
+        assert answer.status_code == 503
+        assert "NO_BROKER" in answer.text
+        assert "data-again" in answer.text
+        assert (await web.get("/static/style.css")).status_code == 200
+
+
+def test_a_body_is_shown_in_every_form_that_suits_it() -> None:
+    assert shown_body(b'{"a":[1]}').pretty == '{\n  "a": [\n    1\n  ]\n}'
+    assert shown_body(b"{broken").pretty == ""
+    binary = shown_body(b"\xff\x00A")
+    assert (binary.text, binary.pretty) == ("", "")
+    assert binary.hex.startswith("00000000  ff 00 41 ")
+    assert binary.hex.endswith("..A")
+    large = shown_body("ä".encode() * SHOWN_BYTES_MAX)
+    assert large.cut
+    assert set(large.text) == {"ä"}
+    assert len(large.hex.splitlines()) == HEX_BYTES_MAX // 16
+    assert shown_body(b"[" * 60_000).pretty == ""
