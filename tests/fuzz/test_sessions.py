@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dejaq.broker.central import Central
 from dejaq.broker.context import begin_call
-from dejaq.broker.sessions.session import read_frame
+from dejaq.broker.sessions.incoming import read_frame
 from dejaq.config import BrokerConfig
 from dejaq.errors import Code
 from dejaq.protocol.spliced import BrokerSent, whole

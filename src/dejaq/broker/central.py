@@ -84,9 +84,7 @@ class Central:
         shares_loop: bool = False,
     ) -> None:
         config.check()
-        self.config = config
-        self.storage = storage
-        self.clock = clock
+        self.config, self.storage, self.clock = config, storage, clock
         self.metrics = Metrics()
         self.tls = EndpointTls(config, clock)
         self.background = Background()

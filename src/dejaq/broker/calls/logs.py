@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import Message
+
 from dejaq import limits
 from dejaq.broker.log.encoding import slice_of
 from dejaq.broker.log.topics import LogTopics
@@ -21,6 +26,18 @@ class LogService:
     @property
     def _logs(self) -> LogTopics:
         return self._broker.logs
+
+    def calls(self) -> dict[str, Callable[[CallContext, Any], Awaitable[Message]]]:
+        """Every call by its name in the protocol."""
+        return {
+            "Log.Offsets": self.offsets,
+            "Log.OffsetsForTime": self.offsets_for_time,
+            "Log.Fetch": self.fetch,
+            "Log.Rollback": self.rollback,
+            "Log.Groups": self.groups,
+            "Log.Reset": self.reset,
+            "Log.RemoveGroup": self.remove_group,
+        }
 
     async def offsets(self, context: CallContext, request: log_pb2.LogOffsetsRequest) -> log_pb2.LogOffsetsResponse:
         """The offsets of every bucket."""

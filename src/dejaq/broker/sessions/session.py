@@ -22,8 +22,6 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from google.protobuf.message import DecodeError
-
 from dejaq import limits
 from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.progress import ProgressReport
@@ -31,6 +29,7 @@ from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.log.session import LogSession
 from dejaq.broker.metrics import ERRORS, FRAMES
 from dejaq.broker.rights.session_rights import SessionRights
+from dejaq.broker.sessions.incoming import read_frame, size_of
 from dejaq.broker.sessions.outgoing import FrameQueue
 from dejaq.broker.sessions.producer import ConnectedProducer
 from dejaq.domain.batch import Outcomes
@@ -262,7 +261,7 @@ class Session:
                     # A flood of them must not keep the event loop from other clients.
                     await asyncio.sleep(0)
                 continue
-            size = _size(received) if command in _HEAVY else 0
+            size = size_of(received) if command in _HEAVY else 0
             await self._wait_for_room(size)
             self._bytes += size
             # Tasks start in the order in which they are made, and with them the calls to the storage.
@@ -487,21 +486,6 @@ class Session:
                 self.consumer.recall_late(frame.recalled.lease, rows),
                 name=f"late recall of session {self.number}",
             )
-
-
-def read_frame(data: bytes) -> carrier.ClientFrame:
-    """A frame; one that cannot be read is an empty one, which the session answers, instead of the stream's end."""
-    frame = carrier.ClientFrame()
-    try:
-        frame.ParseFromString(data)
-    except DecodeError:
-        return carrier.ClientFrame()
-    return frame
-
-
-def _size(received: bytes | carrier.ClientFrame) -> int:
-    """The size on the wire. To ask a message for it is to serialize it: 0.5 us or more for each body of 1 KB."""
-    return received.ByteSize() if isinstance(received, carrier.ClientFrame) else len(received)
 
 
 def _check_name(name: str, chars_max: int, *, what: str) -> None:

@@ -1,0 +1,22 @@
+"""The frames that a client has sent."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+
+def read_frame(data: bytes) -> carrier.ClientFrame:
+    """A frame; one that cannot be read is an empty one, which the session answers, instead of the stream's end."""
+    frame = carrier.ClientFrame()
+    try:
+        frame.ParseFromString(data)
+    except DecodeError:
+        return carrier.ClientFrame()
+    return frame
+
+
+def size_of(received: bytes | carrier.ClientFrame) -> int:
+    """The size on the wire. To ask a message for it is to serialize it: 0.5 us or more for each body of 1 KB."""
+    return received.ByteSize() if isinstance(received, carrier.ClientFrame) else len(received)
