@@ -22,6 +22,7 @@ missing() {
         [ "$only" = java ] || command -v ip >/dev/null || echo iproute2
         [ "$only" = java ] || command -v nft >/dev/null || echo nftables
         [ "$only" = java ] || command -v etcdctl >/dev/null || echo etcd-client
+        [ "$only" = java ] || command -v promtool >/dev/null || echo prometheus
         [ "$only" = java ] || command -v curl >/dev/null || echo curl
         [ "$only" = java ] || command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
             echo chromium-headless-shell

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+import httpx
 import pytest
 
 from dejaq.testing.servers.process import free_port
@@ -125,6 +126,36 @@ def test_the_first_program_of_the_readme_runs_on_the_wheel(programs: Path, tmp_p
         program.write_text(PROGRAMS["producer.py"].replace(ADDRESS, f"dejaq://127.0.0.1:{port}"))
         said = run(programs / "python", "-W", "error", program, folder=tmp_path)
         assert said == "pending: 4\n"
+        serving.terminate()
+        assert serving.wait(patient(20)) == 0
+    finally:
+        serving.kill()
+        serving.wait()
+
+
+def test_the_pages_are_served_from_the_wheel(programs: Path, tmp_path: Path) -> None:
+    """Templates, scripts and styles are in the wheel, and `dejaq web` finds them there."""
+    (site,) = programs.parent.glob("lib/python3*/site-packages")
+    for name in needed([line.split("==")[0] for line in (ROOT / "requirements/web.txt").read_text().split()]):
+        link_distribution(name, site)
+    port = free_port()
+    serving = subprocess.Popen(
+        [programs / "dejaq", "web", "--listen", f"127.0.0.1:{port}", "--url", f"dejaq://127.0.0.1:{free_port()}"],
+        cwd=tmp_path,
+        env=environment(""),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: listens(port), within=30, what="the gateway from the wheel listens")
+        for path, status, part in (
+            ("/", 503, "NO_BROKER"),
+            ("/static/timeline.js", 200, "class Timeline"),
+            ("/static/style.css", 200, "--accent"),
+            ("/api/v1/openapi.json", 200, '"openapi":"3.1.0"'),
+        ):
+            answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=patient(20), trust_env=False)
+            assert (answer.status_code, part in answer.text) == (status, True), path
         serving.terminate()
         assert serving.wait(patient(20)) == 0
     finally:

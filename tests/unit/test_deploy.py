@@ -9,7 +9,7 @@ import pytest
 from dejaq.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted((ROOT / "deploy").iterdir())
+FILES = sorted(path for path in (ROOT / "deploy").iterdir() if path.is_file())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
