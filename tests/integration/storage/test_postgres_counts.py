@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
+import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest
@@ -15,6 +16,7 @@ from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.postgres.connection.database import PostgresLink
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.servers.postgres import shared_server
 
@@ -99,6 +101,35 @@ async def test_a_change_at_many_minutes_writes_one_list(scene: Scene) -> None:
     await scene.cancel(ids[:100])
     assert await scene.written() == (0, 3)
     await scene.check()
+
+
+async def test_a_histogram_of_a_month_reads_a_row_per_step_and_not_per_minute(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month has 43,200 minutes, more than the event loop can look at in one step."""
+    for _ in range(4):
+        await scene.create()
+    fetched: list[int] = []
+    fetch = PostgresLink.fetch
+
+    async def counting(link: PostgresLink, name: str, *arguments: object) -> list[asyncpg.Record]:
+        records = await fetch(link, name, *arguments)
+        fetched.append(len(records))
+        return records
+
+    monkeypatch.setattr(PostgresLink, "fetch", counting)
+    start = NOW // (24 * HOUR_MS) * 24 * HOUR_MS
+    month = Filter(start=start, end=start + 32 * 24 * HOUR_MS)
+    drawn = await scene.storage.histogram(scene.topic, month, 24 * HOUR_MS, NOW)
+    days = Counter(start + (ts - start) // (24 * HOUR_MS) * 24 * HOUR_MS for ts in scene.times.values())
+    assert dict(drawn) == days
+    assert sum(fetched) <= 2 * 32
+    # Steps and a beginning that divide minutes.
+    odd = Filter(start=NOW + 12_345)
+    step = HOUR_MS + 1
+    drawn = await scene.storage.histogram(scene.topic, odd, step, NOW)
+    expected = Counter(ts - (ts - odd.start) % step for ts in scene.times.values() if ts >= odd.start)
+    assert dict(drawn) == expected
 
 
 async def test_lists_are_joined_when_they_have_many_minutes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import ceil
 
 from dejaq import limits
 from dejaq.broker.metrics import QUERIES_REFUSED, Metrics
-from dejaq.domain.allowance import Allowance
 from dejaq.domain.context import CallContext
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.timekeeper.clock import Clock
@@ -27,10 +27,26 @@ _CROWDED_MS = 200
 
 @dataclass(slots=True)
 class _Client:
-    allowance: Allowance
+    at_ms: int
+    # Milliseconds that it has left: they come at a rate, and go as fast as its queries run. While one runs at a time,
+    # they never end, however long it takes.
+    left_ms: float = limits.QUERY_MS_PER_SECOND_MAX
+    running: int = 0
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.QUERIES_PER_CLIENT_MAX))
     # Those that run and those that wait.
     queries: int = 0
+
+    def count(self, now_ms: int) -> None:
+        """Count the time since the last call."""
+        passed = max(0, now_ms - self.at_ms)
+        self.at_ms = now_ms
+        come = passed * limits.QUERY_MS_PER_SECOND_MAX / 1_000
+        self.left_ms = min(self.left_ms + come - passed * self.running, limits.QUERY_MS_PER_SECOND_MAX)
+
+    @property
+    def wait_ms(self) -> int:
+        """How long it should wait until it has time left."""
+        return ceil(max(0.0, -self.left_ms) * 1_000 / limits.QUERY_MS_PER_SECOND_MAX)
 
 
 class QueryBudget:
@@ -60,12 +76,13 @@ class QueryBudget:
                     yield
                     return
                 async with client.places:
-                    began = self._clock.monotonic()
+                    client.count(self._now_ms())
+                    client.running += 1
                     try:
                         yield
                     finally:
-                        took_ms = round(1_000 * (self._clock.monotonic() - began))
-                        client.allowance.take(took_ms, self._now_ms())
+                        client.count(self._now_ms())
+                        client.running -= 1
         except TimeoutError:
             if not late.expired():
                 raise
@@ -79,7 +96,8 @@ class QueryBudget:
                 client.queries -= 1
 
     def _admit(self, client: _Client) -> None:
-        wait = client.allowance.wait_ms(self._now_ms())
+        client.count(self._now_ms())
+        wait = client.wait_ms
         if wait:
             raise self._refused(
                 Code.OVERLOADED,
@@ -105,16 +123,17 @@ class QueryBudget:
         if client is None:
             if len(self._clients) >= _KEPT_MAX:
                 self._forget_idle()
-            allowance = Allowance(limits.QUERY_MS_PER_SECOND_MAX, self._now_ms())
-            client = self._clients[peer] = _Client(allowance)
+            client = self._clients[peer] = _Client(self._now_ms())
         return client
 
     def _forget_idle(self) -> None:
         now = self._now_ms()
+        for client in self._clients.values():
+            client.count(now)
         self._clients = {
             peer: client
             for peer, client in self._clients.items()
-            if client.queries or client.allowance.left(now) < client.allowance.rate
+            if client.queries or client.left_ms < limits.QUERY_MS_PER_SECOND_MAX
         }
 
     def _now_ms(self) -> int:

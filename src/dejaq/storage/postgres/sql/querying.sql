@@ -24,6 +24,34 @@ FROM (
 ) AS change
 GROUP BY minute, held HAVING sum(count) <> 0;
 
+-- name: counts_by_step
+-- The counts of whole minutes of one step together, and each minute that a limit or a step divides by itself.
+SELECT
+    CASE WHEN NOT whole THEN minute END AS cut,
+    CASE WHEN whole THEN $5::bigint + (begin_ms - $5) / $6::bigint * $6 END AS start,
+    held,
+    sum(rows)::bigint AS rows
+FROM (
+    SELECT
+        minute, begin_ms, held, rows,
+        begin_ms >= $7::bigint AND begin_ms + 59999 < $8::bigint
+        AND (begin_ms - $5) / $6 = (begin_ms + 59999 - $5) / $6 AS whole
+    FROM (
+        SELECT minute, minute::bigint * 60000 AS begin_ms, held, sum(count)::bigint AS rows
+        FROM (
+            SELECT minute, held, count
+            FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
+            UNION ALL
+            SELECT entry.minute, list.held, entry.count
+            FROM count_list AS list CROSS JOIN LATERAL unnest(list.minutes, list.counts) AS entry (minute, count)
+            WHERE
+                list.topic = $1 AND ($4::text IS NULL OR list.owner = $4) AND entry.minute >= $2 AND entry.minute <= $3
+        ) AS change
+        GROUP BY minute, held HAVING sum(count) <> 0
+    ) AS counted
+) AS placed
+GROUP BY 1, 2, 3;
+
 -- name: rows_between
 SELECT $2 + (found.ts - $2) / $3 * $3 AS start, count(*) AS rows
 FROM unnest($4::bigint [], $5::bigint []) AS asked (start, upto)
