@@ -36,6 +36,7 @@ WIRE = (
     "dejaq/v1/cron.proto",
     "dejaq/v1/log.proto",
     "dejaq/v1/rights.proto",
+    "dejaq/v1/access.proto",
     "dejaq/v1/errors.proto",
     "dejaq/v1/websocket.proto",
 )

@@ -85,6 +85,11 @@ class BrokerConfig:
     insecure: bool = _key(
         False, "Allow an address other than loopback although nothing is encrypted or clients are not authenticated."
     )
+    auth: str | None = _key(
+        None,
+        "A TOML file that says who may connect: issuers of tokens, keys, certificates. Without it, callers are not "
+        "authenticated.",
+    )
     tls_cert: str | None = _key(None, "The file of the broker's certificate and its chain (PEM); with `tls_key`.")
     tls_key: str | None = _key(None, "The file of the key of the certificate (PEM, without a password).")
     tls_client_ca: str | None = _key(
@@ -176,7 +181,7 @@ class BrokerConfig:
         if self.insecure or is_loopback(split_address(address, key=name)[0]):
             return
         needed = _PROTECTION[name]
-        missing = [key for key in needed if getattr(self, key) is None]
+        missing = [key for key in needed if all(getattr(self, one) is None for one in key.split(" or "))]
         if missing:
             raise _refusal(
                 name,
@@ -210,8 +215,8 @@ class BrokerConfig:
 
 # What protects each endpoint: encryption, and that callers are known.
 _PROTECTION: dict[str, tuple[str, ...]] = {
-    "listen": ("tls_cert", "tls_client_ca"),
-    "grpc": ("tls_cert", "tls_client_ca"),
+    "listen": ("tls_cert", "auth or tls_client_ca"),
+    "grpc": ("tls_cert", "auth or tls_client_ca"),
     "peer_listen": ("tls_cert", "tls_peer_ca"),
     "metrics": ("tls_cert", "tls_client_ca"),
 }

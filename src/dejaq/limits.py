@@ -60,6 +60,9 @@ BUCKETS_MIN = 1
 BUCKETS_MAX = 1024
 BUCKETS_DEFAULT = 64
 TOPICS_MAX = 10_000
+# API keys that a cluster keeps, and sessions of users that it remembers as ended.
+API_KEYS_MAX = 10_000
+ENDED_SESSIONS_MAX = 10_000
 # Rules and quotas that a cluster keeps.
 RULES_MAX = 10_000
 # Decisions about rights that a broker remembers; beyond, it forgets all of them.

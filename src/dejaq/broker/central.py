@@ -12,7 +12,9 @@ from random import SystemRandom
 
 from dejaq.broker import metrics as specs
 from dejaq.broker.access.endpoint_tls import EndpointTls
+from dejaq.broker.access.setup import make_access
 from dejaq.broker.background import Background
+from dejaq.broker.calls.access import AccessService
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
 from dejaq.broker.calls.history import HistoryCalls
@@ -38,6 +40,7 @@ from dejaq.broker.delivery.roster import Rosters
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.log.topics import LogTopics
+from dejaq.broker.loop.sampling import count_by_status, topic_states
 from dejaq.broker.loop.watchdog import Watchdog
 from dejaq.broker.metrics import REST, TOPIC_SERIES_MAX, Labels, Metrics
 from dejaq.broker.reactions import Reactions
@@ -52,12 +55,12 @@ from dejaq.broker.sessions.session import Session
 from dejaq.broker.sessions.throttles import Throttles
 from dejaq.broker.websocket.server import WebSocketServer
 from dejaq.config import BrokerConfig, join_address, split_address
-from dejaq.domain.message import Status
-from dejaq.domain.topic import Topic, TopicStage
+from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.websocket.connecting import UNIX
-from dejaq.storage.base import Filter, Storage
+from dejaq.security.settings import load_settings
+from dejaq.storage.base import Storage
 from dejaq.synchronization.base import Synchronization
 from dejaq.synchronization.local import LocalSynchronization
 from dejaq.timekeeper.alarms import Alarms
@@ -87,6 +90,7 @@ class Central:
         self.config, self.storage, self.clock = config, storage, clock
         self.metrics = Metrics()
         self.tls = EndpointTls(config, clock)
+        self.auth = load_settings(config.auth) if config.auth is not None else None
         self.background = Background()
         self.rosters = Rosters()
         self.pinger = Pinger()
@@ -98,34 +102,17 @@ class Central:
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
         self.rights = self._make_rights()
+        self.access = make_access(self.auth, self.catalog, self.cluster.synchronization, storage, clock, self.metrics)
         self.dead_letters = DeadLetterTopics(
             clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )
         self.alarms, self.logs = Alarms(clock), self._make_logs()
-        self._broker = BrokerContext(
-            config=config,
-            clock=clock,
-            storage=storage,
-            metrics=self.metrics,
-            background=self.background,
-            doctor=self.doctor,
-            catalog=self.catalog,
-            guard=self.rights.guard,
-            quotas=self.rights.quotas,
-            rosters=self.rosters,
-            throttles=Throttles(clock),
-            pinger=self.pinger,
-            recorder=self.recorder,
-            cluster=self.cluster,
-            dead_letters=self.dead_letters,
-            reports=ProgressReports(self.rosters),
-            alarms=self.alarms,
-            logs=self.logs,
-        )
+        self._broker = self._make_broker_context()
         self.greeter = self._make_greeter()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)
         self.loader = Loader(storage=storage, clock=clock, rosters=self.rosters, prefetch_ms_max=config.prefetch_ms_max)
         self._overseer = OverseerService(broker=self._broker, greeter=self.greeter)
+        self._access_service = AccessService(self._broker, self.access.ledger)
         self._snapshots = self._make_snapshots()
         self.services = self._make_services()
         self.server: WebSocketServer | None = None
@@ -142,6 +129,29 @@ class Central:
         self._transports: list[InProcessTransport] = []
         self._pending, self._oldest = dict[Labels, float](), dict[Labels, float]()
         self._connect()
+
+    def _make_broker_context(self) -> BrokerContext:
+        return BrokerContext(
+            config=self.config,
+            clock=self.clock,
+            storage=self.storage,
+            metrics=self.metrics,
+            background=self.background,
+            doctor=self.doctor,
+            catalog=self.catalog,
+            guard=self.rights.guard,
+            quotas=self.rights.quotas,
+            gate=self.access.gate,
+            rosters=self.rosters,
+            throttles=Throttles(self.clock),
+            pinger=self.pinger,
+            recorder=self.recorder,
+            cluster=self.cluster,
+            dead_letters=self.dead_letters,
+            reports=ProgressReports(self.rosters),
+            alarms=self.alarms,
+            logs=self.logs,
+        )
 
     def _make_watchdog(self, *, shares_loop: bool) -> Watchdog:
         return Watchdog(
@@ -161,6 +171,7 @@ class Central:
             doctor=self.doctor,
             metrics=self.metrics,
             changed=lambda: self.background.spawn(self.greeter.check_rights(), name="check of rights"),
+            has_admins=self.auth is not None and bool(self.auth.admins),
         )
 
     def _make_cluster(self, synchronization: Synchronization | None) -> Cluster:
@@ -182,6 +193,7 @@ class Central:
             make_session=lambda number, context: Session(number=number, context=context, broker=self._broker),
             sessions_max=self.config.sessions_max,
             connections_max=self.config.connections_max,
+            streams=self.access.gate.streams,
         )
 
     def _make_logs(self) -> LogTopics:
@@ -204,7 +216,13 @@ class Central:
             describe=lambda: self._overseer.describe(counts=False),
             create_topic=self._overseer.create_topic_here,
         )
-        return peer_calls_of(peer=service, overseer=self._overseer, histories=self.histories, metrics=self.metrics)
+        return peer_calls_of(
+            access=self._access_service,
+            peer=service,
+            overseer=self._overseer,
+            histories=self.histories,
+            metrics=self.metrics,
+        )
 
     def _make_services(self) -> Services:
         self.replies = ReplyCalls(self._broker)
@@ -235,6 +253,8 @@ class Central:
             rights=RightsCalls(self.rights),
             guard=self.rights.guard,
             audit=self.rights.audit,
+            access=self._access_service,
+            gate=self.access.gate,
             metrics=self.metrics,
         )
 
@@ -258,7 +278,7 @@ class Central:
     def _connect_gauges(self) -> None:
         gauge = self.metrics.gauge
         gauge(specs.SESSIONS, lambda: {(state,): n for state, n in self.greeter.states().items()})
-        gauge(specs.TOPICS, self._topic_states)
+        gauge(specs.TOPICS, lambda: topic_states(self.catalog.all()))
         gauge(specs.INFLIGHT, self._inflight)
         gauge(specs.PENDING, lambda: self._pending)
         gauge(specs.OLDEST, lambda: self._oldest)
@@ -273,10 +293,10 @@ class Central:
             lambda: {(broker,): ms / 1_000 for broker, ms in self.cluster.clocks.offsets_ms().items()},
         )
         gauge(specs.NOTICES, lambda: {(): self.cluster.connections.notices_sent})
-        gauge(specs.STORAGE, self._storage_stats)
+        gauge(specs.STORAGE, lambda: {(name,): float(value) for name, value in self.storage.stats().items()})
         gauge(specs.SECURITY_WAITING, self.rights.audit.waiting)
-        gauge(specs.TLS_EXPIRY, self.tls.expiry)
-        gauge(specs.TLS_FAILED, self.tls.failures)
+        self.access.gate.connect(gauge)
+        self.tls.connect(gauge)
 
     @property
     def address(self) -> str | None:
@@ -301,6 +321,7 @@ class Central:
                 peer_address=self.peer_address,
             )
             await self.rights.start()
+            await self.access.ledger.load()
             if self.config.metrics is not None:
                 self.metrics_address, self._close_metrics = self.metrics.expose(self.config.metrics, self.tls.clients)
             for server in self._servers:
@@ -322,7 +343,9 @@ class Central:
             loop.create_task(self._keep(self.rights.audit.run, "security log"), name="security log"),
             loop.create_task(self._keep(self.logs.run, "retention of logs"), name="logs"),
             loop.create_task(self._keep(self._sample, "sampler"), name="sampler"),
-            loop.create_task(self._keep(lambda: self.tls.run(self._renew_tls), "reload of TLS"), name="tls"),
+            loop.create_task(self._keep(self.access.gate.run, "check of callers"), name="gate"),
+            loop.create_task(self._keep(self.access.ledger.run, "watch of the keys"), name="ledger"),
+            loop.create_task(self._keep(lambda: self.tls.run(lambda: self._servers), "reload of TLS"), name="tls"),
         ]
         self.watchdog.start()
         log.info("broker %s serves at %s", self.config.name, self.address or "in-process only")
@@ -439,11 +462,6 @@ class Central:
         for server in self._servers:
             await server.set_serving(self.doctor.ready)
 
-    async def _renew_tls(self) -> None:
-        for server in self._servers:
-            if isinstance(server, WebSocketServer):
-                await server.renew_tls()
-
     async def _sample(self) -> None:
         while True:
             now = self.clock.now_ms()
@@ -452,7 +470,7 @@ class Central:
             self.metrics.choose_topics({topic.name for topic in self.catalog.all()})
             for topic in self._sampled():
                 try:
-                    pending |= await self._count(topic, now)
+                    pending |= await count_by_status(self.storage, topic, now)
                     if topic.by_priority:
                         for priority, ts in await self.storage.oldest(topic, now, SAMPLE_PRIORITIES_MAX):
                             oldest[topic.name, str(priority)] = (now - ts) / 1_000
@@ -470,22 +488,6 @@ class Central:
             *islice((topic for topic in topics if topic.name not in shown), max(TOPIC_SERIES_MAX - len(shown), 0)),
         ]
 
-    async def _count(self, topic: Topic, now: int) -> dict[Labels, float]:
-        """Messages by status. Waiting messages are the rest: counting them row by row would delay deliveries."""
-        total = await self.storage.count(topic, Filter(), now)
-        available = await self.storage.count(topic, Filter(status=Status.AVAILABLE), now)
-        processing = await self.storage.count(topic, Filter(status=Status.PROCESSING), now)
-        counts = {
-            Status.AVAILABLE: available,
-            Status.PROCESSING: processing,
-            Status.WAITING: max(0, total - available - processing),
-        }
-        return {(topic.name, status.value): count for status, count in counts.items()}
-
-    def _topic_states(self) -> Mapping[Labels, float]:
-        states = Counter(topic.state for topic in self.catalog.all())
-        return {(state.value,): states[state] for state in TopicStage}
-
     def _inflight(self) -> Mapping[Labels, float]:
         shown = self.metrics.shown
         rows: Counter[Labels] = Counter()
@@ -494,6 +496,3 @@ class Central:
             own = name in shown or len(rows) < TOPIC_SERIES_MAX
             rows[(name if own else REST,)] += sum(one.inflight.rows for one in roster)
         return rows
-
-    def _storage_stats(self) -> Mapping[Labels, float]:
-        return {(name,): float(value) for name, value in self.storage.stats().items()}

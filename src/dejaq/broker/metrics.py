@@ -167,6 +167,15 @@ PEER_OFFSET = MetricSpec(
 )
 NOTICES = MetricSpec("dejaq_peer_nudges", "gauge", "Wake-ups sent to other brokers since the start.")
 STORAGE = MetricSpec("dejaq_storage", "gauge", "Figures of the storage, such as commits.", ("figure",))
+REFUSED_CALLERS = MetricSpec(
+    "dejaq_callers_refused", "counter", "Callers that were not accepted, by the code of the answer.", ("code",)
+)
+ENDED_STREAMS = MetricSpec(
+    "dejaq_streams_ended",
+    "counter",
+    "Open streams that were ended because their credentials expired or were revoked.",
+)
+USER_SESSIONS = MetricSpec("dejaq_user_sessions", "gauge", "Sessions of authenticated callers that are open.")
 TLS_EXPIRY = MetricSpec(
     "dejaq_tls_certificate_expiry_seconds",
     "gauge",
@@ -196,6 +205,7 @@ METRICS: tuple[MetricSpec, ...] = (
     CLIENT_OFFSET, CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NOTICES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
     TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED,
+    REFUSED_CALLERS, ENDED_STREAMS, USER_SESSIONS,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
     LOG_APPENDED, LOG_PUSHED, LOG_REMOVED,
 )  # fmt: skip

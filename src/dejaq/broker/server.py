@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import grpc
@@ -23,7 +24,9 @@ from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.grpc_status import grpc_metadata, grpc_status
 from dejaq.protocol.poller import hold_poller
 from dejaq.protocol.spliced import serialized
-from dejaq.protocol.v1 import carrier_pb2, cron_pb2, log_pb2, overseer_pb2, peer_pb2, rights_pb2
+from dejaq.protocol.v1 import access_pb2, carrier_pb2, cron_pb2, log_pb2, overseer_pb2, peer_pb2, rights_pb2
+from dejaq.security.base import DEVICE_HEADER, Credentials, bearer_of
+from dejaq.security.certificates import certified
 from dejaq.security.tls import ServerTls, TlsMaterial
 
 # These libraries carry no types.
@@ -38,6 +41,7 @@ _SERVICES = (
     cron_pb2.DESCRIPTOR.services_by_name["Cron"],
     rights_pb2.DESCRIPTOR.services_by_name["Rights"],
     log_pb2.DESCRIPTOR.services_by_name["Log"],
+    access_pb2.DESCRIPTOR.services_by_name["Access"],
 )
 _PEER_SERVICES = (peer_pb2.DESCRIPTOR.services_by_name["Peer"], overseer_pb2.DESCRIPTOR.services_by_name["Overseer"])
 # Calls beside the sessions that may run at one time, before gRPC itself refuses more.
@@ -187,15 +191,37 @@ def _name(method: MethodDescriptor) -> str:
     return f"{method.containing_service.name}.{method.name}"
 
 
-def _context(context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
-    return begin_call(context.peer(), context.time_remaining(), endpoint=Endpoint.GRPC)
+def _opened(
+    calls: Calls, context: grpc.aio.ServicerContext[Any, Any], *, is_session: bool = False
+) -> AbstractAsyncContextManager[CallContext]:
+    """The context of a call, after its caller was authenticated; other brokers were, by their certificates."""
+    seconds = None if is_session else context.time_remaining()
+    if not isinstance(calls, Services):
+        return nullcontext(begin_call(context.peer(), seconds, endpoint=Endpoint.GRPC))
+    credentials = _credentials_of(context)
+    return calls.gate.open(credentials, context.peer(), endpoint=Endpoint.GRPC, seconds=seconds, is_session=is_session)
+
+
+def _credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
+    shown = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+    names, expires_us = certified(context.auth_context().get("x509_pem_cert", ()))
+    return Credentials(
+        bearer=bearer_of(shown.get("authorization", "")),
+        certificate=names,
+        certificate_expires_us=expires_us,
+        device=shown.get(DEVICE_HEADER, ""),
+    )
 
 
 def _serving(services: Services) -> Callable[[Any, Any], Any]:
     async def session(frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        # Lets the client know at once that it has reached a broker.
-        await context.send_initial_metadata(())
-        await services.session(begin_call(context.peer(), endpoint=Endpoint.GRPC), frames, context.write)
+        try:
+            async with _opened(services, context, is_session=True) as call:
+                # Lets the client know at once that it has reached a broker.
+                await context.send_initial_metadata(())
+                await services.session(call, frames, context.write)
+        except DejaqError as error:
+            await _abort(context, error)
 
     return session
 
@@ -203,7 +229,8 @@ def _serving(services: Services) -> Callable[[Any, Any], Any]:
 def _unary(calls: Calls, name: str) -> Callable[[Any, Any], Any]:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await calls.call(_context(context), name, request)
+            async with _opened(calls, context) as call_context:
+                return await calls.call(call_context, name, request)
         except DejaqError as error:
             await _abort(context, error)
 
@@ -213,7 +240,8 @@ def _unary(calls: Calls, name: str) -> Callable[[Any, Any], Any]:
 def _uploading(services: Services, name: str) -> Callable[[Any, Any], Any]:
     async def call(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await services.upload(_context(context), name, requests)
+            async with _opened(services, context) as call_context:
+                return await services.upload(call_context, name, requests)
         except DejaqError as error:
             await _abort(context, error)
 
@@ -223,8 +251,9 @@ def _uploading(services: Services, name: str) -> Callable[[Any, Any], Any]:
 def _streaming(services: Services, name: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            async for response in services.stream(_context(context), name, request):
-                yield response
+            async with _opened(services, context) as call_context:
+                async for response in services.stream(call_context, name, request):
+                    yield response
         except DejaqError as error:
             await _abort(context, error)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from dejaq.broker.access.gate import CallerGate
+from dejaq.broker.calls.access import AccessService
 from dejaq.broker.calls.bodies import BodyCalls
 from dejaq.broker.calls.dead_letters import DeadLetterCalls
 from dejaq.broker.calls.history import HistoryCalls
@@ -77,6 +79,8 @@ class Services(Calls):
     streams: dict[str, Callable[[CallContext, Any], AsyncIterator[Message]]]
     uploads: dict[str, Callable[[CallContext, Any], Awaitable[Message]]]
     session: Callable[[CallContext, Frames, Send], Awaitable[None]]
+    # Callers pass it before a call or session begins, where they arrive over a network.
+    gate: CallerGate
 
     async def call(self, context: CallContext, method: str, request: Message) -> Message:
         """Answer a unary call; raises a DejaqError and nothing else."""
@@ -118,7 +122,14 @@ class Services(Calls):
             yield request
 
 
-def peer_calls_of(*, peer: PeerService, overseer: OverseerService, histories: HistoryCalls, metrics: Metrics) -> Calls:
+def peer_calls_of(
+    *,
+    peer: PeerService,
+    overseer: OverseerService,
+    histories: HistoryCalls,
+    access: AccessService,
+    metrics: Metrics,
+) -> Calls:
     """The table of every call of other brokers."""
     return Calls(
         unary={
@@ -130,11 +141,23 @@ def peer_calls_of(*, peer: PeerService, overseer: OverseerService, histories: Hi
             "Peer.LetGo": peer.let_go,
             "Peer.Learn": peer.learn,
             "Peer.Describe": peer.describe,
+            "Peer.Sessions": access.sessions_here,
             "Peer.History": histories.here,
             "Peer.CreateTopic": peer.create_topic,
         },
         metrics=metrics,
     )
+
+
+def _access_calls(access: AccessService) -> dict[str, Callable[[CallContext, Any], Awaitable[Message]]]:
+    return {
+        "Access.WhoAmI": access.who_am_i,
+        "Access.CreateKey": access.create_key,
+        "Access.ListKeys": access.list_keys,
+        "Access.RevokeKey": access.revoke_key,
+        "Access.ListSessions": access.list_sessions,
+        "Access.EndSession": access.end_session,
+    }
 
 
 def services_of(
@@ -153,6 +176,8 @@ def services_of(
     rights: RightsCalls,
     guard: Guard,
     audit: SecurityAudit,
+    access: AccessService,
+    gate: CallerGate,
     metrics: Metrics,
 ) -> Services:
     """The table of every call of clients, named as in the protocol."""
@@ -178,6 +203,7 @@ def services_of(
             "Cron.Change": cron.change,
             "Cron.Next": cron.coming,
             **logs.calls(),
+            **_access_calls(access),
             "Carrier.Await": replies.await_one,
             "Carrier.FindBody": bodies.find,
             "Rights.List": rights.listed,
@@ -200,5 +226,6 @@ def services_of(
         },
         uploads={"Carrier.Upload": bodies.upload},
         session=greeter.serve,
+        gate=gate,
         metrics=metrics,
     )

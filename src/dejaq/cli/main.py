@@ -42,6 +42,9 @@ COMMANDS = {
     "restore": "dejaq.cli.operating.backup:restore",
     "storage": "dejaq.cli.operating.keys:storage",
     "cluster": "dejaq.cli.operating.cluster:cluster",
+    "whoami": "dejaq.cli.access.whoami:whoami",
+    "key": "dejaq.cli.access.key:key",
+    "sessions": "dejaq.cli.access.sessions:sessions",
     "cert": "dejaq.cli.access.cert:cert",
     "bench": "dejaq.cli.operating.bench:bench",
 }

@@ -105,7 +105,11 @@ class GrpcSession:
             status = await self._call.code()
             if status is grpc.StatusCode.OK:
                 return None
-            raise Unavailable(f"the session with {self._address} broke", details=await self._call.details() or "")
+            details = await self._call.details() or ""
+            reason = error_from_grpc(status, details, await self._call.trailing_metadata())
+            if reason.answered and not reason.retryable:
+                raise reason
+            raise Unavailable(f"the session with {self._address} broke", details=details)
         return frame  # type: ignore[no-any-return]
 
     async def close(self) -> None:
@@ -140,6 +144,10 @@ class GrpcTransport:
                 self._channel = grpc.aio.secure_channel(self.address, credentials, options=OPTIONS)
         return self._channel
 
+    async def _metadata(self) -> tuple[tuple[str, str], ...]:
+        """The client's credentials as every call carries them."""
+        return tuple(self._security.headers(await self._security.bearer(self.address)).items())
+
     def _renew_tls(self) -> None:
         """Begin a new connection where the client's certificate has changed; running sessions keep theirs."""
         tls = self._security.tls
@@ -156,7 +164,7 @@ class GrpcTransport:
             request_serializer=serialized,
             response_deserializer=carrier.BrokerFrame.FromString,
         )
-        call = method()
+        call = method(metadata=await self._metadata())
         try:
             await call.wait_for_connection()
         except grpc.aio.AioRpcError as error:
@@ -176,7 +184,7 @@ class GrpcTransport:
                 response_deserializer=response.FromString,
             )
         try:
-            return await stub(request, timeout=timeout)  # type: ignore[no-any-return]
+            return await stub(request, timeout=timeout, metadata=await self._metadata())  # type: ignore[no-any-return]
         except grpc.aio.AioRpcError as error:
             raise _error(error, self.address) from None
 
@@ -186,7 +194,7 @@ class GrpcTransport:
             method_path(method),
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
-        )(request)
+        )(request, metadata=await self._metadata())
         try:
             async for item in call:
                 yield item
@@ -204,7 +212,7 @@ class GrpcTransport:
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=response.FromString,
         )
-        call = stub(requests, timeout=timeout)
+        call = stub(requests, timeout=timeout, metadata=await self._metadata())
         try:
             return await call  # type: ignore[no-any-return]
         except grpc.aio.AioRpcError as error:

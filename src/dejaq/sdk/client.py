@@ -39,7 +39,7 @@ from dejaq.sdk.producing.producer import Producer
 from dejaq.sdk.results import FanOut
 from dejaq.sdk.session.broker_clock import BrokerClock
 from dejaq.sdk.session.clock_check import compare_clocks
-from dejaq.sdk.session.security import NO_OPTIONS, FilePath, SecurityOptions
+from dejaq.sdk.session.security import NO_OPTIONS, SecurityArguments, SecurityOptions
 from dejaq.sdk.session.seeds import Local, seeds_of
 from dejaq.sdk.session.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS, ClientSettings
 from dejaq.sdk.times import At, Delay, RelativeTime, lease_ms, resolve
@@ -73,19 +73,15 @@ def connect(
     follow: bool = True,
     clock: Clock | None = None,
     random: Random | None = None,
-    ca: FilePath | None = None,
-    cert: FilePath | None = None,
-    key: FilePath | None = None,
+    **security: Unpack[SecurityArguments],
 ) -> Client:
     """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
 
     The client retries through outages shorter than `deadline` seconds; `timeout` limits one try of a single call.
     `name` is the client's name in `dejaq info`. The brokers of a cluster recommend each other and the broker to use;
     without `follow` the client uses only the brokers in `target`. `on_drift` is called with the broker's clock offset
-    in ms when the offset exceeds `drift_ms_max`.
-
-    `dejaqs://host:port` is encrypted: `ca` is the file of the authorities that the broker's certificate must be of
-    (default: those of the operating system), `cert` and `key` are the client's own certificate.
+    in ms when the offset exceeds `drift_ms_max`. `dejaqs://` is encrypted; `security` are the files `ca`, `cert` and
+    `key`, and an `api_key`, a `token` (also a function) or a `token_file`.
     """
     if not deadline > 0 or not timeout > 0:
         raise error_of(Code.INVALID_ARGUMENT, "deadline and timeout are seconds above 0")
@@ -99,8 +95,7 @@ def connect(
         follow=follow,
     )
     # Two processes that were forked from one parent must not use the same seed for ids.
-    options = SecurityOptions(ca=ca, cert=cert, key=key)
-    return Client(target, settings, random or SystemRandom(), options)
+    return Client(target, settings, random or SystemRandom(), SecurityOptions(**security))
 
 
 class Client(TopicCalls, MessageCalls):
@@ -113,7 +108,7 @@ class Client(TopicCalls, MessageCalls):
         random: Random,
         security: SecurityOptions = NO_OPTIONS,
     ) -> None:
-        self._seeds = seeds_of(target, random, security)
+        self._seeds = seeds_of(target, random, security, settings.clock)
         self._settings = settings
         self._random = random
         self._queries = Queries(self._seeds, settings)
@@ -312,8 +307,7 @@ class Client(TopicCalls, MessageCalls):
         await run_until_signal(self._workers)
 
     def transaction(self, *, group: str = "default") -> Transaction:
-        """Changes that are done all together or not at all when the `async with` block ends; `group` owns the sent
-        messages.
+        """Changes that are done all together or not at all when the `async with` block ends; `group` owns the messages.
 
         When the block raises an error, or the broker refuses one step, nothing is done.
         """

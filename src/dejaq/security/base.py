@@ -23,6 +23,14 @@ class Credentials:
 
 
 NO_CREDENTIALS = Credentials()
+# The header, or the metadata of gRPC, with the client's name of its device.
+DEVICE_HEADER = "dejaq-device"
+_BEARER = "bearer "
+
+
+def bearer_of(header: str) -> str:
+    """The credentials in an `Authorization` header; empty for another scheme than `Bearer`."""
+    return header[len(_BEARER) :].strip() if header[: len(_BEARER)].lower() == _BEARER else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,8 @@ class Identity:
     principal: Principal
     # The time in microseconds from which the credentials are no longer valid; None for credentials without an end.
     expires_us: int | None = None
+    # When the credentials were issued, as their issuer says; None where nothing says so.
+    issued_us: int | None = None
 
 
 class Authenticator(Protocol):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,17 @@ def names_in(pem: bytes) -> tuple[tuple[str, ...], int]:
         elif isinstance(name, x509.RFC822Name):
             names.append(f"email:{name.value}")
     return tuple(names), int(certificate.not_valid_after_utc.timestamp()) * 1_000_000
+
+
+@lru_cache(maxsize=1_024)
+def _names_of_peer(pem: bytes) -> tuple[tuple[str, ...], int]:
+    return names_in(pem)
+
+
+def certified(chain: Iterable[bytes]) -> tuple[tuple[str, ...], int]:
+    """The same for a peer of gRPC, which gives the certificate as PEM; nothing for a peer without one."""
+    first = next(iter(chain), None)
+    return _names_of_peer(first) if first is not None else ((), 0)
 
 
 class Authority:

@@ -6,3 +6,5 @@ from __future__ import annotations
 MEMBERS = "members/"
 # A record that changes whenever the rules in the storage have changed.
 RIGHTS = "security/rights"
+# A record that changes whenever the API keys or the ended sessions in the storage have changed.
+ACCESS = "security/access"

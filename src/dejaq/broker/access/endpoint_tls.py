@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
-from dejaq.broker.metrics import Labels
+from dejaq.broker import metrics as specs
+from dejaq.broker.metrics import Gauge, Labels, MetricSpec
 from dejaq.config import BrokerConfig
 from dejaq.security.client import PLAIN, ClientSecurity
 from dejaq.security.tls import ClientTls, ServerTls, TlsFiles
 from dejaq.timekeeper.clock import Clock
 
 RELOAD_SECONDS = 1.0
+
+
+@runtime_checkable
+class RenewsTls(Protocol):
+    """A server that does not ask for a new certificate by itself, as gRPC does."""
+
+    async def renew_tls(self) -> None:
+        """Use the new certificate for new connections."""
 
 
 class EndpointTls:
@@ -56,14 +66,21 @@ class EndpointTls:
         if self.peers is not None:
             yield "peers", self.peers
 
-    async def run(self, renewed: Callable[[], Awaitable[None]]) -> None:
-        """Read changed files again, and call `renewed` when clients get a new certificate."""
+    async def run(self, servers: Callable[[], Iterable[object]]) -> None:
+        """Read changed files again, and have the servers that use Python's TLS use the new certificate."""
         while True:
             await self._clock.sleep(RELOAD_SECONDS)
             for name, tls in self._named():
                 # Reading and checking certificates takes milliseconds.
                 if await asyncio.to_thread(tls.refresh) and name == "clients":
-                    await renewed()
+                    for server in servers():
+                        if isinstance(server, RenewsTls):
+                            await server.renew_tls()
+
+    def connect(self, gauge: Callable[[MetricSpec, Gauge], None]) -> None:
+        """Publish the metrics."""
+        gauge(specs.TLS_EXPIRY, self.expiry)
+        gauge(specs.TLS_FAILED, self.failures)
 
     def expiry(self) -> dict[Labels, float]:
         """When each certificate in use expires, in seconds since 1970."""

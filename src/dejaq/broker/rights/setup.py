@@ -44,9 +44,13 @@ def make_rights(
     doctor: Doctor,
     metrics: Metrics,
     changed: Callable[[], object],
+    has_admins: bool = False,
 ) -> RightsParts:
-    """The parts of one broker; `changed` is called when other rules are in use."""
-    enabled = config.checks_rights
+    """The parts of one broker; `changed` is called when other rules are in use.
+
+    `has_admins`: the settings of authentication name administrators, so that everything else needs a right.
+    """
+    enabled = config.checks_rights or has_admins
     audit = SecurityAudit(config=config, clock=clock, doctor=doctor, metrics=metrics, enabled=enabled)
     guard = Guard(enabled=enabled, admins=config.admin_names, find_topic=catalog.named, refused=audit.refused)
     quotas = UserQuotas(storage=storage, clock=clock, topics=catalog.all, metrics=metrics)

@@ -29,6 +29,12 @@ class Open(Enum):
 CALLS: dict[str, Needs | Open] = {
     "Overseer.Info": Open.FILTERED,
     "Overseer.Ping": Open.CONNECTION,
+    "Access.WhoAmI": Open.CONNECTION,
+    "Access.CreateKey": Open.BY_RECORD,
+    "Access.ListKeys": Open.FILTERED,
+    "Access.RevokeKey": Open.BY_RECORD,
+    "Access.ListSessions": Open.FILTERED,
+    "Access.EndSession": Open.BY_RECORD,
     "Overseer.CreateTopic": needs.creating_topic,
     "Overseer.EditTopic": needs.editing_topic,
     "Overseer.DescribeTopic": Open.FILTERED,
@@ -78,6 +84,7 @@ CALLS: dict[str, Needs | Open] = {
 FRAMES: dict[str, tuple[Op, ...] | Open] = {
     "hello": Open.CONNECTION,
     "ping": Open.CONNECTION,
+    "renew": Open.CONNECTION,
     "producer": (Op.PRODUCE, Op.CHANGE),
     "create": (Op.PRODUCE,),
     "edit": (Op.CHANGE,),

@@ -135,3 +135,9 @@ def _fits(encoded: bytes, is_good: Callable[[bytes], bool]) -> bool:
         return is_good(encoded)
     except ValueError:
         return False
+
+
+def check_name(name: str, chars_max: int, *, what: str) -> None:
+    """Raise INVALID_ARGUMENT for a name that cannot be shown, or is too long."""
+    if not 1 <= len(name) <= chars_max or not name.isprintable():
+        raise InvalidArgument(f"a {what} is 1 to {chars_max} printable characters, not {name[:80]!r}")

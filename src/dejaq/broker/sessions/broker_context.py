@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dejaq.broker.access.gate import CallerGate
 from dejaq.broker.background import Background
 from dejaq.broker.catalog import Catalog
 from dejaq.broker.cluster.cluster import Cluster
@@ -37,6 +38,7 @@ class BrokerContext:
     catalog: Catalog
     guard: Guard
     quotas: UserQuotas
+    gate: CallerGate
     rosters: Rosters
     throttles: Throttles
     pinger: Pinger

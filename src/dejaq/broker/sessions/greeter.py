@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from dejaq.broker.access.open_streams import OpenStreams
 from dejaq.broker.sessions.session import Frames, Send, Session, SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
@@ -30,9 +31,15 @@ class Greeter:
     """Every session that is open, by its number."""
 
     def __init__(
-        self, *, make_session: Callable[[int, CallContext], Session], sessions_max: int, connections_max: int
+        self,
+        *,
+        make_session: Callable[[int, CallContext], Session],
+        sessions_max: int,
+        connections_max: int,
+        streams: OpenStreams,
     ) -> None:
         self._make_session = make_session
+        self._streams = streams
         self._sessions_max = sessions_max
         self._connections_max = connections_max
         self._sessions: dict[int, Session] = {}
@@ -59,6 +66,9 @@ class Greeter:
         self._last += 1
         session = self._sessions[self._last] = self._make_session(self._last, context)
         self._peers[peer] += 1
+        stream = self._streams.get(context.request_id)
+        if stream is not None:
+            stream.end_by(session.end)
         try:
             await session.serve(frames, send)
         finally:

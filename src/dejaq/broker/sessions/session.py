@@ -29,6 +29,7 @@ from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.log.session import LogSession
 from dejaq.broker.metrics import ERRORS, FRAMES
 from dejaq.broker.rights.session_rights import SessionRights
+from dejaq.broker.sessions.admission import check_name
 from dejaq.broker.sessions.incoming import read_frame, size_of
 from dejaq.broker.sessions.outgoing import FrameQueue
 from dejaq.broker.sessions.producer import ConnectedProducer
@@ -83,6 +84,7 @@ _ANYWHERE = frozenset(SessionState)
 _CONSUMING = frozenset({SessionState.CONSUMER, SessionState.SUBSCRIBED})
 _FITS: dict[str, frozenset[SessionState]] = {
     "ping": _ANYWHERE,
+    "renew": _ANYWHERE,
     "hello": frozenset({SessionState.CONNECTED}),
     "producer": frozenset({SessionState.IDLE}),
     "consumer": frozenset({SessionState.IDLE}),
@@ -336,6 +338,9 @@ class Session:
             answer.outcomes.SetInParent()
             answer.outcomes.throttled_ms = throttled_ms
             write_outcomes(answer.outcomes, outcomes)
+        elif command == "renew":
+            await self._broker.gate.renew(context, frame.renew.bearer)
+            answer.outcomes.SetInParent()
         else:
             getattr(self, f"_on_{command}")(frame, answer)
 
@@ -405,7 +410,7 @@ class Session:
     def _on_producer(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         self._broker.doctor.admit("producer")
         topic = self._broker.catalog.live(frame.producer.topic)
-        _check_name(frame.producer.group, limits.GROUP_CHARS_MAX, what="producer group")
+        check_name(frame.producer.group, limits.GROUP_CHARS_MAX, what="producer group")
         self.producer = ConnectedProducer(
             group=frame.producer.group,
             topic=topic,
@@ -422,7 +427,7 @@ class Session:
         topic = self._broker.catalog.live(frame.consumer.topic)
         if topic.settings.expires:
             raise InvalidArgument(f"messages of {topic.name!r} expire when their time comes; they are read by id")
-        _check_name(frame.consumer.name, limits.CONSUMER_NAME_CHARS_MAX, what="consumer name")
+        check_name(frame.consumer.name, limits.CONSUMER_NAME_CHARS_MAX, what="consumer name")
         roster = self._broker.rosters.of(topic)
         self.consumer = ConnectedConsumer(
             context=self.context,
@@ -486,8 +491,3 @@ class Session:
                 self.consumer.recall_late(frame.recalled.lease, rows),
                 name=f"late recall of session {self.number}",
             )
-
-
-def _check_name(name: str, chars_max: int, *, what: str) -> None:
-    if not 1 <= len(name) <= chars_max or not name.isprintable():
-        raise InvalidArgument(f"a {what} is 1 to {chars_max} printable characters, not {name[:80]!r}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from google.protobuf.message import DecodeError, Message
 
-from dejaq.broker.context import begin_call
 from dejaq.broker.services import Services
 from dejaq.broker.websocket.methods import Form, Method
-from dejaq.domain.context import Endpoint
+from dejaq.domain.context import CallContext, Endpoint
 from dejaq.errors import Code, DejaqError, Indefinite, InternalError, InvalidArgument, Unavailable, error_of
 from dejaq.protocol.spliced import BrokerSent, pieces
 from dejaq.protocol.status import error_to_proto
@@ -21,6 +20,7 @@ from dejaq.protocol.websocket.connection import WebSocketConnection
 from dejaq.protocol.websocket.framing import CloseCode, FrameError, Payload
 from dejaq.protocol.websocket.messages import Kind, head, parse, parse_credit
 from dejaq.protocol.websocket.stream import Stream
+from dejaq.security.base import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ class ParsedCall:
     method: Method
     request: Message
     seconds: float | None
+    # Newer credentials than those of the handshake; empty for those.
+    bearer: str = field(default="", repr=False)
 
 
 class ConnectedClient:
@@ -53,6 +55,7 @@ class ConnectedClient:
         self,
         *,
         peer: str,
+        credentials: Credentials,
         endpoint: Endpoint,
         services: Services,
         methods: Mapping[str, Method],
@@ -60,6 +63,7 @@ class ConnectedClient:
         on_gone: Callable[[ConnectedClient], None],
     ) -> None:
         self.peer = peer
+        self._credentials = credentials
         self._endpoint = endpoint
         self.socket = WebSocketConnection(
             client=False,
@@ -111,7 +115,7 @@ class ConnectedClient:
         self._last = number
         stream = Stream(number, self.socket)
         if kind is Kind.SESSION:
-            self._run(stream, self._serve_session(stream), 0)
+            self._run(stream, self._serve_session(stream, bytes(payload)), 0)
             return
         try:
             if self._calls.count >= self._calls.most:
@@ -145,10 +149,20 @@ class ConnectedClient:
 
     # Sessions
 
-    async def _serve_session(self, stream: Stream) -> None:
-        context, sender = begin_call(self.peer, endpoint=self._endpoint), StreamSender(stream)
+    def _shown(self, bearer: str) -> Credentials:
+        """The caller's credentials: those of the handshake, or newer ones."""
+        return replace(self._credentials, bearer=bearer) if bearer else self._credentials
+
+    async def _serve_session(self, stream: Stream, bearer: bytes) -> None:
+        sender = StreamSender(stream)
         try:
-            await self._services.session(context, _messages(stream), sender)
+            credentials = self._shown(bearer.decode("ascii", "replace"))
+            async with self._services.gate.open(
+                credentials, self.peer, endpoint=self._endpoint, is_session=True
+            ) as context:
+                await self._services.session(context, _messages(stream), sender)
+        except DejaqError as error:
+            self._refuse(stream, error)
         except Exception:
             log.exception("a session of %s failed", self.peer)
             self._refuse(stream, InternalError())
@@ -166,7 +180,7 @@ class ConnectedClient:
         if method is None:
             raise error_of(Code.VERSION_UNSUPPORTED, f"the broker does not know the call {call.method[:100]!r}")
         seconds = call.timeout_ms / 1_000 if call.timeout_ms else None
-        return ParsedCall(method, _request(method, call.request), seconds)
+        return ParsedCall(method, _request(method, call.request), seconds, call.bearer)
 
     async def _serve_call(self, stream: Stream, call: ParsedCall) -> None:
         try:
@@ -182,8 +196,13 @@ class ConnectedClient:
             self._refuse(stream, InternalError())
 
     async def _answer(self, stream: Stream, call: ParsedCall) -> None:
+        async with self._services.gate.open(
+            self._shown(call.bearer), self.peer, endpoint=self._endpoint, seconds=call.seconds
+        ) as context:
+            await self._answer_to(context, stream, call)
+
+    async def _answer_to(self, context: CallContext, stream: Stream, call: ParsedCall) -> None:
         name = call.method.name
-        context = begin_call(self.peer, call.seconds, endpoint=self._endpoint)
         if call.method.form is Form.STREAM:
             await self._stream(stream, self._services.stream(context, name, call.request))
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 from dejaq.broker.websocket.http2_refusal import PREFACE_BEGIN, Http2Refusal, NotHttp2
@@ -14,6 +14,7 @@ from dejaq.protocol.websocket.handshake import (
     END,
     HEAD_BYTES_MAX,
     PATH,
+    REASON_HEADER,
     SUBPROTOCOL,
     BadHttpHead,
     HttpHead,
@@ -22,6 +23,8 @@ from dejaq.protocol.websocket.handshake import (
     upgrade_head,
     valid_key,
 )
+from dejaq.security.base import DEVICE_HEADER, Credentials, bearer_of
+from dejaq.security.certificates import end_of, names_of
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +90,14 @@ class HttpConnection(asyncio.Protocol):
         self,
         *,
         pages: Pages,
-        upgrade: Callable[[asyncio.Transport, bytes], None],
+        upgrade: Callable[[asyncio.Transport, bytes, Credentials], None],
+        identify: Callable[[Credentials, asyncio.Transport], Awaitable[object]],
         on_begin: Callable[[HttpConnection], bool],
         on_end: Callable[[HttpConnection], None],
     ) -> None:
         self._pages = pages
         self._upgrade = upgrade
+        self._identify = identify
         self._on_begin = on_begin
         self._on_end = on_end
         self._received = b""
@@ -173,11 +178,19 @@ class HttpConnection(asyncio.Protocol):
         elif method not in ("GET", "HEAD"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are allowed", Allow="GET, HEAD")
         else:
-            self._answering = asyncio.get_running_loop().create_task(self._answer(path, method == "GET"))
+            self._answering = asyncio.get_running_loop().create_task(self._answer(path, head, method == "GET"))
 
-    async def _answer(self, path: str, with_body: bool) -> None:
+    async def _answer(self, path: str, head: HttpHead, with_body: bool) -> None:
+        transport = self._transport
+        if transport is None:
+            return
         try:
+            if path == METRICS_PATH:
+                await self._identify(_credentials(head, transport), transport)
             answer = await self._pages.answer(path, with_body=with_body)
+        except DejaqError as error:
+            self._refuse_caller(error)
+            return
         except Exception:
             log.exception("the request for %s failed", path)
             answer = response(HTTPStatus.INTERNAL_SERVER_ERROR, b"the request failed\n")
@@ -207,9 +220,35 @@ class HttpConnection(asyncio.Protocol):
             # A browser names the site whose page asks.
             self._refuse(HTTPStatus.FORBIDDEN, "pages of other sites are not served")
         elif (transport := self._transport) is not None:
-            transport.write(upgrade_head(key))
-            self._leave()
-            self._upgrade(transport, behind)
+            # What the client sends meanwhile waits in the socket.
+            transport.pause_reading()
+            work = self._admit(transport, key, behind, _credentials(head, transport))
+            self._answering = asyncio.get_running_loop().create_task(work)
+
+    async def _admit(self, transport: asyncio.Transport, key: str, behind: bytes, credentials: Credentials) -> None:
+        """Begin the WebSocket of a caller that the broker accepts."""
+        try:
+            await self._identify(credentials, transport)
+        except DejaqError as error:
+            self._refuse_caller(error)
+            return
+        except Exception:
+            log.exception("a caller could not be identified")
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed")
+            return
+        if self._transport is None or transport.is_closing():
+            return
+        transport.write(upgrade_head(key))
+        self._leave()
+        transport.resume_reading()
+        self._upgrade(transport, behind, credentials)
+
+    def _refuse_caller(self, error: DejaqError) -> None:
+        if error.code is Code.UNAUTHENTICATED:
+            headers = {"WWW-Authenticate": "Bearer", REASON_HEADER: error.message}
+            self._finish(response(HTTPStatus.UNAUTHORIZED, f"{error.message}\n".encode(), headers=headers))
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, error.message)
 
     def _refuse(self, status: HTTPStatus, text: str, **headers: str) -> None:
         self._finish(response(status, f"{text}\n".encode(), headers=headers))
@@ -219,6 +258,16 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(answer)
             self._transport.close()
+
+
+def _credentials(head: HttpHead, transport: asyncio.Transport) -> Credentials:
+    certificate = transport.get_extra_info("peercert") or {}
+    return Credentials(
+        bearer=bearer_of(head.headers.get("authorization", "")),
+        certificate=names_of(certificate),
+        certificate_expires_us=end_of(certificate),
+        device=head.headers.get(DEVICE_HEADER, ""),
+    )
 
 
 def _host_of(header: str) -> str:

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from dejaq.broker.services import Services
-from dejaq.protocol.v1 import carrier_pb2, cron_pb2, log_pb2, overseer_pb2, rights_pb2
+from dejaq.protocol.v1 import access_pb2, carrier_pb2, cron_pb2, log_pb2, overseer_pb2, rights_pb2
 
 _SERVICES = (
     carrier_pb2.DESCRIPTOR.services_by_name["Carrier"],
@@ -18,6 +18,7 @@ _SERVICES = (
     cron_pb2.DESCRIPTOR.services_by_name["Cron"],
     rights_pb2.DESCRIPTOR.services_by_name["Rights"],
     log_pb2.DESCRIPTOR.services_by_name["Log"],
+    access_pb2.DESCRIPTOR.services_by_name["Access"],
 )
 
 

@@ -20,6 +20,7 @@ from dejaq.domain.context import Endpoint
 from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.websocket.connecting import UNIX
 from dejaq.protocol.websocket.framing import CloseCode
+from dejaq.security.base import Credentials
 from dejaq.security.tls import ServerTls
 
 # Connections that have not become a WebSocket, besides those that have.
@@ -139,7 +140,11 @@ class WebSocketServer:
 
     def _connected(self) -> HttpConnection:
         return HttpConnection(
-            pages=self._pages, upgrade=self._upgrade, on_begin=self._begin_request, on_end=self._requests.discard
+            pages=self._pages,
+            upgrade=self._upgrade,
+            identify=self._identify,
+            on_begin=self._begin_request,
+            on_end=self._requests.discard,
         )
 
     def _begin_request(self, request: HttpConnection) -> bool:
@@ -147,9 +152,14 @@ class WebSocketServer:
         self._requests.add(request)
         return len(self._requests) + len(self._clients) <= self._connections_max
 
-    def _upgrade(self, transport: asyncio.Transport, behind: bytes) -> None:
+    async def _identify(self, credentials: Credentials, transport: asyncio.Transport) -> object:
+        """Raise UNAUTHENTICATED unless the broker accepts the caller."""
+        return await self._services.gate.identify(credentials, self._peer_of(transport))
+
+    def _upgrade(self, transport: asyncio.Transport, behind: bytes, credentials: Credentials) -> None:
         client = ConnectedClient(
             peer=self._peer_of(transport),
+            credentials=credentials,
             endpoint=self._endpoint,
             services=self._services,
             methods=self._methods,

@@ -27,6 +27,7 @@ METAVARS = {
     "grpc": "HOST:PORT",
     "peer_listen": "HOST:PORT",
     "metrics": "HOST:PORT",
+    "auth": "FILE",
     "tls_cert": "FILE",
     "tls_key": "FILE",
     "tls_client_ca": "FILE",

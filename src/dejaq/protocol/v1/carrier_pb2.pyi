@@ -26,7 +26,7 @@ RECALL: SettleKind
 REJECT: SettleKind
 
 class ClientFrame(_message.Message):
-    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress", "log")
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress", "log", "renew")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,7 @@ class ClientFrame(_message.Message):
     DELETES_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     ping: Ping
@@ -59,7 +60,14 @@ class ClientFrame(_message.Message):
     deletes: Deletes
     progress: Progress
     log: _log_pb2.LogCommand
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogCommand, _Mapping]] = ...) -> None: ...
+    renew: RenewCredentials
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogCommand, _Mapping]] = ..., renew: _Optional[_Union[RenewCredentials, _Mapping]] = ...) -> None: ...
+
+class RenewCredentials(_message.Message):
+    __slots__ = ("bearer",)
+    BEARER_FIELD_NUMBER: _ClassVar[int]
+    bearer: str
+    def __init__(self, bearer: _Optional[str] = ...) -> None: ...
 
 class BrokerFrame(_message.Message):
     __slots__ = ("request", "error", "welcome", "pong", "outcomes", "push", "recall", "draining", "log")

@@ -1,3 +1,4 @@
+from dejaq.protocol.v1 import access_pb2 as _access_pb2
 from dejaq.protocol.v1 import history_pb2 as _history_pb2
 from dejaq.protocol.v1 import overseer_pb2 as _overseer_pb2
 from google.protobuf.internal import containers as _containers

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from dejaq.protocol.v1 import access_pb2 as dejaq_dot_v1_dot_access__pb2
 from dejaq.protocol.v1 import history_pb2 as dejaq_dot_v1_dot_history__pb2
 from dejaq.protocol.v1 import overseer_pb2 as dejaq_dot_v1_dot_overseer__pb2
 from dejaq.protocol.v1 import peer_pb2 as dejaq_dot_v1_dot_peer__pb2
@@ -71,6 +72,11 @@ class PeerStub:
                 '/dejaq.v1.Peer/Describe',
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.InfoRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.InfoResponse.FromString,
+                _registered_method=True)
+        self.Sessions = channel.unary_unary(
+                '/dejaq.v1.Peer/Sessions',
+                request_serializer=dejaq_dot_v1_dot_access__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_access__pb2.ListSessionsResponse.FromString,
                 _registered_method=True)
         self.History = channel.unary_unary(
                 '/dejaq.v1.Peer/History',
@@ -141,6 +147,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sessions(self, request, context):
+        """The open sessions of users at this broker alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def History(self, request, context):
         """A page of what the journal of this broker alone knows of one message id.
         """
@@ -192,6 +205,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Describe,
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.InfoRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.InfoResponse.SerializeToString,
+            ),
+            'Sessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sessions,
+                    request_deserializer=dejaq_dot_v1_dot_access__pb2.ListSessionsRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_access__pb2.ListSessionsResponse.SerializeToString,
             ),
             'History': grpc.unary_unary_rpc_method_handler(
                     servicer.History,
@@ -394,6 +412,33 @@ class Peer:
             '/dejaq.v1.Peer/Describe',
             dejaq_dot_v1_dot_overseer__pb2.InfoRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.InfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Peer/Sessions',
+            dejaq_dot_v1_dot_access__pb2.ListSessionsRequest.SerializeToString,
+            dejaq_dot_v1_dot_access__pb2.ListSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64\x65jaq/v1/websocket.proto\x12\x08\x64\x65jaq.v1\";\n\x04\x43\x61ll\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0f\n\x07request\x18\x03 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64\x65jaq/v1/websocket.proto\x12\x08\x64\x65jaq.v1\"K\n\x04\x43\x61ll\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12\x0f\n\x07request\x18\x03 \x01(\x0c\x12\x0e\n\x06\x62\x65\x61rer\x18\x32 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dejaq.v1.websocket_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CALL']._serialized_start=38
-  _globals['_CALL']._serialized_end=97
+  _globals['_CALL']._serialized_end=113
 # @@protoc_insertion_point(module_scope)

@@ -6,10 +6,11 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from dejaq.errors import Code, DejaqError, NoBroker, Unavailable, error_of
+from dejaq.errors import Code, DejaqError, NoBroker, Unauthenticated, Unavailable, error_of
 from dejaq.protocol.websocket.handshake import (
     END,
     HEAD_BYTES_MAX,
+    REASON_HEADER,
     SUBPROTOCOL,
     BadHttpHead,
     HttpHead,
@@ -24,9 +25,13 @@ UNIX = "unix:"
 _SECONDS = 5.0
 # The answer of a broker that refuses for now, such as one with too many connections.
 _LATER = "503"
+# The answer to a caller that the broker does not accept.
+_UNKNOWN = "401"
 
 
-async def open_socket(address: str, security: ClientSecurity = PLAIN) -> tuple[asyncio.Transport, bytes]:
+async def open_socket(
+    address: str, security: ClientSecurity = PLAIN, bearer: str = ""
+) -> tuple[asyncio.Transport, bytes]:
     """A transport to `host:port` or `unix:/path` after the handshake, and the bytes that came behind the answer.
 
     Raises NoBroker when nothing answers in time, and VERSION_UNSUPPORTED when something else than a broker does.
@@ -39,7 +44,7 @@ async def open_socket(address: str, security: ClientSecurity = PLAIN) -> tuple[a
         async with asyncio.timeout(_SECONDS):
             transport = await _connect(loop, address, lambda: protocol, security)
             host = "localhost" if address.startswith(UNIX) else address
-            transport.write(request_head(host, key))
+            transport.write(request_head(host, key, security.headers(bearer)))
             _check(await protocol.head, key, address)
     except BaseException as error:
         if transport is not None:
@@ -119,6 +124,10 @@ def _check(received: bytes, key: str, address: str) -> None:
             address, f"it does not answer in HTTP; if it is a gRPC endpoint, use dejaq+grpc://{address}"
         ) from None
     version, status, phrase = head.first
+    if status == _UNKNOWN:
+        error = Unauthenticated(head.headers.get(REASON_HEADER.lower(), ""))
+        error.answered = True
+        raise error
     if status == _LATER:
         raise Unavailable(f"the broker at {address} refuses connections for now: {phrase}")
     if version != "HTTP/1.1" or status != "101" or not _accepted(head, key):

@@ -13,6 +13,8 @@ from http import HTTPStatus
 SUBPROTOCOL = "dejaq.v1"
 PATH = "/v1"
 HEAD_BYTES_MAX = 16 * 1024
+# Why a caller was refused, in the answer 401.
+REASON_HEADER = "Dejaq-Error"
 END = b"\r\n\r\n"
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HEADERS_MAX = 100
@@ -71,7 +73,7 @@ def accept_of(key: str) -> str:
     return base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
 
 
-def request_head(host: str, key: str) -> bytes:
+def request_head(host: str, key: str, headers: Mapping[str, str] | None = None) -> bytes:
     """The request of a client."""
     lines = (
         f"GET {PATH} HTTP/1.1",
@@ -81,6 +83,7 @@ def request_head(host: str, key: str) -> bytes:
         f"Sec-WebSocket-Key: {key}",
         "Sec-WebSocket-Version: 13",
         f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
+        *(f"{name}: {value}" for name, value in (headers or {}).items()),
     )
     return "\r\n".join(lines).encode() + END
 

@@ -9,7 +9,16 @@ from collections.abc import AsyncIterator
 from google.protobuf.message import DecodeError, Message
 
 from dejaq import limits
-from dejaq.errors import Code, DejaqError, Indefinite, InternalError, NoBroker, Unavailable, error_of
+from dejaq.errors import (
+    Code,
+    DejaqError,
+    Indefinite,
+    InternalError,
+    NoBroker,
+    Unauthenticated,
+    Unavailable,
+    error_of,
+)
 from dejaq.protocol.blocks import reuse_blocks
 from dejaq.protocol.spliced import ClientSent, pieces
 from dejaq.protocol.status import error_from_proto
@@ -30,8 +39,10 @@ PING_SECONDS = 3.0
 class ClientConnection:
     """One connection and its streams."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, bearer: str = "") -> None:
         self.address = address
+        # The credentials of the handshake.
+        self.bearer = bearer
         self.socket = WebSocketConnection(
             client=True,
             on_message=self._received,
@@ -92,9 +103,9 @@ def _error_in(payload: Payload) -> DejaqError:
 class WebSocketSession:
     """The client's end of one session."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, bearer: str) -> None:
         self._connection = connection
-        self._stream = connection.begin(Kind.SESSION)
+        self._stream = connection.begin(Kind.SESSION, bearer.encode())
 
     async def send(self, frame: ClientSent) -> None:
         """Send a frame; waits while the broker is not reading."""
@@ -110,6 +121,8 @@ class WebSocketSession:
         try:
             payload = await self._stream.receive()
         except DejaqError as error:
+            if error.answered and not error.retryable:
+                raise
             raise Unavailable(f"the session with {self._connection.address} broke", details=str(error)) from None
         return None if payload is None else carrier.BrokerFrame.FromString(payload)
 
@@ -146,8 +159,13 @@ class WebSocketTransport:
     async def _connect(self) -> ClientConnection:
         try:
             reuse_blocks()
-            transport, behind = await open_socket(self.address, self._security)
-            connection = ClientConnection(self.address)
+            bearer = await self._security.bearer(self.address)
+            try:
+                transport, behind = await open_socket(self.address, self._security, bearer)
+            except Unauthenticated:
+                self._forget_credentials()
+                raise
+            connection = ClientConnection(self.address, bearer)
             connection.socket.attach(transport, behind)
             self._connection = connection
             return connection
@@ -156,7 +174,17 @@ class WebSocketTransport:
 
     async def session(self) -> WebSocketSession:
         """Open a session."""
-        return WebSocketSession(await self._open())
+        connection = await self._open()
+        return WebSocketSession(connection, await self._newer(connection))
+
+    async def _newer(self, connection: ClientConnection) -> str:
+        """The credentials of now, where they are others than those of the handshake."""
+        bearer = await self._security.bearer(self.address)
+        return bearer if bearer != connection.bearer else ""
+
+    def _forget_credentials(self) -> None:
+        if self._security.credentials is not None:
+            self._security.credentials.invalidate()
 
     async def call(self, method: str, request: Message, response: type[Response], timeout: float) -> Response:
         """A unary call, `method` as in `Overseer.Info`."""
@@ -182,7 +210,8 @@ class WebSocketTransport:
             async with asyncio.timeout(timeout):
                 connection = await self._open()
                 await connection.socket.wait_writable()
-                call = Call(method=method, timeout_ms=max(round(timeout * 1_000), 1), request=request)
+                bearer = await self._newer(connection)
+                call = Call(method=method, timeout_ms=max(round(timeout * 1_000), 1), request=request, bearer=bearer)
                 stream = connection.begin(Kind.CALL, call.SerializeToString())
                 asked = True
                 try:
@@ -202,7 +231,8 @@ class WebSocketTransport:
     async def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         """A server-streaming call."""
         connection = await self._open()
-        call = Call(method=method, request=request.SerializeToString())
+        bearer = await self._newer(connection)
+        call = Call(method=method, request=request.SerializeToString(), bearer=bearer)
         stream = connection.begin(Kind.CALL, call.SerializeToString())
         try:
             while (payload := await stream.receive()) is not None:

@@ -28,8 +28,7 @@ class MessageCalls:
     async def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
         """The messages, in the order of `ids`; None for an id that no message has.
 
-        Without `fetch_large` the body of a message that has a large body is empty, and its `large` says where the body
-        is.
+        Without `fetch_large` the body of a message that has a large body is empty; its `large` says where it is.
         """
         found = await self._queries.get(topic, [ids] if isinstance(ids, str) else list(ids))
         return [await self.fetched(message) if fetch_large and message else message for message in found]

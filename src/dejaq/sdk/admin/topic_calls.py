@@ -111,8 +111,7 @@ class TopicCalls:
         """Change settings of a topic while it is in use; a setting that is not given keeps its value.
 
         The new settings apply to messages that are created or leased from now on; durations are as in `create_topic`.
-        The other settings of `create_topic` are fixed: a value that differs from the topic's is refused with
-        INVALID_SETTING.
+        The other settings of `create_topic` are fixed: INVALID_SETTING for a value that is not the topic's.
         """
         check_asked_topic(name)
         chosen = settings_message(
@@ -139,8 +138,7 @@ class TopicCalls:
     async def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
         """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
 
-        With `new_key` the topic also gets another key, with which all bodies are encrypted from now on. What was
-        encrypted before stays readable.
+        With `new_key` the topic also gets another key for all new bodies. Bodies from before stay readable.
         """
         check_asked_topic(name)
         request = overseer.RekeyTopicRequest(name=name, new_key=new_key)

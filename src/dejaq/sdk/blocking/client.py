@@ -28,7 +28,7 @@ from dejaq.sdk.client import connect as connect_async
 from dejaq.sdk.producing.accumulator import LINGER_SECONDS
 from dejaq.sdk.producing.outgoing import Headers
 from dejaq.sdk.results import FanOut
-from dejaq.sdk.session.security import FilePath
+from dejaq.sdk.session.security import SecurityArguments
 from dejaq.sdk.session.seeds import Local
 from dejaq.sdk.session.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS
 from dejaq.sdk.times import At, Delay, Duration
@@ -170,8 +170,7 @@ class Client(OpenedClient):
         )
 
     def transaction(self, *, group: str = "default") -> Transaction:
-        """Changes that are done all together or not at all when the `with` block ends; `group` owns the sent
-        messages.
+        """Changes that are done all together or not at all when the `with` block ends; `group` owns the messages.
 
         When the block raises an error, or the broker refuses one step, nothing is done.
         """
@@ -236,8 +235,7 @@ class Client(OpenedClient):
     def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
         """The messages, in the order of `ids`; None for an id that no message has.
 
-        Without `fetch_large` the body of a message that has a large body is empty, and its `large` says where the body
-        is.
+        Without `fetch_large` the body of a message that has a large body is empty; its `large` says where it is.
         """
         return self._portal.follow(self._inner.get(topic, ids, fetch_large=fetch_large))
 
@@ -444,8 +442,7 @@ class Client(OpenedClient):
         """Change settings of a topic while it is in use; a setting that is not given keeps its value.
 
         The new settings apply to messages that are created or leased from now on; durations are as in `create_topic`.
-        The other settings of `create_topic` are fixed: a value that differs from the topic's is refused with
-        INVALID_SETTING.
+        The other settings of `create_topic` are fixed: INVALID_SETTING for a value that is not the topic's.
         """
         return self._portal.run(
             self._inner.edit_topic(
@@ -471,8 +468,7 @@ class Client(OpenedClient):
     def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
         """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
 
-        With `new_key` the topic also gets another key, with which all bodies are encrypted from now on. What was
-        encrypted before stays readable.
+        With `new_key` the topic also gets another key for all new bodies. Bodies from before stay readable.
         """
         return self._portal.run(self._inner.rekey_topic(name, new_key=new_key))
 
@@ -504,19 +500,15 @@ def connect(
     follow: bool = True,
     clock: Clock | None = None,
     random: Random | None = None,
-    ca: FilePath | None = None,
-    cert: FilePath | None = None,
-    key: FilePath | None = None,
+    **security: Unpack[SecurityArguments],
 ) -> Client:
     """A client of the brokers at `dejaq://host:port` (several with commas between) or of a `dejaq.Broker`.
 
     The client retries through outages shorter than `deadline` seconds; `timeout` limits one try of a single call.
     `name` is the client's name in `dejaq info`. The brokers of a cluster recommend each other and the broker to use;
     without `follow` the client uses only the brokers in `target`. `on_drift` is called with the broker's clock offset
-    in ms when the offset exceeds `drift_ms_max`.
-
-    `dejaqs://host:port` is encrypted: `ca` is the file of the authorities that the broker's certificate must be of
-    (default: those of the operating system), `cert` and `key` are the client's own certificate.
+    in ms when the offset exceeds `drift_ms_max`. `dejaqs://` is encrypted; `security` are the files `ca`, `cert` and
+    `key`, and an `api_key`, a `token` (also a function) or a `token_file`.
     """
     return Client(
         connect_async(
@@ -529,9 +521,7 @@ def connect(
             follow=follow,
             clock=clock,
             random=random,
-            ca=ca,
-            cert=cert,
-            key=key,
+            **security,
         ),
         Portal("client", seconds=DEADLINES * deadline),
     )

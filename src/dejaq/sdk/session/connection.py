@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dejaq.errors import (
     LimitExceeded,
     NoBroker,
     OutOfState,
+    Unauthenticated,
     Unavailable,
     VersionUnsupported,
     error_of,
@@ -34,6 +36,8 @@ from dejaq.sdk.session.broker_clock import BrokerClock
 from dejaq.sdk.session.link import Link
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
+
+log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 5.0
 PING_SECONDS = 3.0
@@ -107,6 +111,8 @@ class Connection:
         # The version of the protocol that both sides use.
         self.protocol = PROTOCOL_MINIMUM
         self._tasks: set[asyncio.Task[None]] = set()
+        # The credentials that the session was shown last.
+        self._bearer = ""
 
     # Lifecycle
 
@@ -169,7 +175,7 @@ class Connection:
             self._up.clear()
             self._link = None
             self._spawn(link.finish(WIND_DOWN_SECONDS))
-            if link.reason is not None and not link.reason.retryable:
+            if link.reason is not None and not link.reason.retryable and not self._may_log_in(link.reason):
                 self._give_up(link.reason)
                 return
             self._seeds.demote(link.transport)
@@ -186,6 +192,14 @@ class Connection:
                 self._give_up(error)
                 return
             self._use(link)
+
+    def _may_log_in(self, reason: DejaqError) -> bool:
+        """Whether newer credentials may help: the session ended because of the old ones."""
+        source = self._seeds.credentials
+        if not isinstance(reason, Unauthenticated) or source is None or not source.renewable:
+            return False
+        source.invalidate()
+        return True
 
     async def _finish_work(self, link: Link) -> None:
         """Stay with a broker that drains until the work in progress is settled, when no other
@@ -249,6 +263,8 @@ class Connection:
 
     async def _open(self, transport: Transport, *, stay: bool) -> Link:
         link = Link(await transport.session(), transport, self._on_event)
+        if self._seeds.credentials is not None:
+            self._bearer = await self._seeds.credentials.current()
         try:
             hello = self.frame()
             hello.hello.CopyFrom(self.settings.hello(role=self._role, topic=self._topic))
@@ -270,8 +286,12 @@ class Connection:
                 for _ in range(FIRST_PINGS):
                     await self._ping(link)
             await self._enter(link, transport)
-        except BaseException:
+        except BaseException as error:
+            reason = link.reason
             await link.close()
+            if reason is not None and isinstance(error, Indefinite | Unavailable):
+                # The broker said why it did not begin the session.
+                raise reason from None
             raise
         return link
 
@@ -287,6 +307,7 @@ class Connection:
     async def _ping_forever(self, link: Link) -> None:
         while True:
             await self.settings.clock.sleep(PING_SECONDS)
+            await self._renew_credentials(link)
             pinging = asyncio.ensure_future(self._ping(link))
             try:
                 await asyncio.wait({pinging}, timeout=PONG_SECONDS)
@@ -299,6 +320,23 @@ class Connection:
             if not pinging.done() or pinging.cancelled() or pinging.exception() is not None:
                 await link.close()
                 return
+
+    async def _renew_credentials(self, link: Link) -> None:
+        """Show the broker newer credentials before those of the session expire."""
+        source = self._seeds.credentials
+        if source is None:
+            return
+        try:
+            bearer = await source.current()
+            if bearer != self._bearer:
+                frame = self.frame()
+                frame.renew.bearer = self._bearer = bearer
+                await ask_once(link, frame)
+        except DejaqError as error:
+            log.warning("the credentials of a session were not renewed: %s", error)
+            source.invalidate()
+        except Exception:
+            log.exception("the function for the token failed; the session ends when its token expires")
 
     async def _ping(self, link: Link) -> None:
         clock = self.settings.clock

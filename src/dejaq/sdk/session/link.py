@@ -82,8 +82,9 @@ class Link:
         try:
             while (frame := await self._channel.receive()) is not None:
                 self._received(frame)
-        except DejaqError:
-            pass
+        except DejaqError as error:
+            if error.answered and not error.retryable:
+                self.reason = error
         finally:
             self._end()
 

@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 from dejaq.errors import Code, error_of
 from dejaq.sdk.session.address import Target
-from dejaq.security.client import PLAIN, ClientSecurity
+from dejaq.security.client import ClientSecurity
+from dejaq.security.credentials import BearerSource, TokenFunction, fixed, from_file, from_function
 from dejaq.security.tls import ClientTls, TlsFiles
+from dejaq.timekeeper.clock import Clock
 
 FilePath = str | os.PathLike[str]
 
 
+class SecurityArguments(TypedDict, total=False):
+    """The arguments of `connect` about security."""
+
+    ca: FilePath | None
+    cert: FilePath | None
+    key: FilePath | None
+    token: str | TokenFunction | None
+    api_key: str | None
+    token_file: FilePath | None
+
+
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """The files for TLS. What is None is taken from `DEJAQ_CA`, `DEJAQ_CERT` and `DEJAQ_KEY`."""
+    """Files for TLS, and one kind of credentials.
+
+    Files that are None are taken from `DEJAQ_CA`, `DEJAQ_CERT` and `DEJAQ_KEY`. Without any credentials, those of
+    `DEJAQ_API_KEY`, `DEJAQ_TOKEN` or `DEJAQ_TOKEN_FILE` are used.
+    """
 
     ca: FilePath | None = None
     cert: FilePath | None = None
     key: FilePath | None = None
+    token: str | TokenFunction | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    token_file: FilePath | None = None
 
-    def for_target(self, target: Target) -> ClientSecurity:
+    def for_target(self, target: Target, clock: Clock) -> ClientSecurity:
         """What connections to `target` use; raises INVALID_ARGUMENT for files that do not work."""
+        credentials = self._credentials(clock)
+        device = socket.gethostname() if credentials is not None or target.tls else ""
         if not target.tls:
             if self.ca is not None or self.cert is not None or self.key is not None:
                 raise error_of(Code.INVALID_ARGUMENT, "ca, cert and key are for TLS: begin the address with dejaqs://")
-            return PLAIN
+            return ClientSecurity(credentials=credentials, device=device)
         tls = ClientTls(
             TlsFiles(
                 ca=_text(self.ca, "DEJAQ_CA"),
@@ -36,7 +60,20 @@ class SecurityOptions:
         )
         # Files that cannot be used are found now, and not at every try to connect.
         tls.context()
-        return ClientSecurity(tls=tls)
+        return ClientSecurity(tls=tls, credentials=credentials, device=device)
+
+    def _credentials(self, clock: Clock) -> BearerSource | None:
+        given = [one for one in (self.token, self.api_key, self.token_file) if one is not None]
+        if len(given) > 1:
+            raise error_of(Code.INVALID_ARGUMENT, "give one of token, api_key and token_file")
+        if callable(self.token):
+            return from_function(self.token, now_us=clock.now_us)
+        environment = os.environ if not given else {}
+        text = self.api_key or self.token or environment.get("DEJAQ_API_KEY") or environment.get("DEJAQ_TOKEN")
+        if text:
+            return fixed(text, now_us=clock.now_us)
+        path = self.token_file if self.token_file is not None else environment.get("DEJAQ_TOKEN_FILE")
+        return from_file(os.fspath(path), now_us=clock.now_us) if path else None
 
 
 NO_OPTIONS = SecurityOptions()

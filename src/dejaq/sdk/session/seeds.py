@@ -17,6 +17,8 @@ from dejaq.sdk.session.address import Carriage, parse_url
 from dejaq.sdk.session.backoff import RetryDelays
 from dejaq.sdk.session.security import NO_OPTIONS, SecurityOptions
 from dejaq.sdk.session.settings import ClientSettings
+from dejaq.security.credentials import BearerSource
+from dejaq.timekeeper.clock import Clock, SystemClock
 
 SEEDS_MAX = 64
 
@@ -42,17 +44,19 @@ def transport_class(carriage: Carriage) -> Callable[..., Transport]:
 def transports_of(url: str, options: SecurityOptions = NO_OPTIONS) -> list[Transport]:
     """A transport to each broker that `url` names."""
     named = parse_url(url)
-    connect, security = transport_class(named.carriage), options.for_target(named)
+    connect, security = transport_class(named.carriage), options.for_target(named, SystemClock())
     return [connect(address, security=security) for address in named.addresses]
 
 
-def seeds_of(target: str | Local, random: Random, options: SecurityOptions) -> Seeds:
+def seeds_of(target: str | Local, random: Random, options: SecurityOptions, clock: Clock) -> Seeds:
     """A transport to each broker that `target` names."""
     if not isinstance(target, str):
         return Seeds([target.transport()], random)
     named = parse_url(target)
-    connect = partial(transport_class(named.carriage), security=options.for_target(named))
-    return Seeds([connect(address) for address in named.addresses], random, connect=connect)
+    security = options.for_target(named, clock)
+    connect = partial(transport_class(named.carriage), security=security)
+    transports = [connect(address) for address in named.addresses]
+    return Seeds(transports, random, connect=connect, credentials=security.credentials)
 
 
 class Seeds:
@@ -66,9 +70,12 @@ class Seeds:
         random: Random,
         *,
         connect: Callable[[str], Transport] = WebSocketTransport,
+        credentials: BearerSource | None = None,
     ) -> None:
         """`connect` makes a transport to a broker that another broker named."""
         self._connect = connect
+        # What the transports show to brokers, so that sessions can show newer ones in time.
+        self.credentials = credentials
         self._ring = list(transports)
         self.random = random
         self._closed = "is not open: use `async with dejaq.connect(...)`"

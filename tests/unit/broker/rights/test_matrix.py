@@ -101,6 +101,13 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Log.Groups": lambda topic: log_pb2.LogGroupsRequest(topic=topic),
     "Log.Reset": lambda topic: log_pb2.LogResetRequest(topic=topic, group="g"),
     "Log.RemoveGroup": lambda topic: log_pb2.LogRemoveGroupRequest(topic=topic, group="g"),
+    # Own keys and sessions need no right; tests/integration/security/test_access.py has those of others.
+    "Access.WhoAmI": None,
+    "Access.CreateKey": None,
+    "Access.ListKeys": None,
+    "Access.RevokeKey": None,
+    "Access.ListSessions": None,
+    "Access.EndSession": None,
     "Rights.List": None,
     "Rights.Put": _rule,
     "Rights.Remove": lambda topic: rights.RemoveRuleRequest(id="none"),
@@ -143,6 +150,7 @@ CONSUMING = frozenset({Operation.CONSUME, Operation.ADMIN})
 EXPECTED_FRAMES: dict[str, frozenset[Operation]] = {
     "hello": frozenset(Operation),
     "ping": frozenset(Operation),
+    "renew": frozenset(Operation),
     "producer": SENDING,
     "create": PRODUCING,
     "edit": CHANGING,
@@ -283,14 +291,14 @@ async def test_a_transaction_is_refused_for_any_step_and_the_others_of_its_call_
     assert (await call(matrix, ROOT, "Carrier.Count", carrier.CountRequest(topic=MINE))).count == 1
 
 
-FREE = ("hello", "ping")
+FREE = ("hello", "ping", "renew")
 HANDSHAKE = {"create": "producer", "edit": "producer", "cancel": "producer"}
 
 
 def _frames(command: str, topic: str) -> list[carrier.ClientFrame]:
     """The frames up to a command, in the order that the session's state allows."""
     before = ["hello"] if command != "hello" else []
-    if command not in ("hello", "ping", "producer", "consumer", "log"):
+    if command not in (*FREE, "producer", "consumer", "log"):
         before.append(HANDSHAKE.get(command, "consumer"))
     if command in ("unsubscribe", "busy"):
         before.append("subscribe")
