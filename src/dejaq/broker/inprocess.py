@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar, cast
 
 from google.protobuf.message import Message
 
 from dejaq.broker.context import begin_call
 from dejaq.broker.services import Services
-from dejaq.domain.context import IN_PROCESS
+from dejaq.domain.context import IN_PROCESS, CallContext
 from dejaq.errors import Code, Indefinite, Unavailable, error_of
 from dejaq.protocol.spliced import BrokerSent, ClientSent, whole
 from dejaq.protocol.transport import Response
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 PIPE_FRAMES_MAX = 16
+BeginCall = Callable[[str, float | None], CallContext]
 T = TypeVar("T")
 
 
 class InProcessTransport:
     """Implements `protocol.transport.Transport` without a network. A frame belongs to the broker once sent."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, begin: BeginCall = begin_call) -> None:
+        """`begin` makes the context of each call."""
         self._services = services
+        self._begin = begin
         self._sessions: set[InProcessSession] = set()
 
     @property
@@ -35,7 +38,7 @@ class InProcessTransport:
 
     async def session(self) -> InProcessSession:
         """Open a session."""
-        session = InProcessSession(self._services)
+        session = InProcessSession(self._services, self._begin(IN_PROCESS, None))
         self._sessions.add(session)
         session.served.add_done_callback(lambda _: self._sessions.discard(session))
         return session
@@ -44,7 +47,7 @@ class InProcessTransport:
         """A unary call, `method` as in `Overseer.Info`."""
         if method not in self._services.unary:
             raise error_of(Code.VERSION_UNSUPPORTED, f"the broker does not know the call {method!r}")
-        context = begin_call(IN_PROCESS, timeout)
+        context = self._begin(IN_PROCESS, timeout)
         try:
             async with asyncio.timeout(timeout):
                 return cast(Response, await self._services.call(context, method, request))
@@ -53,13 +56,13 @@ class InProcessTransport:
 
     def stream(self, method: str, request: Message, response: type[Response]) -> AsyncIterator[Response]:
         """A server-streaming call."""
-        return cast(AsyncIterator[Response], self._services.stream(begin_call(IN_PROCESS), method, request))
+        return cast(AsyncIterator[Response], self._services.stream(self._begin(IN_PROCESS, None), method, request))
 
     async def upload(
         self, method: str, requests: AsyncIterator[Message], response: type[Response], timeout: float
     ) -> Response:
         """A client-streaming call."""
-        context = begin_call(IN_PROCESS, timeout)
+        context = self._begin(IN_PROCESS, timeout)
         try:
             async with asyncio.timeout(timeout):
                 return cast(Response, await self._services.upload(context, method, requests))
@@ -75,14 +78,14 @@ class InProcessTransport:
 class InProcessSession:
     """The client's end of a session, and the two pipes to the broker's end."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, context: CallContext) -> None:
         self._to_broker: _Pipe[carrier.ClientFrame] = _Pipe()
         self._to_client: _Pipe[carrier.BrokerFrame] = _Pipe()
-        self.served = asyncio.get_running_loop().create_task(self._serve(services), name="in-process session")
+        self.served = asyncio.get_running_loop().create_task(self._serve(services, context), name="in-process session")
 
-    async def _serve(self, services: Services) -> None:
+    async def _serve(self, services: Services, context: CallContext) -> None:
         try:
-            await services.session(begin_call(IN_PROCESS), self._to_broker.items(), self._answer)
+            await services.session(context, self._to_broker.items(), self._answer)
         finally:
             self._to_broker.close()
             self._to_client.close()

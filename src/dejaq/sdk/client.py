@@ -16,7 +16,6 @@ from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
-from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.admin.cluster import ClusterInfo, Pong
@@ -365,8 +364,4 @@ class Client(TopicCalls, MessageCalls):
 
     def dead_letters(self, topic: str) -> DeadLetters:
         """The messages of a topic that were leased too often or rejected."""
-
-        async def settings_of(name: str) -> TopicSettings:
-            return (await self.describe_topic(name)).settings
-
-        return DeadLetters(self._seeds, self._settings, self._queries, topic, settings_of)
+        return DeadLetters(self._seeds, self._settings, self._queries, topic, self.describe_topic)

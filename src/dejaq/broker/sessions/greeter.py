@@ -112,7 +112,9 @@ class Greeter:
     async def check_rights(self) -> None:
         """End the sessions whose callers have lost the right to them: the rules have changed."""
         for number, session in enumerate(self, 1):
-            session.check_rights()
+            refusal = session.rights.lost()
+            if refusal is not None:
+                session.end(refusal)
             if number % SESSIONS_PER_STEP == 0:
                 await asyncio.sleep(0)
 

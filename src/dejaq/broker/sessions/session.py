@@ -122,7 +122,7 @@ class Session:
         self.producer: ConnectedProducer | None = None
         self.consumer: ConnectedConsumer | None = None
         self._broker = broker
-        self._rights = SessionRights(broker.guard, context)
+        self.rights = SessionRights(broker.guard, context)
         self._log = LogSession(broker.logs, send=self.send, end=self.end)
         self._outgoing = FrameQueue()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -187,12 +187,6 @@ class Session:
         if not self._over.is_set():
             self._reason = error
             self._over.set()
-
-    def check_rights(self) -> None:
-        """End the session when its caller has lost the right to be what it is."""
-        refusal = self._rights.lost()
-        if refusal is not None:
-            self.end(refusal)
 
     async def finished(self) -> None:
         """Wait until the session is over and all its requests are finished."""
@@ -326,7 +320,7 @@ class Session:
         self._broker.metrics.add(FRAMES, 1, command)
         if self.state not in _FITS[command]:
             raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
-        self._rights.admit(command, frame)
+        self.rights.admit(command, frame)
         if command == "log":
             self.state = SessionState.LOG
             await self._log.answer(context, frame, answer)

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from dejaq.domain import dead_letter
 from dejaq.domain.message import Message
-from dejaq.domain.topic import TopicSettings
+from dejaq.domain.naming.topic_name import is_short
 from dejaq.errors import Code, Missing
 from dejaq.protocol.columns import outcomes_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import errors_pb2
+from dejaq.sdk.admin.cluster import TopicInfo
 from dejaq.sdk.admin.queries import Queries, filter_of
 from dejaq.sdk.changing.bulk import BULK_ROWS, BulkResult, OnProgress
 from dejaq.sdk.results import Results
@@ -34,18 +35,18 @@ class DeadLetters:
         settings: ClientSettings,
         queries: Queries,
         topic: str,
-        settings_of: Callable[[str], Awaitable[TopicSettings]],
+        describe: Callable[[str], Awaitable[TopicInfo]],
     ) -> None:
         self.topic = topic
         self._seeds = seeds
         self._settings = settings
         self._queries = queries
-        self._settings_of = settings_of
+        self._describe = describe
 
     async def where(self) -> str:
         """The name of the dead-letter topic; for a deleted topic, the default name."""
         try:
-            chosen = (await self._settings_of(self.topic)).dead_letter
+            chosen = (await self._describe(self.topic)).settings.dead_letter
         except Missing:
             chosen = ""
         return chosen or f"{self.topic}.dead"
@@ -60,11 +61,11 @@ class DeadLetters:
         headers: Mapping[str, str] | None = None,
     ) -> int:
         """The number of dead letters that failed from `start` to before `end`, with this reason, owner and headers."""
-        where = self._filter(start, end, reason, group, headers)
+        where = await self._filter(start, end, reason, group, headers)
         try:
             return await self._queries.count(await self.where(), where)
         except Missing:
-            await self._settings_of(self.topic)
+            await self._describe(self.topic)
             return 0
 
     async def browse(
@@ -77,13 +78,13 @@ class DeadLetters:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[list[Message]]:
         """Pages of dead letters, oldest first; the headers that begin with `dejaq-dead-` describe their history."""
-        where = self._filter(start, end, reason, group, headers)
+        where = await self._filter(start, end, reason, group, headers)
         try:
             async for page in self._queries.browse(await self.where(), where):
                 yield page
         except Missing:
             # The dead-letter topic does not exist before the first dead letter. A missing original topic is an error.
-            await self._settings_of(self.topic)
+            await self._describe(self.topic)
 
     async def redrive(
         self,
@@ -109,7 +110,7 @@ class DeadLetters:
             request = carrier.RedriveRequest(topic=grave, target=target, ids=chosen)
             return await self._call("Carrier.Redrive", request, len(chosen))
 
-        where = self._filter(start, end, reason, group, headers)
+        where = await self._filter(start, end, reason, group, headers)
         return await self._each(ids, move, progress, where, raises=not results)
 
     async def purge(
@@ -130,10 +131,10 @@ class DeadLetters:
             request = carrier.PurgeRequest(topic=grave, ids=chosen)
             return await self._call("Carrier.Purge", request, len(chosen))
 
-        where = self._filter(start, end, reason, group, headers)
+        where = await self._filter(start, end, reason, group, headers)
         return await self._each(ids, remove, progress, where, raises=not results)
 
-    def _filter(
+    async def _filter(
         self,
         start: At | None,
         end: At | None,
@@ -141,6 +142,9 @@ class DeadLetters:
         group: str | None,
         headers: Mapping[str, str] | None,
     ) -> carrier.Filter:
+        if is_short(self.topic):
+            # Dead letters have the full name of their topic.
+            self.topic = (await self._describe(self.topic)).name
         told = {dead_letter.TOPIC: self.topic} | ({dead_letter.REASON: reason} if reason is not None else {})
         return filter_of(start, end, group=group, headers=dict(headers or {}) | told)
 
@@ -178,7 +182,7 @@ class DeadLetters:
             async for page in self._queries.browse(grave, where):
                 yield [message.id for message in page]
         except Missing:
-            await self._settings_of(self.topic)
+            await self._describe(self.topic)
 
     async def _call(
         self, method: str, request: carrier.RedriveRequest | carrier.PurgeRequest, count: int
