@@ -10,7 +10,7 @@ from http import HTTPStatus
 import pytest
 
 from dejaq.broker import Broker
-from dejaq.errors import Code
+from dejaq.errors import Code, Unavailable
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import errors_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -19,7 +19,8 @@ from dejaq.protocol.websocket.connection import WebSocketConnection
 from dejaq.protocol.websocket.framing import CloseCode
 from dejaq.protocol.websocket.messages import Kind, credit_payload, head
 from dejaq.protocol.websocket.stream import CREDIT_BYTES
-from dejaq.protocol.websocket.transport import WebSocketTransport
+from dejaq.protocol.websocket.transport import WebSocketSession, WebSocketTransport
+from dejaq.testing.waiting import patient
 from tests.unit.broker.client import create_topic, until
 from tests.unit.protocol.websocket.raw import RawSocket, frame
 
@@ -274,4 +275,16 @@ async def test_small_messages_are_sent_at_once_at_both_ends(
     await create_topic(transport)
     sockets = [one.get_extra_info("socket") for one in attached]
     assert [made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for made in sockets] == [1, 1]
+    await transport.close()
+
+
+async def test_a_stream_of_a_connection_that_is_lost_has_ended(broker: Broker, address: str) -> None:
+    """A session that began on a connection that was just lost waited without end for its first frame."""
+    transport = WebSocketTransport(address)
+    connection = await transport._open()
+    connection.socket.abort("cut by the test")
+    session = WebSocketSession(connection)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(session.receive(), patient(5))
+    await session.close()
     await transport.close()

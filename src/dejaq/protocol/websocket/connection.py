@@ -180,7 +180,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def resume_pings(self) -> None:
         """Called when somebody waits for the other side again."""
-        if self._resting and self._timer is not None:
+        if self._resting and self._timer is not None and self.open:
             self._timer.cancel()
             self._look_again()
 

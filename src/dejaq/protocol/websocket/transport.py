@@ -56,6 +56,10 @@ class ClientConnection:
     def begin(self, kind: Kind, payload: bytes = b"") -> Stream:
         """Begin a session or a call."""
         stream = Stream(next(self._numbers), self.socket)
+        if not self.socket.open:
+            # It was lost since the caller got it, and nobody would end the stream.
+            stream.end(self._broken(self.socket.reason))
+            return stream
         self._streams[stream.number] = stream
         self.socket.resume_pings()
         self.socket.write(head(kind, stream.number), payload)
@@ -90,7 +94,10 @@ class ClientConnection:
 
     def _lost(self, reason: str) -> None:
         for stream in list(self._streams.values()):
-            stream.end(NoBroker(details=f"{self.address}: {reason}"))
+            stream.end(self._broken(reason))
+
+    def _broken(self, reason: str) -> DejaqError:
+        return NoBroker(details=f"{self.address}: {reason}")
 
 
 def _error_in(payload: Payload) -> DejaqError:
