@@ -90,6 +90,24 @@ async def test_a_page_that_does_not_read_keeps_one_answer_per_view(client: dejaq
     await hub.close()
 
 
+async def test_a_query_that_takes_long_is_repeated_less_often(client: dejaq.Client) -> None:
+    slept: list[float] = []
+    forever = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await forever.wait()
+
+    times = iter([0.0, 0.01, 10.0, 10.5])
+    hub = LiveHub(client, sleep=sleep, monotonic=lambda: next(times))
+    page = hub.join()
+    for view in (OverviewView(), DueView("mail")):
+        hub.choose(page, {view})
+        await eventually(lambda: len(slept) == 1, within=10, what="the view was read")
+        assert slept.pop() == pytest.approx(1.0 if isinstance(view, OverviewView) else 10.0)
+    await hub.close()
+
+
 async def test_the_number_of_pages_and_views_is_bounded(client: dejaq.Client) -> None:
     hub = LiveHub(client)
     pages = [hub.join() for _ in range(CLIENTS_MAX)]

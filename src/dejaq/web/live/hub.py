@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from dejaq.web.problem import problem_of
 log = logging.getLogger("dejaq.web")
 
 POLL_SECONDS = 1.0
+# A query that takes long is repeated less often: it takes at most this share of the time.
+SHARE_MAX = 0.05
 # Queries of the gateway that a broker answers at one time, whatever clients ask for.
 QUERIES_MAX = 4
 VIEWS_MAX = 200
@@ -55,9 +58,15 @@ class _Polled:
 class LiveHub:
     """The views that clients look at."""
 
-    def __init__(self, client: Client, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        client: Client,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._sleep = sleep
+        self._monotonic = monotonic
         self._polled: dict[View, _Polled] = {}
         self._clients = 0
         self._turns = asyncio.Semaphore(QUERIES_MAX)
@@ -101,10 +110,12 @@ class LiveHub:
 
     async def _poll(self, view: View, polled: _Polled) -> None:
         while True:
+            began = self._monotonic()
             polled.last = await self._read(view)
+            took = self._monotonic() - began
             for client in polled.clients:
                 client.offer(view, polled.last)
-            await self._sleep(POLL_SECONDS)
+            await self._sleep(max(POLL_SECONDS, took / SHARE_MAX))
 
     async def _read(self, view: View) -> bytes:
         try:
