@@ -173,6 +173,11 @@ async def test_producers_and_consumers_of_a_client_share_a_connection(tmp_path: 
         async with client.producer(TOPIC) as one, client.producer(TOPIC) as two, client.consumer(TOPIC) as consumer:
             sent = {await one.send(b"1"), await two.send(b"2")}
             assert {(await anext(consumer)).id, (await anext(consumer)).id} == sent
+            async with client.transaction() as transaction:
+                transaction.send(TOPIC, b"3")
+            assert await client.count(TOPIC) == 3
+            assert broker.central.server is not None
+            assert len(broker.central.server._clients) == 1
 
 
 async def test_a_unix_socket_serves_the_clients_of_its_owner(tmp_path: Path) -> None:
