@@ -291,6 +291,28 @@ def test_traffic_by_group_and_content_sent_again(
     assert found == {content: number for content, number in copies.items() if number > 1}
 
 
+def test_arrivals_are_counted_by_hour_and_forecast_with_their_errors(filled: Lake, store: Store) -> None:
+    found = findings.forecast(filled, now_ms=store.now, hours=3)
+    hour_ms = 3_600_000
+    end_ms = max(filled.head.newest_ms.values()) // hour_ms * hour_ms
+    created = Counter(
+        event["topic"] for event in store.events if event["kind"] == "created" and event["at_ms"] < end_ms
+    )
+    assert {row["topic"]: row["hours_tested"] for row in found.tables["arrival_errors"]} == dict.fromkeys(created, 0)
+    assert [(row["topic"], row["hour_ms"]) for row in found.tables["arrivals"]] == [
+        (topic, end_ms + ahead * hour_ms)
+        for topic in sorted(created, key=lambda name: (-created[name], name))
+        for ahead in range(3)
+    ]
+    for row in found.tables["arrivals"]:
+        # A history of a few hours: their mean, and no interval.
+        first = min(e["at_ms"] for e in store.events if e["kind"] == "created" and e["topic"] == row["topic"])
+        hours = (end_ms - first // hour_ms * hour_ms) // hour_ms
+        assert row["arrivals"] == pytest.approx(created[row["topic"]] / hours, abs=0.06)
+        assert (row["low"], row["high"]) == (None, None)
+    assert len(found.tables["assumptions"]) == 4
+
+
 def test_the_report_is_one_page_that_escapes_what_it_shows(filled: Lake, store: Store) -> None:
     found = [
         findings.audit(filled),

@@ -14,6 +14,7 @@ from dejaq.pipeline.jobs import retries as retried
 from dejaq.pipeline.jobs import traffic as traffics
 from dejaq.pipeline.lake.gaps import Gap, gaps
 from dejaq.pipeline.lake.lake import Lake
+from dejaq.pipeline.reporting.arrivals import ASSUMPTIONS, arrivals
 from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.snapshot import TableSnapshot
 
@@ -168,7 +169,15 @@ def forecast(
         "hours": hours,
         "lateness_ms": lateness_ms,
     }
-    return Findings("forecast", {"minutes": minutes}, figures, draw)
+    with explained():
+        coming = arrivals(lake, topics=topics, hours=hours)
+    tables: dict[str, Rows] = {
+        "minutes": minutes,
+        "arrivals": coming.hours,
+        "arrival_errors": coming.errors,
+        "assumptions": [{"assumption": text} for text in ASSUMPTIONS],
+    }
+    return Findings("forecast", tables, figures, draw)
 
 
 def retries(lake: Lake, *, topics: Sequence[str] = (), attempts_min: int = retried.ATTEMPTS_MIN_DEFAULT) -> Findings:

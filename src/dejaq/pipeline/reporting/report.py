@@ -119,7 +119,9 @@ def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
 
 
-_OPEN = frozenset({"balance", "findings", "gaps", "hours", "topics", "groups", "poison_candidates"})
+_OPEN = frozenset(
+    {"balance", "findings", "gaps", "hours", "topics", "groups", "poison_candidates", "arrival_errors", "assumptions"}
+)
 _TIMES = frozenset({"hour_ms", "minute_ms", "created_ms", "first_ms", "last_ms", "busiest_minute_ms"})
 _STYLE = """
 :root { --ink: #212529; --soft: #868e96; --line: #dee2e6; --blue: #2463eb; --back: #f8f9fa; }
