@@ -39,9 +39,6 @@ class Issuer:
     jwks: str = ""
     # The authorities of the provider's own certificate, if they are not those of the operating system.
     ca: str = ""
-    # What `dejaq login` sends: the client that the provider knows, and the scopes.
-    client_id: str = ""
-    scopes: tuple[str, ...] = ("openid", "profile", "offline_access")
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class AccessLedger:
         else:
             refused = now_us - ended_us < ENDED_KEY_SECONDS * 1_000_000
         if refused:
-            raise Unauthenticated("this session was ended; log in again with `dejaq login`")
+            raise Unauthenticated("this session was ended; log in again")
 
     # Records
 

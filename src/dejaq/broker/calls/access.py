@@ -88,7 +88,7 @@ class AccessService:
             raise PermissionDenied(f"{principal.name} has no user, so it cannot make keys; ask an administrator")
         if principal.kind is PrincipalKind.KEY:
             # Otherwise the holder of a stolen key could outlive its revocation.
-            raise PermissionDenied("a key cannot make keys; log in with `dejaq login`, or ask an administrator")
+            raise PermissionDenied("a key cannot make keys; log in as a user, or ask an administrator")
         if request.user not in ("", principal.user) or not set(request.groups) <= principal.groups:
             raise PermissionDenied("only an administrator makes keys of other users, or of groups of others")
 
