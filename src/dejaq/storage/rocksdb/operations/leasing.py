@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import itemgetter
+from typing import TypeVar
 
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.bodies.body_block import BodySlices
@@ -18,11 +19,14 @@ from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.operations.dead_letters import DeadRow, move_exhausted, split
 from dejaq.storage.rocksdb.timeline import masks, prioritising
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
+from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 from dejaq.storage.rocksdb.timeline.merging import merge_thin
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
-from dejaq.storage.rocksdb.timeline.run import Key, ranks_of
+from dejaq.storage.rocksdb.timeline.run import Key, Run, ranks_of
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
-from dejaq.storage.rocksdb.timeline.window import ExpiredRows, ReadingAllowance
+from dejaq.storage.rocksdb.timeline.window import ExpiredRows, ReadingAllowance, Window
+
+Value = TypeVar("Value")
 
 
 def lease(
@@ -89,25 +93,30 @@ def _take_due(
     state.expire_leases(now, batch)
     until = max(request.until, now)
     whole = state.demand.note(request.buckets, now)
-    places = [*request.buckets, keys.SPREAD]
+    own = None if whole else _own_rows(state, request.buckets, until)
+    places = [*request.buckets, keys.SPREAD] if own is None else list(request.buckets)
     heads = _heads(state, places, until)
+    if own is not None and (first := own.head()) is not None and first[0] <= until:
+        heapq.heappush(heads, (first, keys.SPREAD))
     parts: list[LeasePart] = []
     expired: dict[int, LeaseState] = {}
     allowance = ReadingAllowance(request.rows_max, request.bytes_max, state.sizes)
     while heads and not allowance.spent:
         (ts, _), bucket = heapq.heappop(heads)
         _check(ts, request, now)
-        if bucket == keys.SPREAD and not whole:
+        if bucket == keys.SPREAD and not whole and own is None:
             state.share_out(until)
             heads = _heads(state, places, until)
             continue
-        source, taken = state.window(bucket).take(heads[0][0] if heads else None, until, now, allowance)
+        mine = bucket == keys.SPREAD and own is not None
+        window = own if mine and own is not None else state.window(bucket)
+        source, taken = window.take(heads[0][0] if heads else None, until, now, allowance)
         if not taken:
             break
         parts += taken
         if isinstance(source, ExpiredRows):
             expired[source.lease.id] = source.lease
-        head = state.load_due(bucket, until, begun=True).head()
+        head = window.head() if mine else state.load_due(bucket, until, begun=True).head()
         if head is not None and head[0] <= until:
             heapq.heappush(heads, (head, bucket))
     parts = _joined(parts)
@@ -120,6 +129,23 @@ def _take_due(
     return parts, list(expired.values())
 
 
+def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window | None:
+    """The rows of a consumer that are in runs over several buckets, where it has many of these buckets.
+
+    Then its rows of a run leave together; otherwise, and while rows wait on disk, `share_out` divides the runs.
+    """
+    if state.demand.shared_by_many:
+        return None
+    spread, chosen = state.window(keys.SPREAD), tuple(buckets)
+
+    def mask_of(run: Run) -> int:
+        if run.row_buckets is None:
+            run.row_buckets = RowBuckets(state.index.buckets_of(run.ids))
+        return run.row_buckets.mask_of(chosen)
+
+    return spread.only(until, mask_of) if spread.reaches(until) else None
+
+
 def _heads(state: TopicState, buckets: Sequence[int], until: int) -> list[tuple[Key, int]]:
     """The first row of each bucket that has one up to `until`, as a heap."""
     heads = [(head, bucket) for bucket in buckets if (head := state.load_due(bucket, until).head()) is not None]
@@ -129,33 +155,41 @@ def _heads(state: TopicState, buckets: Sequence[int], until: int) -> list[tuple[
 
 
 def _joined(parts: list[LeasePart]) -> list[LeasePart]:
-    """Rows that follow each other in a run as one part, although rows of other runs lie between them in time."""
+    """The rows of a run as one part, although rows of other runs lie between them in time."""
     joined: list[LeasePart] = []
+    together: dict[bytes, int] = {}
     latest: dict[bytes, LeasePart] = {}
     for part in parts:
+        key = part.run.key
+        if _is_plain(part):
+            if key not in together:
+                joined.append(part)
+            together[key] = together.get(key, 0) | part.mask()
+            continue
+        before = latest.get(key)
+        if before is not None and not part.due and before.start + before.count == part.start:
+            before.count += part.count
+            before.attempts = before.attempts and part.attempts and before.attempts + part.attempts
+            before.firsts = before.firsts and part.firsts and before.firsts + part.firsts
+            continue
         if not part.due:
-            before = latest.get(part.run.key)
-            if before is not None and before.start + before.count == part.start:
-                before.count += part.count
-                before.attempts = before.attempts and part.attempts and before.attempts + part.attempts
-                before.firsts = before.firsts and part.firsts and before.firsts + part.firsts
-                continue
-            latest[part.run.key] = part
+            latest[key] = part
         joined.append(part)
-    return joined
+    return [LeasePart.of_mask(part.run, together[part.run.key]) if _is_plain(part) else part for part in joined]
+
+
+def _is_plain(part: LeasePart) -> bool:
+    """Whether its rows were never leased before, and have listed ids."""
+    return not (part.due or part.attempts or part.firsts or part.run.generated)
 
 
 def _free_later_rows(state: TopicState, parts: list[LeasePart], first_left: Key) -> None:
     """Rows leave in slices that may overlap in time: rows later than the first remaining row are put back."""
     for part in parts:
         # Rows of expired leases have the same ts, and no earlier row remained.
-        end = part.start + part.count
-        keep = end if part.due else max(part.run.rows_until(first_left), part.start)
-        if keep < end:
-            state.free_rows(part.run, masks.span(keep, end))
-            part.count = keep - part.start
-            part.attempts = part.attempts and part.attempts[: part.count]
-            part.firsts = part.firsts and part.firsts[: part.count]
+        later = 0 if part.due else part.until(max(part.run.rows_until(first_left), part.start))
+        if later:
+            state.free_rows(part.run, later)
     parts[:] = [part for part in parts if part.count]
 
 
@@ -176,15 +210,13 @@ def _close_expired(state: TopicState, expired: LeaseState, batch: Batch) -> None
 def lease_set(state: TopicState, held: LeaseState, expires: int, rows: int) -> LeaseSet:
     """Rows of a lease as columns sorted by (ts, priority); `rows` numbers them unless they are 0 to n-1."""
     result = LeaseSet(lease_id=held.id, consumer=held.consumer, expires=expires, spans=[], ts=[], bodies=[])
-    pieces = [
-        (part, start, end) for part in held.parts for start, end in masks.ranges(part.in_run(rows)) if end > start
-    ]
-    for part, start, end in pieces:
-        record = part.run.record
-        result.spans.append(part.run.id_span(start, end))
-        result.ts.extend([part.due] * (end - start) if part.due else record.ts[start:end])
+    pieces = [piece for part in held.parts if (mask := part.in_run(rows)) for piece in _pieces(part, mask)]
+    for piece in pieces:
+        part, record = piece.part, piece.part.run.record
+        result.spans += part.id_spans(piece.mask())
+        result.ts.extend([part.due] * len(piece) if part.due else piece.of(record.ts))
         if record.apart:
-            result.large = result.large or max(record.apart[start:end]) >= LARGE
+            result.large = result.large or max(piece.of(record.apart)) >= LARGE
     result.bodies = _bodies(state, pieces)
     _add_rare_columns(result, pieces)
     whole = len(result) == held.count
@@ -195,48 +227,87 @@ def lease_set(state: TopicState, held: LeaseState, expires: int, rows: int) -> L
     return result
 
 
-def _bodies(state: TopicState, pieces: list[tuple[LeasePart, int, int]]) -> Sequence[bytes]:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows start to end-1 of the run of a part, or those that `rows` lists, ascending."""
+
+    part: LeasePart
+    start: int
+    end: int
+    rows: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return self.end - self.start if self.rows is None else len(self.rows)
+
+    def mask(self) -> int:
+        """Its rows as a mask of the run."""
+        return masks.span(self.start, self.end) if self.rows is None else masks.of_rows(self.rows)
+
+    def of(self, column: Sequence[Value]) -> Sequence[Value]:
+        """The values of its rows in a column of the run."""
+        return column[self.start : self.end] if self.rows is None else [column[row] for row in self.rows]
+
+
+def _pieces(part: LeasePart, mask: int) -> list[_Piece]:
+    if part.rows is None:
+        return [_Piece(part, start, end) for start, end in masks.ranges(mask)]
+    rows = part.rows if mask.bit_count() == part.count else list(masks.rows(mask))
+    return [_Piece(part, rows[0], rows[-1] + 1, rows)]
+
+
+def _bodies(state: TopicState, pieces: list[_Piece]) -> Sequence[bytes]:
     """The bodies of the pieces, in the form of the protocol when every run has them in this form."""
-    slices = [(part.run.block, start, end) for part, start, end in pieces if part.run.block is not None]
+    slices = [
+        (one.part.run.block, one.start, one.end)
+        for one in pieces
+        if one.part.run.block is not None and one.rows is None
+    ]
     if len(slices) == len(pieces):
         return BodySlices(slices)
     bodies: list[bytes] = []
-    for part, start, end in pieces:
-        if part.run.record.apart:
-            bodies.extend(state.body(part.run, row) for row in range(start, end))
+    for one in pieces:
+        run = one.part.run
+        if run.record.apart:
+            bodies.extend(state.body(run, row) for row in one.rows or range(one.start, one.end))
         else:
-            bodies.extend(part.run.bodies[start:end])
+            bodies.extend(one.of(run.bodies))
     return bodies
 
 
-def _add_rare_columns(result: LeaseSet, pieces: list[tuple[LeasePart, int, int]]) -> None:
+def _add_rare_columns(result: LeaseSet, pieces: list[_Piece]) -> None:
     """Add attempts, priorities and headers when any row has values other than 1, 0 and none."""
-    if any(part.attempts for part, _, _ in pieces):
-        attempts = [
-            n
-            for part, start, end in pieces
-            for n in (part.attempts[start - part.start : end - part.start] if part.attempts else repeat(1, end - start))
-        ]
+    if any(one.part.attempts for one in pieces):
+        attempts = [n for one in pieces for n in _attempts(one)]
         result.attempts = attempts if attempts.count(1) < len(attempts) else None
-    if any(part.run.record.priorities for part, _, _ in pieces):
-        priorities = [
-            n for part, start, end in pieces for n in part.run.record.priorities[start:end] or repeat(0, end - start)
-        ]
+    if any(one.part.run.record.priorities for one in pieces):
+        columns = ((one, one.part.run.record.priorities) for one in pieces)
+        priorities = [n for one, column in columns for n in (one.of(column) if column else repeat(0, len(one)))]
         result.priorities = priorities if any(priorities) else None
-    if any(part.run.record.headers for part, _, _ in pieces):
-        headers = [
-            n for part, start, end in pieces for n in part.run.record.headers[start:end] or repeat(b"", end - start)
-        ]
+    if any(one.part.run.record.headers for one in pieces):
+        texts = ((one, one.part.run.record.headers) for one in pieces)
+        headers = [n for one, column in texts for n in (one.of(column) if column else repeat(b"", len(one)))]
         result.headers = headers if any(headers) else None
 
 
-def _numbers(pieces: list[tuple[LeasePart, int, int]]) -> list[int]:
+def _attempts(piece: _Piece) -> Iterable[int]:
+    part = piece.part
+    if not part.attempts:
+        return repeat(1, len(piece))
+    return part.attempts[piece.start - part.start : piece.end - part.start]
+
+
+def _numbers(pieces: list[_Piece]) -> list[int]:
     """The row number in the lease for each row of the pieces."""
-    return [
-        row
-        for part, start, end in pieces
-        for row in range(part.offset + start - part.start, part.offset + end - part.start)
-    ]
+    numbers: list[int] = []
+    for one in pieces:
+        if one.rows is None:
+            first = one.part.lease_row(one.start)
+            numbers += range(first, first + len(one))
+        elif len(one) == one.part.count:
+            numbers += range(one.part.offset, one.part.offset + len(one))
+        else:
+            numbers += map(one.part.lease_row, one.rows)
+    return numbers
 
 
 def _sort(result: LeaseSet, numbers: list[int], *, by_priority: bool) -> None:

@@ -73,7 +73,7 @@ class LeaseChange:
         ids: dict[int, str] = {}
         for part, rows in self.parts():
             for row in masks.rows(rows):
-                ids[part.offset + row - part.start] = part.run.id_at(row)
+                ids[part.lease_row(row)] = part.run.id_at(row)
         for start, end in self.asked:
             yield from ((row, ids[row]) for row in range(start, end) if row in ids)
 
@@ -137,7 +137,7 @@ def release(settlement: LeaseChange, ts: int | Sequence[int], handed_us: Sequenc
     draft = Draft()
     for part, rows in settlement.parts():
         for row in masks.rows(rows):
-            at = times[part.offset + row - part.start] if isinstance(times, dict) else times
+            at = times[part.lease_row(row)] if isinstance(times, dict) else times
             new = state.row(part.run, row, ts=at, attempts=part.attempts_at(row))
             new.first, new.last = part.first_at(row) or lease.granted, lease.granted
             draft.add(state.bucket_of(part.run, new.id), part.run.owner, new)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 # tenth of the speed.
 _LATELY_MS = 2_000
 _WAITING_MAX = 50_000
+# A consumer that has at least one bucket in so many finds its rows in runs over several buckets by itself.
+_CONSUMERS_FEW = 8
 
 
 class Demand:
@@ -16,13 +18,14 @@ class Demand:
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
         self._whole_at = 0
-        # Whether only some buckets were requested since then.
-        self.shared = False
+        # Whether only some buckets were requested since then, and whether they were few.
+        self.shared = self.shared_by_many = False
 
     def note(self, buckets: Sequence[int], now: int) -> bool:
         """Note whether a lease call is for all buckets; returns the answer."""
         whole = len(set(buckets)) == self._buckets
         self.shared = not whole
+        self.shared_by_many = len(buckets) * _CONSUMERS_FEW < self._buckets
         self._whole_at = now if whole else 0
         return whole
 

@@ -288,14 +288,12 @@ class Index:
 
 
 def _ids_of(run: Run, mask: int) -> list[str]:
-    return [message_id for start, end in masks.ranges(mask) for message_id in run.ids[start:end]]
+    return masks.pick(run.ids, mask)
 
 
 def _times_of(run: Run, mask: int) -> list[int]:
-    ts = run.record.ts
-    return [at for start, end in masks.ranges(mask) for at in ts[start:end]]
+    return masks.pick(run.record.ts, mask)
 
 
 def _versions_of(run: Run, mask: int) -> list[int]:
-    versions = run.record.versions
-    return [version for start, end in masks.ranges(mask) for version in versions[start:end]]
+    return masks.pick(run.record.versions, mask)

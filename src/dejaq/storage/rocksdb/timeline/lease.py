@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import heapq
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from dejaq.domain.batch import IdSpan
+from dejaq.domain.id_column import IdColumn
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
@@ -19,7 +23,7 @@ _ENDS_MIN = 1_024
 
 @dataclass(slots=True)
 class LeasePart:
-    """Rows [start, start + count) of a run, as rows [offset, offset + count) of a lease.
+    """Rows of a run, as rows [offset, offset + count) of a lease: [start, start + count), or those that `rows` lists.
 
     `due` is the ts that the rows had before this lease, when it differs from the run's: the end of the expired lease
     from which they are taken. `attempts` lists their leases including this one; None means 1 each. `firsts` lists when
@@ -35,10 +39,68 @@ class LeasePart:
     attempts: list[int] | None = None
     firsts: list[int] | None = None
     expired_lease: LeaseState | None = None
+    # Ascending, where they do not follow each other. Such a part has neither `due` nor `attempts` nor `firsts`.
+    rows: array[int] | None = None
+
+    @classmethod
+    def of_mask(cls, run: Run, mask: int) -> LeasePart:
+        """Rows that were never leased before; at least one."""
+        first = masks.lowest(mask)
+        if masks.is_span(mask):
+            return cls(run, first, mask.bit_length() - first, 0)
+        rows = array("I", masks.rows(mask))
+        return cls(run, first, len(rows), 0, rows=rows)
+
+    def mask(self) -> int:
+        """This part as a mask of the run."""
+        return masks.span(self.start, self.start + self.count) if self.rows is None else masks.of_rows(self.rows)
 
     def in_run(self, rows: int) -> int:
         """The rows of the lease that are in this part, as a mask of the run."""
-        return ((rows >> self.offset) & masks.full(self.count)) << self.start
+        own = (rows >> self.offset) & masks.full(self.count)
+        if self.rows is None:
+            return own << self.start
+        places = self.rows
+        return masks.of_rows(places[row] for row in masks.rows(own))
+
+    def lease_row(self, run_row: int) -> int:
+        """The row of the lease that a row of the run is."""
+        at = run_row - self.start if self.rows is None else bisect_left(self.rows, run_row)
+        return self.offset + at
+
+    def has(self, run_row: int) -> bool:
+        """Whether a row of the run is in this part."""
+        if self.rows is None:
+            return self.start <= run_row < self.start + self.count
+        at = bisect_left(self.rows, run_row)
+        return at < self.count and self.rows[at] == run_row
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """The first row and the number of rows of each stretch of rows that follow each other."""
+        if self.rows is None:
+            return [(self.start, self.count)]
+        return [(start, end - start) for start, end in masks.ranges(self.mask())]
+
+    def until(self, end: int) -> int:
+        """Keep only the rows before a row of the run; the others as a mask."""
+        count = max(end - self.start, 0) if self.rows is None else bisect_left(self.rows, end)
+        if count >= self.count:
+            return 0
+        mask = self.mask()
+        self.count = count
+        self.rows = self.rows and self.rows[:count]
+        self.attempts = self.attempts and self.attempts[:count]
+        self.firsts = self.firsts and self.firsts[:count]
+        return mask >> end << end
+
+    def id_spans(self, mask: int) -> Iterator[IdSpan]:
+        """The ids of rows of this part, as a mask of the run."""
+        if self.rows is None:
+            for start, end in masks.ranges(mask):
+                yield self.run.id_span(start, end)
+        elif mask:
+            chosen = masks.pick(self.run.ids, mask)
+            yield IdSpan(count=len(chosen), ids=IdColumn(chosen))
 
     def in_lease(self) -> int:
         """This part as a mask of the lease."""
@@ -53,8 +115,10 @@ class LeasePart:
         return self.firsts[run_row - self.start] if self.firsts else 0
 
     def to_lease(self, rows: int) -> int:
-        """Rows of the run as rows of the lease."""
-        return (rows >> self.start) << self.offset
+        """Rows of the run, which are in this part, as rows of the lease."""
+        if self.rows is None:
+            return (rows >> self.start) << self.offset
+        return masks.of_rows(map(self.lease_row, masks.rows(rows)))
 
     def cut(self, start: int, end: int) -> LeasePart:
         """The same for rows start to end-1 of the run, in a lease that is not created yet."""
@@ -94,6 +158,11 @@ class LeaseState:
         return last.offset + last.count
 
     @property
+    def memory_bytes(self) -> int:
+        """How much memory it takes, without its runs."""
+        return bytes_of_lease(len(self.parts), sum(len(part.rows) for part in self.parts if part.rows is not None))
+
+    @property
     def rows(self) -> int:
         """The remaining rows."""
         mask = 0
@@ -128,12 +197,13 @@ class LeaseState:
         firsts: list[int] = []
         if any(part.firsts for part in self.parts):
             firsts = [n for part in self.parts for n in part.firsts or [0] * part.count]
+        stretches = [(part, *stretch) for part in self.parts for stretch in part.stretches()]
         return records.Lease(
             consumer=self.consumer,
-            runs=[keys.place(part.run.key) for part in self.parts],
-            starts=[part.start for part in self.parts],
-            counts=[part.count for part in self.parts],
-            dues=[part.due for part in self.parts],
+            runs=[keys.place(part.run.key) for part, _, _ in stretches],
+            starts=[start for _, start, _ in stretches],
+            counts=[count for _, _, count in stretches],
+            dues=[part.due for part, _, _ in stretches],
             attempts=attempts,
             expires=next(iter(self.terms)),
             granted_ms=self.granted,
@@ -174,7 +244,7 @@ class LeaseBook:
     def add(self, lease: LeaseState) -> None:
         """Add a lease with its terms."""
         self._by_id[lease.id] = lease
-        self._budget.used += bytes_of_lease(len(lease.parts))
+        self._budget.used += lease.memory_bytes
         self._by_consumer.setdefault(lease.consumer, {})[lease.id] = lease
         for part in lease.parts:
             self._by_run.setdefault(part.run.key, {})[lease.id] = lease
@@ -202,7 +272,7 @@ class LeaseBook:
     def remove(self, lease: LeaseState) -> None:
         """Remove a lease without remaining rows."""
         del self._by_id[lease.id]
-        self._budget.used -= bytes_of_lease(len(lease.parts))
+        self._budget.used -= lease.memory_bytes
         _discard(self._by_consumer, lease.consumer, lease.id)
         for part in lease.parts:
             _discard(self._by_run, part.run.key, lease.id)
@@ -234,8 +304,8 @@ class LeaseBook:
         for lease in self.on_run(run.key):
             standing = lease.rows
             for part in lease.parts:
-                if part.run is run and part.start <= row < part.start + part.count:
-                    lease_row = part.offset + row - part.start
+                if part.run is run and part.has(row):
+                    lease_row = part.lease_row(row)
                     if standing >> lease_row & 1:
                         return lease, part, lease_row
         return None

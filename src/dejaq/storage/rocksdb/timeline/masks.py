@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from dejaq.domain.batch import RowRange
 
+Value = TypeVar("Value")
+
 # Every possible row.
 ANY = -1
+# So few rows are handled one by one.
+_FEW = 16
 
 
 def full(count: int) -> int:
@@ -46,10 +53,43 @@ def ranges(mask: int) -> Iterator[RowRange]:
         base += length
 
 
-def rows(mask: int) -> Iterator[int]:
+def rows(mask: int) -> Iterable[int]:
     """Each row, ascending."""
-    for start, end in ranges(mask):
-        yield from range(start, end)
+    if not mask:
+        return ()
+    first, end = lowest(mask), mask.bit_length()
+    if mask.bit_count() == end - first:
+        return range(first, end)
+    if end - first <= _FEW:
+        return [row for row in range(first, end) if mask >> row & 1]
+    bits = np.unpackbits(np.frombuffer(pack(mask), dtype=np.uint8), bitorder="little")
+    listed: list[int] = np.flatnonzero(bits).tolist()
+    return listed
+
+
+def of_rows(chosen: Iterable[int]) -> int:
+    """These rows."""
+    listed = list(chosen)
+    if len(listed) <= _FEW:
+        mask = 0
+        for row in listed:
+            mask |= 1 << row
+        return mask
+    bits = np.zeros(max(listed) + 1, dtype=np.uint8)
+    bits[listed] = 1
+    return unpack(np.packbits(bits, bitorder="little").tobytes())
+
+
+def pick(column: Sequence[Value], mask: int) -> list[Value]:
+    """The values of the rows, ascending."""
+    found = rows(mask)
+    return list(column[found.start : found.stop]) if isinstance(found, range) else [column[row] for row in found]
+
+
+def is_span(mask: int) -> bool:
+    """Whether the rows follow each other; the mask must not be empty."""
+    shifted = mask >> lowest(mask)
+    return not shifted & (shifted + 1)
 
 
 def pack(mask: int) -> bytes:

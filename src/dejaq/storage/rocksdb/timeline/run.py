@@ -13,6 +13,7 @@ from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.frames import Stored
 from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 
 Key = tuple[int, int]
 # A shift that is above every ts.
@@ -75,6 +76,7 @@ class Run:
         "prefix",
         "ranked",
         "record",
+        "row_buckets",
         "size",
         "slice",
         "spread",
@@ -124,6 +126,8 @@ class Run:
         self.by_priority = self.merged and ready
         self.prefix = ""
         self.ranked: list[int] | None = None
+        # Of a run over several buckets, once consumers share it.
+        self.row_buckets: RowBuckets | None = None
         # The greatest ts, once the rows are ranked.
         self.latest = 0
 

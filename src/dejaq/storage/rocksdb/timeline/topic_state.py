@@ -442,7 +442,7 @@ class TopicState:
 
     def spans(self, lease: LeaseState, rows: int) -> list[IdSpan]:
         """The ids of rows of a lease, in the order of their numbers."""
-        return [part.run.id_span(start, end) for part in lease.parts for start, end in masks.ranges(part.in_run(rows))]
+        return [span for part in lease.parts for span in part.id_spans(part.in_run(rows))]
 
     def drop_from_lease(self, batch: Batch, lease: LeaseState, rows: int, *, gone: bool) -> None:
         """Remove rows from a lease; with its last row the lease is removed.

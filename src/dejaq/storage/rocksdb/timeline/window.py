@@ -41,6 +41,15 @@ class ReadingAllowance:
         """Whether nothing more fits."""
         return self.rows <= 0 or (self.bytes <= 0 and not self.empty)
 
+    def fits(self, run: Run, count: int) -> bool:
+        """Whether so many rows of a run fit, whichever they are; then the allowance is reduced by them."""
+        if count > self.rows or run.size > self.bytes or run.record.apart:
+            return False
+        self.bytes -= run.size * count // run.count
+        self.rows -= count
+        self.empty = self.empty and not count
+        return True
+
     def take(self, run: Run, start: int, stop: int) -> int:
         """The end of the part of a range of a run that fits; the allowance is reduced by it.
 
@@ -86,7 +95,13 @@ class FreeRows:
         """The rows up to `bound` that fit; they are no longer free."""
         run = self.run
         parts: list[LeasePart] = []
-        for start, stop in masks.ranges(run.free & self.rows & masks.full(run.rows_until(bound))):
+        mask = run.free & self.rows & masks.full(run.rows_until(bound))
+        plain = run.spread and not (run.generated or run.record.attempts or run.record.firsts)
+        if mask and plain and allowance.fits(run, mask.bit_count()):
+            # Rows of one consumer lie between those of others: one part for all of them.
+            run.free &= ~mask
+            return [LeasePart.of_mask(run, mask)]
+        for start, stop in masks.ranges(mask):
             end = allowance.take(run, start, stop)
             if end > start:
                 attempts = [n + 1 for n in run.record.attempts[start:end]] or None
@@ -149,7 +164,7 @@ class ExpiredRows:
         part = self.part
         attempts = [part.attempts_at(row) + 1 for row in range(start, end)]
         firsts = [part.first_at(row) or self.lease.granted for row in range(start, end)]
-        offset = part.offset + start - part.start
+        offset = part.lease_row(start)
         self.lease.drop(masks.span(offset, offset + end - start))
         return LeasePart(
             part.run,
@@ -223,6 +238,13 @@ class Window:
         key = source.head()
         if key is not None:
             heapq.heappush(self._heap, (key, next(self._order), source))
+
+    def only(self, until: int, mask_of: Callable[[Run], int]) -> Window:
+        """A window with some rows up to `until`, given by run; what is taken from it is taken from this one too."""
+        waiting = [entry for entry in self._heap if entry[0][0] <= until]
+        own = _OwnRows(self._topic, self._bucket, waiting, mask_of)
+        own.crowded = self.crowded
+        return own
 
     def head(self) -> Key | None:
         """(ts, priority) of the next row in memory."""
@@ -335,6 +357,27 @@ class Window:
             # A run of the change in progress is on disk only when the change is written.
             self.left_on_disk(min(run.key for run in dropped))
         return dropped
+
+
+class _OwnRows(Window):
+    """The rows of some buckets, of sources that are divided when their turn comes: a lease needs few of them."""
+
+    def __init__(
+        self, topic: int, bucket: int, waiting: list[tuple[Key, int, Source]], mask_of: Callable[[Run], int]
+    ) -> None:
+        super().__init__(topic, bucket)
+        self._waiting, self._mask_of = waiting, mask_of
+        heapq.heapify(waiting)
+
+    def head(self) -> Key | None:
+        """(ts, priority) of the next row."""
+        while self._waiting:
+            head = super().head()
+            if head is not None and head <= self._waiting[0][0]:
+                return head
+            source = heapq.heappop(self._waiting)[2]
+            self.offer(source.only(self._mask_of(source.run)))
+        return super().head()
 
 
 def _prioritised(source: Source) -> bool:

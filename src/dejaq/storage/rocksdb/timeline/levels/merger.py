@@ -36,7 +36,7 @@ IDLE_S = 0.0003
 LOOK_EVERY_MS = 1_000
 # More rows than these are sorted in a thread.
 SORT_ROWS_MAX = 8_192
-# A piece is divided by bucket if consumers share the buckets and each would have so many rows.
+# A piece is divided by bucket if many consumers share the buckets and each bucket would have so many rows.
 BUCKET_ROWS_MIN = 8
 
 
@@ -231,7 +231,7 @@ class Merger:
         if not sources or columns.time_at(end - 1) < state.now + state.levels.ending_ms:
             return
         positions = columns.positions(start, end, lost)
-        shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared
+        shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared_by_many
         divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
         owner = state.owners.name(plan.shelf.owner)
         buckets_of = state.index.buckets_of if divided else None

@@ -20,7 +20,7 @@ _ROW_BYTES, _ID_BYTES = 45, 43
 # Once they were leased, ids are also Python objects, and one text for the frame and the journal.
 _ID_OBJECT_BYTES = 60
 # A lease, and each of its parts.
-_LEASE_BYTES, _PART_BYTES = 1_000, 450
+_LEASE_BYTES, _PART_BYTES, _LISTED_ROW_BYTES = 1_000, 450, 4
 
 
 @dataclass(slots=True)
@@ -60,6 +60,6 @@ def bytes_of_run(run: Run) -> int:
     return _RUN_BYTES + run.size + held * row
 
 
-def bytes_of_lease(parts: int) -> int:
-    """How much memory a lease with so many parts takes, without the runs."""
-    return _LEASE_BYTES + parts * _PART_BYTES
+def bytes_of_lease(parts: int, listed_rows: int = 0) -> int:
+    """How much memory a lease with so many parts takes, which list so many rows, without the runs."""
+    return _LEASE_BYTES + parts * _PART_BYTES + listed_rows * _LISTED_ROW_BYTES

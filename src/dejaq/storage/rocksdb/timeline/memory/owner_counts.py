@@ -51,8 +51,7 @@ class OwnerCounts:
     def count(self, run: Run, rows: int, sign: int) -> None:
         """Count rows of a run that came, or that left."""
         if run.wide:
-            ts = run.record.ts
-            times = Counter([at // keys.MINUTE_MS for start, end in masks.ranges(rows) for at in ts[start:end]])
+            times = Counter([at // keys.MINUTE_MS for at in masks.pick(run.record.ts, rows)])
             self.add(run.owner, times.keys(), [sign * count for count in times.values()])
         else:
             self.add(run.owner, (run.slice * keys.SLICE_MS // keys.MINUTE_MS,), (sign * rows.bit_count(),))
@@ -83,6 +82,4 @@ def count_rows(counts: MinuteCounts, by_owner: OwnerCounts | None, run: Run, row
     if not run.wide:
         counts.add(run.slice, sign * rows.bit_count())
         return
-    ts = run.record.ts
-    for start, end in masks.ranges(rows):
-        counts.add_times(ts[start:end], sign)
+    counts.add_times(masks.pick(run.record.ts, rows), sign)
