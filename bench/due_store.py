@@ -2,7 +2,7 @@
 
     python -m bench.due_store --rows 60000 --per-s 2500 --step-ms 250 --consumers 2
 
-Messages with own ids that arrived in random order are merged. Then virtual time goes on in steps, and in each step
+Messages with own ids that arrived in random order are merged. Then virtual time advances in steps, and in each step
 every consumer leases what is due by then, and deletes it a while later. Prints one line of JSON. To compare releases,
 run it with the `src` of each in PYTHONPATH, in the same minute.
 """

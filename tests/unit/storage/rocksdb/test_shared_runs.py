@@ -184,3 +184,16 @@ def test_row_buckets_and_masks_name_the_same_rows() -> None:
         assert masks.of_rows(rows) == mask
         assert masks.pick(range(1_000, 1_000 + count), mask) == [1_000 + row for row in rows]
     assert masks.pick(range(10), masks.span(3, 6)) == [3, 4, 5]
+
+
+async def test_leased_rows_count_at_the_end_of_their_lease(shared: Shared) -> None:
+    await shared.fill(merged=True)
+    lease = await shared.lease(EVEN, "even", 300)
+    assert lease is not None
+    counts = dict(await shared.storage.histogram(TOPIC, Filter(), 1_000, LATER))
+    expected: dict[int, int] = {}
+    for message_id, ts in shared.times.items():
+        at = LATER + 10_000 if message_id in set(lease.ids()) else ts
+        expected[at // 1_000 * 1_000] = expected.get(at // 1_000 * 1_000, 0) + 1
+    assert counts == expected
+    await shared.storage.close()

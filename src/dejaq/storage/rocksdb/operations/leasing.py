@@ -96,20 +96,25 @@ def _take_due(
     own = None if whole else _own_rows(state, request.buckets, until)
     places = [*request.buckets, keys.SPREAD] if own is None else list(request.buckets)
     heads = _heads(state, places, until)
-    if own is not None and (first := own.head()) is not None and first[0] <= until:
-        heapq.heappush(heads, (first, keys.SPREAD))
+    if own is not None and (head := own.head()) is not None and head[0] <= until:
+        heapq.heappush(heads, (head, keys.SPREAD))
     parts: list[LeasePart] = []
     expired: dict[int, LeaseState] = {}
     allowance = ReadingAllowance(request.rows_max, request.bytes_max, state.sizes)
     while heads and not allowance.spent:
-        (ts, _), bucket = heapq.heappop(heads)
-        _check(ts, request, now)
+        first, bucket = heapq.heappop(heads)
+        _check(first[0], request, now)
         if bucket == keys.SPREAD and not whole and own is None:
             state.share_out(until)
             heads = _heads(state, places, until)
             continue
         mine = bucket == keys.SPREAD and own is not None
         window = own if mine and own is not None else state.window(bucket)
+        if own is not None and (head := window.head()) != first:
+            # Rows that were put back are offered over several buckets and in their own bucket, and left from the other.
+            if head is not None and head[0] <= until:
+                heapq.heappush(heads, (head, bucket))
+            continue
         source, taken = window.take(heads[0][0] if heads else None, until, now, allowance)
         if not taken:
             break

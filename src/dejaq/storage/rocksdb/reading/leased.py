@@ -59,7 +59,7 @@ def matching_terms(leases: Sequence[CopiedLease], where: Filter, now: int) -> It
 def rows_between(part: LeasePart, record: records.Run, start_ms: int, end_ms: int) -> int:
     """The rows of the run with start_ms <= ts < end_ms, as a mask; at least those of the part are examined."""
     ts = record.ts
-    end = part.start + part.count
+    end = part.end
     if len(ts) < end:
         # The run has gone: every row of it has left.
         return 0

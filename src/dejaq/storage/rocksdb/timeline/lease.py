@@ -51,6 +51,11 @@ class LeasePart:
         rows = array("I", masks.rows(mask))
         return cls(run, first, len(rows), 0, rows=rows)
 
+    @property
+    def end(self) -> int:
+        """The row of the run behind its last row."""
+        return self.start + self.count if self.rows is None else self.rows[-1] + 1
+
     def mask(self) -> int:
         """This part as a mask of the run."""
         return masks.span(self.start, self.start + self.count) if self.rows is None else masks.of_rows(self.rows)
