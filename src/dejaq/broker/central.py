@@ -102,7 +102,8 @@ class Central:
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)
         self.cluster = self._make_cluster(synchronization)
         self.rights = self._make_rights()
-        self.access = make_access(self.auth, self.catalog, self.cluster.synchronization, storage, clock, self.metrics)
+        parts = (self.auth, self.catalog, self.cluster.synchronization, storage, clock, self.metrics)
+        self.access = make_access(*parts, self.rights.audit.refused_caller, self.rights.audit.entered)
         self.dead_letters = DeadLetterTopics(
             clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )

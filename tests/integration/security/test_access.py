@@ -16,6 +16,7 @@ import pytest
 import dejaq
 from dejaq.domain.context import CallContext
 from dejaq.errors import Code, DejaqError
+from dejaq.journal.security.events import read_events
 from dejaq.sdk.admin.access import AccessCalls
 from dejaq.security.keys import digest_of, new_secret
 from dejaq.security.rights.operations import Operation
@@ -321,3 +322,25 @@ async def test_the_metrics_page_of_the_port_for_clients_needs_credentials(auth_f
         status, text = await asyncio.to_thread(lambda: get("/metrics", Authorization=f"Bearer {ROOT}"))
         assert status == 200
         assert b'dejaq_callers_refused_total{code="UNAUTHENTICATED"} 1.0' in text
+
+
+async def test_the_security_log_has_logins_refused_callers_and_keys_but_no_secret(
+    auth_file: Path, endpoints: Endpoints, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    _, wrong = new_secret(secrets.token_bytes)
+    broker = endpoints.broker(data=str(data), journal="off", auth=auth_file)
+    async with broker, connect(endpoints, broker, api_key=ROOT) as root:
+        key, secret = await AccessCalls(root).create_key(user="bob")
+        await AccessCalls(root).revoke_key(key.id)
+        await open_topic(broker, root)
+        async with root.producer("mail") as producer:
+            await producer.send(b"x")
+        with pytest.raises(dejaq.Unauthenticated):
+            async with connect(endpoints, broker, api_key=wrong):
+                pass
+    events = {(one.event, one.outcome) for one in read_events(data / "security")}
+    assert {("login", "ok"), ("login", "refused"), ("key_made", "ok"), ("key_revoked", "ok")} <= events
+    for path in (data / "security").iterdir():
+        content = path.read_bytes()
+        assert not any(text.encode() in content for text in (ROOT, secret, wrong))

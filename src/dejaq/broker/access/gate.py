@@ -39,14 +39,16 @@ class CallerGate:
         sessions_per_user_max: int,
         check_session: CheckSession = lambda session_id, identity, now_us: None,
         refused: Callable[[Credentials, str, DejaqError], None] = lambda credentials, peer, error: None,
+        entered: Callable[[CallContext], None] = lambda context: None,
     ) -> None:
-        """`refused` is called for every caller that is not accepted."""
+        """`refused` is called for every caller that is not accepted, `entered` when one begins a session."""
         self._authenticator = authenticator
         self._clock = clock
         self._metrics = metrics
         self._sessions_per_user_max = sessions_per_user_max
         self._check_session = check_session
         self._refused = refused
+        self._entered = entered
         self.streams = OpenStreams()
 
     def connect(self, gauge: Callable[[specs.MetricSpec, specs.Gauge], None]) -> None:
@@ -93,6 +95,8 @@ class CallerGate:
             context, credentials, identity, self._clock.now_us(), is_session, task=asyncio.current_task()
         )
         self.streams.add(stream)
+        if is_session and context.principal.recorded:
+            self._entered(context)
         try:
             yield context
         except asyncio.CancelledError:

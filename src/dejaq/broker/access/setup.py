@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
@@ -11,7 +12,10 @@ from dejaq.broker.access.gate import CallerGate
 from dejaq.broker.access.ledger import AccessLedger
 from dejaq.broker.catalog import Catalog
 from dejaq.broker.metrics import Metrics
+from dejaq.domain.context import CallContext
+from dejaq.errors import DejaqError
 from dejaq.security.authenticator import CallerAuthenticator
+from dejaq.security.base import Credentials
 from dejaq.security.fetching import fetch_json
 from dejaq.security.issuer_keys import IssuerKeys
 from dejaq.security.settings import AuthSettings
@@ -36,6 +40,8 @@ def make_access(
     storage: Storage,
     clock: Clock,
     metrics: Metrics,
+    refused: Callable[[Credentials, str, DejaqError], None],
+    entered: Callable[[CallContext], None],
 ) -> AccessParts:
     """The parts for these settings; None for a broker without users."""
     ledger = AccessLedger(
@@ -55,5 +61,7 @@ def make_access(
         metrics=metrics,
         sessions_per_user_max=settings.sessions_per_user_max if settings is not None else limits.SESSIONS_MAX,
         check_session=ledger.check_session,
+        refused=refused,
+        entered=entered,
     )
     return AccessParts(gate, ledger)

@@ -20,6 +20,7 @@ from dejaq.broker.doctor import Doctor
 from dejaq.broker.metrics import SECURITY_EVENTS, Labels, Metrics
 from dejaq.config import BrokerConfig
 from dejaq.domain.context import CallContext
+from dejaq.errors import DejaqError
 from dejaq.timekeeper.clock import Clock
 
 if TYPE_CHECKING:
@@ -105,6 +106,14 @@ class SecurityAudit:
     def refused(self, context: CallContext, action: str, reason: str) -> None:
         """Note a refusal."""
         self.record(context, "refused", target=action, outcome=REFUSED, reason=reason)
+
+    def entered(self, context: CallContext) -> None:
+        """Note that an authenticated caller began a session."""
+        self.record(context, "login", target=context.session_id)
+
+    def refused_caller(self, credentials: object, peer: str, error: DejaqError) -> None:
+        """Note a caller whose credentials were not accepted; of the credentials, nothing is recorded."""
+        self.record(CallContext("", peer), "login", outcome=REFUSED, reason=error.message)
 
     async def start(self) -> None:
         """Find the end of the log; raises when its directory cannot be used."""

@@ -29,6 +29,9 @@ AUDITED: dict[str, tuple[str, _Describe]] = {
     "Carrier.Redrive": ("redriven", lambda request, answer: f"{request.topic} to {request.target}: {len(request.ids)}"),
     "Carrier.Purge": ("purged", lambda request, answer: f"{request.topic}: {len(request.ids)}"),
     "Cron.Change": ("schedule_changed", lambda request, answer: f"{request.topic}: {request.name}"),
+    "Access.CreateKey": ("key_made", lambda request, answer: f"{answer.key.id} for {answer.key.user or 'no user'}"),
+    "Access.RevokeKey": ("key_revoked", lambda request, answer: request.id),
+    "Access.EndSession": ("session_ended", lambda request, answer: request.id),
     "Rights.Put": ("rule_added", lambda request, answer: _rule(answer) if answer.created else None),
     "Rights.SetQuota": (
         "quota_set",
