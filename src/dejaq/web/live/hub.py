@@ -20,6 +20,7 @@ log = logging.getLogger("dejaq.web")
 POLL_SECONDS = 1.0
 # A query that takes long is repeated less often: it takes at most this share of the time.
 SHARE_MAX = 0.05
+PAUSE_SECONDS_MAX = 30.0
 # Queries of the gateway that a broker answers at one time, whatever clients ask for.
 QUERIES_MAX = 4
 VIEWS_MAX = 200
@@ -111,13 +112,16 @@ class LiveHub:
     async def _poll(self, view: View, polled: _Polled) -> None:
         while True:
             began = self._monotonic()
-            polled.last = await self._read(view)
+            polled.last, answered = await self._read(view)
             took = self._monotonic() - began
             for client in polled.clients:
                 client.offer(view, polled.last)
-            await self._sleep(max(POLL_SECONDS, took / SHARE_MAX))
+            # A broker that does not answer is not busy with the question: look again soon.
+            pause = max(POLL_SECONDS, min(took / SHARE_MAX, PAUSE_SECONDS_MAX)) if answered else POLL_SECONDS
+            await self._sleep(pause)
 
-    async def _read(self, view: View) -> bytes:
+    async def _read(self, view: View) -> tuple[bytes, bool]:
+        """The answer as it is sent, and whether the brokers gave it."""
         try:
             async with self._turns:
                 data = await view.read(self._client)
@@ -127,7 +131,7 @@ class LiveHub:
         except Exception:
             log.exception("the view %s failed", view)
             answer = {"view": view, "error": {"code": "INTERNAL", "detail": "the gateway's log has the details"}}
-        return msgspec.json.encode(answer)
+        return msgspec.json.encode(answer), "data" in answer
 
     async def close(self) -> None:
         """Stop every query."""

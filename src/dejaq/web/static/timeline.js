@@ -2,7 +2,7 @@
 import { at } from "./app.js";
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5, 1728e5, 6048e5, 12096e5, 2592e6, 7776e6, 15552e6, 31536e6];
-const LEAST = 20, MOST = 10 * 366 * 864e5, PIXELS_PER_BIN = 6, TS_MAX = 253402300799999;
+const LEAST = 20, MOST = 10 * 366 * 864e5, PIXELS_PER_BIN = 6, TS_MIN = 978307200000, TS_MAX = 253402300799999;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Timeline {
@@ -22,7 +22,7 @@ export class Timeline {
   now() { return Date.now() + this.offset; }
   get step() { const least = (this.end - this.start) / Math.max(this.canvas.clientWidth / PIXELS_PER_BIN, 10); return STEPS.find((one) => one >= least) ?? STEPS.at(-1); }
   view() {
-    const step = this.step, start = Math.max(0, Math.floor(this.start / step) * step);
+    const step = this.step, start = Math.max(TS_MIN, Math.floor(this.start / step) * step);
     return { kind: "timeline", topic: this.canvas.dataset.topic, start, end: Math.max(start, Math.min(Math.ceil(this.end / step) * step, TS_MAX)), step_ms: step };
   }
   x(ms) { return (ms - this.start) / (this.end - this.start) * this.canvas.clientWidth; }
@@ -30,7 +30,7 @@ export class Timeline {
   show(data, now) { this.data = data; this.offset = now - Date.now(); this.draw(); }
   range(start, end) {
     const span = Math.min(Math.max(end - start, LEAST), MOST);
-    this.start = Math.max(0, Math.min(start, TS_MAX - span)); this.end = this.start + span; this.changed();
+    this.start = Math.max(TS_MIN, Math.min(start, TS_MAX - span)); this.end = this.start + span; this.changed();
   }
   span(length) { const now = this.now(); this.range(now - length * 0.1, now + length * 0.9); }
   zoom(factor, x = this.canvas.clientWidth / 2) { const middle = this.ms(x); this.range(middle - (middle - this.start) * factor, middle + (this.end - middle) * factor); }
