@@ -110,7 +110,7 @@ def _error_in(payload: Payload) -> DejaqError:
 class WebSocketSession:
     """The client's end of one session."""
 
-    def __init__(self, connection: ClientConnection, bearer: str) -> None:
+    def __init__(self, connection: ClientConnection, bearer: str = "") -> None:
         self._connection = connection
         self._stream = connection.begin(Kind.SESSION, bearer.encode())
 
