@@ -283,7 +283,7 @@ async def test_a_stream_of_a_connection_that_is_lost_has_ended(broker: Broker, a
     transport = WebSocketTransport(address)
     connection = await transport._open()
     connection.socket.abort("cut by the test")
-    session = WebSocketSession(connection)
+    session = WebSocketSession(connection, "")
     with pytest.raises(Unavailable):
         await asyncio.wait_for(session.receive(), patient(5))
     await session.close()
