@@ -137,6 +137,9 @@ def _principal(claims: Mapping[str, Any], issuer: Issuer) -> Principal:
     name = _claim(claims, issuer.user_claim)
     if not isinstance(name, str) or not 1 <= len(name) <= USER_CHARS_MAX or not name.isprintable():
         raise Unauthenticated(f"the token has no user of 1 to {USER_CHARS_MAX} characters in {issuer.user_claim!r}")
+    if "/" in name:
+        # `user:ALIAS/NAME` is the full name of a user of an issuer, which no short name may look like.
+        raise Unauthenticated(f"the user in the token's {issuer.user_claim!r} has a '/'; choose another claim")
     user = issuer.user_prefix + name
     groups = _claim(claims, issuer.groups_claim)
     named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []

@@ -72,11 +72,14 @@ async def ended(consumer: dejaq.Consumer) -> DejaqError:
         raise AssertionError("there are no messages")
 
 
-async def test_a_key_is_shown_once_and_works_until_it_is_revoked(auth_file: Path, endpoints: Endpoints) -> None:
-    """S4: a revoked key ends its open sessions."""
+@pytest.mark.parametrize("lifetime_ms", [0, 90 * 86_400_000], ids=["endless", "ninety-days"])
+async def test_a_key_is_shown_once_and_works_until_it_is_revoked(
+    auth_file: Path, endpoints: Endpoints, lifetime_ms: int
+) -> None:
+    """S4: a revoked key ends its open sessions, also one that would have ended by itself later."""
     async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:
         admin = AccessCalls(root)
-        key, secret = await admin.create_key(user="bob", groups=["staff"], label="a worker")
+        key, secret = await admin.create_key(user="bob", groups=["staff"], label="a worker", lifetime_ms=lifetime_ms)
         assert re.fullmatch(r"dq_[0-9a-f]{12}_[0-9a-f]{64}", secret)
         assert [one for one in await admin.keys() if one == key]
         await open_topic(broker, root)
@@ -203,6 +206,20 @@ async def test_a_new_token_is_shown_in_band_before_the_old_one_ends(
             # Calls beside the session use the new token too.
             assert (await AccessCalls(client).who_am_i()).expires_ms * 1_000 > first
         assert len(made) == 2
+
+
+async def test_a_session_ends_when_its_new_token_has_other_groups(auth_file: Path, issuer: ForgingIssuer) -> None:
+    """What the session may do was decided for the groups of the earlier token."""
+    endpoints = Endpoints("websocket")
+    async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:
+        await open_topic(broker, root)
+        async with connect(endpoints, broker, token=issuer.token(groups=["ops"])) as client, client.consumer("mail"):
+            gate = broker.central.access.gate
+            (stream,) = (one for one in gate.streams if one.context.principal.user == "alice")
+            with pytest.raises(DejaqError, match="other groups"):
+                await gate.renew(stream.context, issuer.token(groups=["staff"]))
+            assert stream.error is not None
+            await gate.renew(stream.context, issuer.token(groups=["ops"], jti="later"))
 
 
 async def test_a_client_logs_in_again_when_its_session_ended_with_its_token(

@@ -15,6 +15,7 @@ from dejaq.broker.metrics import Metrics
 from dejaq.domain.context import CallContext, Endpoint
 from dejaq.errors import Code, DejaqError, Unauthenticated, error_of
 from dejaq.security.base import Authenticator, Credentials, Identity
+from dejaq.security.keys import PREFIX
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,12 @@ class CallerGate:
         identity, _ = await self.identify(credentials, context.peer)
         if identity.principal.name != context.principal.name:
             raise Unauthenticated(f"the new token is not one of {context.principal.name}; begin a new session")
+        if identity.principal != context.principal:
+            # Everything that the session may do was decided for the earlier groups.
+            changed = Unauthenticated("the new token has other groups; begin a new session with it")
+            changed.answered = True
+            stream.end(changed)
+            raise changed
         stream.credentials, stream.identity = credentials, identity
 
     async def run(self) -> None:
@@ -148,7 +155,8 @@ class CallerGate:
             if expires_us is not None and expires_us <= now_us:
                 raise Unauthenticated("the credentials of this stream have expired; connect again with new ones")
             self._check_session(stream.context.session_id, stream.identity, now_us)
-            if not stream.credentials.bearer or expires_us is None:
+            bearer = stream.credentials.bearer
+            if not bearer or bearer.startswith(PREFIX) or expires_us is None:
                 # A key may have been revoked. A token was verified when the stream began and is good until it expires.
                 await self._authenticator.authenticate(stream.credentials, stream.context.peer, now_us)
         except Unauthenticated as error:

@@ -153,7 +153,8 @@ class OverseerService:
         storage = self._broker.storage
         if topic.settings.encryption is Encryption.NONE or not isinstance(storage, RotatesKeys):
             raise InvalidArgument(f"topic {topic.name!r} is not encrypted")
-        key = await storage.rekey(topic, context, new_key=request.new_key)
+        steward = self._broker.cluster.steward
+        key = await steward.rekey(context, topic.name, storage, new_key=request.new_key)
         return overseer.RekeyTopicResponse(key=key)
 
     async def edit_topic(self, context: CallContext, request: overseer.EditTopicRequest) -> overseer.TopicResponse:

@@ -19,6 +19,7 @@ from dejaq.domain.naming.topic_name import check_topic_name
 from dejaq.domain.topic import Topic, TopicSettings, TopicStage
 from dejaq.domain.topic_record import read_topic, write_topic
 from dejaq.errors import Refused, Unavailable
+from dejaq.storage.base import RotatesKeys
 from dejaq.synchronization.base import Record, RecordChange, Synchronization
 from dejaq.synchronization.claims import Claims
 from dejaq.timekeeper.clock import Clock
@@ -184,6 +185,15 @@ class Steward:
         await self._listener.topic_changed(topic)
         await self._teach(name)
         return topic
+
+    async def rekey(self, context: CallContext, name: str, storage: RotatesKeys, *, new_key: bool) -> str:
+        """Replace what protects the keys of a topic, while no broker edits or deletes it; the name of the new key."""
+        await self._claim(context, name)
+        try:
+            await self.learn(name)
+            return await storage.rekey(self._catalog.live(name), context, new_key=new_key)
+        finally:
+            await self._claims.release(name)
 
     async def _claim(self, context: CallContext, name: str) -> None:
         until = self._clock.monotonic() + bound(context, PATIENCE_SECONDS)

@@ -13,6 +13,7 @@ from typing import Any
 from dejaq import limits
 from dejaq.broker.calls.transactions import Transactions
 from dejaq.broker.cron.unit import OWNER, CronUnit, batch_of
+from dejaq.broker.rights.needs import Claim
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.domain.batch import CreateBatch
 from dejaq.domain.changes import Cancel, Create, Edit, Edits
@@ -36,6 +37,7 @@ from dejaq.domain.topic import Topic, TopicKind
 from dejaq.errors import Code, DejaqError, InvalidArgument, Unavailable, error_of
 from dejaq.protocol.schedules import info_to_proto, values_from_proto
 from dejaq.protocol.v1 import cron_pb2 as cron
+from dejaq.security.rights.operations import Operation
 from dejaq.storage.base import Filter
 from dejaq.storage.transactions import Step, Transaction, Verdict
 
@@ -89,6 +91,9 @@ class CronService:
                 infos.append(fresh[-1])
                 continue
             message, there, progress = old
+            # The replaced schedule sent as this group, and may keep it.
+            claim = Claim(Operation.PRODUCE, topic.name, there.group)
+            self._broker.guard.require(context, "Cron.Put", ((claim,),))
             if replace(schedule, start_ms=schedule.start_ms or there.start_ms) == there:
                 infos.append((there, progress))
                 continue

@@ -50,6 +50,8 @@ MASKS: dict[str, Callable[[Any], None]] = {
     "Log.OffsetsForTime": _nothing,
     "Log.Groups": _nothing,
     "Cron.List": _schedules,
+    "Cron.Put": _schedules,
+    "Cron.Change": _schedules,
     "Cron.Next": _nothing,
 }
 

@@ -151,7 +151,8 @@ def _of_dead_letters(request: Any, facts: Facts) -> Iterator[Need]:
 def putting_rule(request: rights.PutRuleRequest, facts: Facts) -> Iterator[Need]:
     """`operate`; or `admin` on the one topic of the rule; or that the rule is about topics of the caller."""
     topic = request.rule.topic
-    mine = Claim(Operation.ADMIN, topic.removesuffix(ANYTHING))
+    # A prefix keeps its mark, so that neither a rule about one topic nor the creator of one matches it.
+    mine = Claim(Operation.ADMIN, topic)
     local = Operation.OPERATE not in request.rule.operations and (
         not topic.endswith(ANYTHING) or (topic.startswith("~") and "/" in topic)
     )

@@ -61,10 +61,18 @@ class UserQuotas:
         if not self.quotas.quotas:
             return 0
         if creates:
+            self._check_pending(topic, rows)
+        wait = self._take_rate(context, rows)
+        if creates:
             self._take_pending(topic, rows)
-        return self._take_rate(context, rows)
+        return wait
 
     def _take_pending(self, topic: Topic, rows: int) -> None:
+        quota = self.quotas.of_creator(topic.creator)
+        if quota is not None and quota.pending:
+            self.pending[topic.creator] += rows
+
+    def _check_pending(self, topic: Topic, rows: int) -> None:
         quota = self.quotas.of_creator(topic.creator)
         if quota is None or not quota.pending:
             return
@@ -74,7 +82,6 @@ class UserQuotas:
                 f"the topics of {topic.creator} have {self.pending[topic.creator]:,} messages, and its quota is "
                 f"{quota.pending:,}; consume or cancel some",
             )
-        self.pending[topic.creator] += rows
 
     def _take_rate(self, context: CallContext, rows: int) -> int:
         quota = self.quotas.of(context.principal)

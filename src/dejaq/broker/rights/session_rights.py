@@ -9,19 +9,20 @@ from dejaq.broker.rights.needs import Claim, Need
 from dejaq.broker.rights.own_names import resolve
 from dejaq.broker.rights.table import FRAMES, Open
 from dejaq.domain.context import CallContext
-from dejaq.errors import DejaqError
+from dejaq.errors import DejaqError, OutOfState
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import log_pb2
 from dejaq.security.rights.matching import EVERY_GROUP, SOME_GROUP
 from dejaq.security.rights.operations import Operation
 
+OPENS_MAX = 16
 HANDSHAKES = frozenset({"producer", "consumer"})
 
 
 class SessionRights:
     """The rights of a session's caller. The topic and the producer group of a session never change."""
 
-    __slots__ = ("_allowed", "_context", "_group", "_guard", "_role", "_topic", "_version")
+    __slots__ = ("_allowed", "_context", "_group", "_guard", "_read", "_role", "_topic", "_version")
 
     def __init__(self, guard: Guard, context: CallContext) -> None:
         self._guard = guard
@@ -29,6 +30,8 @@ class SessionRights:
         self._topic = ""
         self._group = EVERY_GROUP
         self._role = ""
+        # What the session needs for each log that it has begun to read, or has tried to.
+        self._read: set[Need] = set()
         self._allowed: set[str] = set()
         self._version = 0
 
@@ -72,7 +75,9 @@ class SessionRights:
             operations = (Operation.CONSUME,) if command.open.group else (Operation.READ, Operation.CONSUME)
             need = tuple(Claim(operation, topic) for operation in operations)
             self._guard.require(self._context, "read a log", [need])
-            self._topic, self._role = topic, "log"
+            if len(self._read) >= OPENS_MAX:
+                raise OutOfState(f"the session has tried {OPENS_MAX} times to read a log; begin a new session")
+            self._read.add(need)
 
     def _needs(self, command: str, topic: str, group: str) -> Iterator[Need]:
         operations = FRAMES.get(command, ())
@@ -81,12 +86,13 @@ class SessionRights:
 
     def lost(self) -> DejaqError | None:
         """Why the session may no longer be what it became by its handshake; None while it may."""
-        if not self._role or self._guard.trusts(self._context):
+        if self._guard.trusts(self._context) or not (self._role or self._read):
             return None
         try:
-            self._guard.require(
-                self._context, f"session as {self._role}", self._needs(self._role, self._topic, self._group)
-            )
+            if self._role:
+                needs = self._needs(self._role, self._topic, self._group)
+                self._guard.require(self._context, f"session as {self._role}", needs)
+            self._guard.require(self._context, "read a log", self._read)
         except DejaqError as refusal:
             return refusal
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from dejaq.domain.ids import generated_ids
@@ -40,7 +40,7 @@ class Found:
 
 async def scan(
     seeds: Seeds, settings: ClientSettings, topic: str, where: carrier.Filter, *, rows: int
-) -> AsyncIterator[Found]:
+) -> AsyncGenerator[Found, None]:
     """The messages that matched when the scan began, at most `rows` at a time; later changes do not show."""
     transport = seeds.first()
     opened = await transport.call(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -29,7 +30,7 @@ from dejaq.sdk.session.broker_clock import BrokerClock
 from dejaq.sdk.times import At, Delay, resolve, resolve_column
 
 # The messages that match a filter, in portions.
-Scan = Callable[[carrier.Filter], AsyncIterator[Found]]
+Scan = Callable[[carrier.Filter], AsyncGenerator[Found, None]]
 # Bodies as they are stored in messages with the given ids; the last argument counts the attempts.
 Stored = Callable[[Sequence[str], Sequence[bytes], int], Awaitable[tuple[list[bytes], bool]]]
 # Messages by id.
@@ -263,11 +264,13 @@ class ByOwner:
                 f"an empty filter matches every message of group {self._group!r}; pass everything=True to allow it",
             )
         result = BulkResult()
-        async for found in self._scan(where.filter(self._group)):
-            outcomes = await change(found)
-            result.add(found.ids, outcomes.failed)
-            if progress is not None:
-                progress(result.matched, None)
+        # Closed here when a change fails, so that the snapshot is closed while the client still works.
+        async with aclosing(self._scan(where.filter(self._group))) as pages:
+            async for found in pages:
+                outcomes = await change(found)
+                result.add(found.ids, outcomes.failed)
+                if progress is not None:
+                    progress(result.matched, None)
         return result
 
 

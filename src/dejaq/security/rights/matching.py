@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dejaq import limits
 from dejaq.domain.context import Principal, PrincipalKind
 from dejaq.domain.naming.topic_name import namespace_of
 from dejaq.security.rights.operations import OF_TOPICS, Operation
 from dejaq.security.rights.rules import ANYTHING, Effect, Rule
 
-# For a question about every producer group at once, and about any one of them.
+# For a question about every producer group at once, and about any one of them. No group can have the second name.
 EVERY_GROUP = ""
-SOME_GROUP = "*"
+SOME_GROUP = "*" * (limits.GROUP_CHARS_MAX + 1)
 
 
 @dataclass(frozen=True, slots=True)

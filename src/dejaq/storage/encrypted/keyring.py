@@ -6,6 +6,7 @@ bodies, which messages of several topics may refer to.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ class Keyring:
         self._ciphers: dict[int, Ciphers] = {}
         self._opener = Opener()
         self._reloaded = -RELOAD_SECONDS
+        # A record is read, changed and written by one call at a time; other brokers keep out by the topic's claim.
+        self._changing = asyncio.Lock()
 
     async def check(self) -> None:
         """Raise KEY_UNAVAILABLE when the provider does not work."""
@@ -60,6 +63,10 @@ class Keyring:
 
     async def put_topic(self, topic: Topic, context: CallContext) -> None:
         """Write the record of an encrypted topic: with a new key when it is new, else with its keys."""
+        async with self._changing:
+            await self._put_topic(topic, context)
+
+    async def _put_topic(self, topic: Topic, context: CallContext) -> None:
         if self._inner.capabilities.shared:
             # Another broker may have given it a key.
             await self.load()
@@ -70,6 +77,10 @@ class Keyring:
 
     async def remove(self, topic: Topic, context: CallContext) -> None:
         """Remove the keys of a topic from its record and from memory: its bodies can be read by nobody from now on."""
+        async with self._changing:
+            await self._remove(topic, context)
+
+    async def _remove(self, topic: Topic, context: CallContext) -> None:
         if self._inner.capabilities.shared:
             await self.load()
         if topic.number in self._records:
@@ -84,6 +95,10 @@ class Keyring:
 
         With `new_key` the topic first gets another key, for all bodies that are sealed from now on.
         """
+        async with self._changing:
+            return await self._rekeyed(topic, context, new_key=new_key)
+
+    async def _rekeyed(self, topic: Topic, context: CallContext, *, new_key: bool) -> str:
         await self.load()
         record = self._records.get(topic.number)
         if record is None:

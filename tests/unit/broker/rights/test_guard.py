@@ -324,3 +324,41 @@ def _seconds(work: Callable[[], None], count: int = 20_000) -> float:
     for _ in range(count):
         work()
     return (time.process_time() - begun) / count
+
+
+async def test_the_group_named_as_the_mark_for_any_group_gives_nothing(guarded: Broker) -> None:
+    """A rule for one group is not one for a group that a caller names `*`."""
+    await make_topic(guarded, ROOT, "mail")
+    await allow(guarded, "user:bob", "produce,change", "mail", group="billing")
+    assert await _send(guarded, BOB, "mail", "a", group="billing") == []
+    assert Code.PERMISSION_DENIED in await _send(guarded, BOB, "mail", "b", group="*")
+    create = carrier.CreateBatch(ids=["c"], ts=[0], bodies=[b""])
+    step = carrier.Step(topic="mail", actor="*" * 65, create=create)
+    request = carrier.TransactRequest(session=ProducerSession(1, 9).pack(), steps=[step])
+    assert await code_of(guarded, BOB, "Carrier.Transact", request) is not Code.OK
+
+
+async def test_an_administrator_of_one_topic_makes_no_rule_for_a_prefix(guarded: Broker) -> None:
+    """Its prefix covers topics of others."""
+    await allow(guarded, "user:alice", "admin", "~bob/m")
+    request = rights.PutRuleRequest(
+        rule=rights.RightsRule(effect="allow", principal="user:alice", operations=["admin"], topic="~bob/m*")
+    )
+    assert await code_of(guarded, ALICE, "Rights.Put", request) is Code.PERMISSION_DENIED
+    own = rights.RightsRule(effect="allow", principal="user:alice", operations=["read"], topic="~bob/m*")
+    assert await code_of(guarded, BOB, "Rights.Put", rights.PutRuleRequest(rule=own)) is Code.OK
+
+
+async def test_a_schedule_of_a_group_is_replaced_only_by_its_senders(guarded: Broker) -> None:
+    """A replacement keeps the group that it does not name."""
+    await make_topic(guarded, ROOT, "reports", kind="cron")
+    first = cron.Schedule(name="s", expression="@daily", group="billing", template=BODY.decode())
+    await call(guarded, ROOT, "Cron.Put", cron.PutSchedulesRequest(topic="reports", schedules=[first]))
+    await allow(guarded, "user:bob", "schedule,inspect", "reports")
+    await allow(guarded, "user:bob", "produce", "reports", group="cron")
+    other = cron.Schedule(name="s", expression="@hourly", template="another")
+    request = cron.PutSchedulesRequest(topic="reports", schedules=[other], replace=True)
+    assert await code_of(guarded, BOB, "Cron.Put", request) is Code.PERMISSION_DENIED
+    change = cron.ChangeScheduleRequest(topic="reports", name="s", action=cron.PAUSE)
+    answer = await call(guarded, BOB, "Cron.Change", change)
+    assert [info.schedule.template for info in answer.schedules] == [""]

@@ -144,7 +144,10 @@ async def test_what_vault_refuses_is_said_without_the_token(monkeypatch: pytest.
     assert "s.wrong" not in str(caught.value)
 
 
-@pytest.mark.parametrize("setting", ["", "file", "file:", "keys", "vault:nowhere", "vault:https://host/key"])
+@pytest.mark.parametrize(
+    "setting",
+    ["", "file", "file:", "keys", "vault:nowhere", "vault:https://host/key", "vault:http://vault.example/transit/key"],
+)
 def test_a_setting_of_another_form_is_refused(setting: str) -> None:
     with pytest.raises(DejaqError) as caught:
         key_provider(setting)

@@ -34,6 +34,10 @@ class VaultKeys:
         mount, _, key = path.rpartition("/")
         if parts.scheme not in ("http", "https") or not parts.netloc or not mount or not key:
             raise error_of(Code.INVALID_ARGUMENT, "the address of a Vault key has the form https://HOST:PORT/MOUNT/KEY")
+        if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+            raise error_of(
+                Code.INVALID_ARGUMENT, "a Vault server on another machine needs https: its token and keys are secret"
+            )
         self._server = f"{parts.scheme}://{parts.netloc}"
         self._mount, self._key = mount, key
 
@@ -71,7 +75,7 @@ class VaultKeys:
             method="POST",
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS, context=_trust(self._server)) as answer:  # noqa: S310
+            with _opener(self._server).open(request, timeout=TIMEOUT_SECONDS) as answer:
                 data = json.loads(answer.read(ANSWER_BYTES_MAX))["data"]
         except urllib.error.HTTPError as error:
             with error:
@@ -101,10 +105,19 @@ def _namespace() -> dict[str, str]:
     return {"X-Vault-Namespace": name} if name else {}
 
 
-def _trust(server: str) -> ssl.SSLContext | None:
-    if not server.startswith("https:"):
-        return None
-    return ssl.create_default_context(cafile=os.environ.get("VAULT_CACERT") or None)
+class _StaysAtServer(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect, which would take the token to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def _opener(server: str) -> urllib.request.OpenerDirector:
+    handlers: list[urllib.request.BaseHandler] = [_StaysAtServer()]
+    if server.startswith("https:"):
+        trust = ssl.create_default_context(cafile=os.environ.get("VAULT_CACERT") or None)
+        handlers.append(urllib.request.HTTPSHandler(context=trust))
+    return urllib.request.build_opener(*handlers)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
