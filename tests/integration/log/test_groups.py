@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 import dejaq
+from dejaq.broker.log import groups
 from dejaq.errors import Code, Conflict, OutOfState
 from dejaq.sdk.log.group import LogGroup
 from dejaq.sdk.log.messages import LogMessage
@@ -151,3 +152,44 @@ async def test_a_member_gets_more_when_it_has_committed_a_share(client: dejaq.Cl
             await member.commit()
             messages += await taken(member, 10)
     assert [m.offset for m in messages][-1] == 199
+
+
+async def test_a_group_that_begins_at_the_end_loses_nothing_when_its_first_member_commits_nothing(
+    client: dejaq.Client,
+) -> None:
+    """Where a group begins is decided once, not by each member that gets a bucket."""
+    log = client.log(TOPIC)
+    await log.append_batch([b"old"] * 10, bucket=0)
+    async with log.group("billing", start="latest") as first:
+        await eventually(lambda: first.buckets == [0, 1, 2, 3], within=10)
+        await log.append_batch([b"%d" % n for n in range(5)], bucket=0)
+        assert len(await taken(first, 5)) == 5
+    async with log.group("billing", start="latest") as second:
+        assert [m.offset for m in await taken(second, 5)] == [10, 11, 12, 13, 14]
+
+
+async def test_a_slow_callback_releases_no_bucket_that_was_assigned_again(
+    client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "REVOKE_SECONDS", 0.05)
+    log, may_go_on = client.log(TOPIC), asyncio.Event()
+
+    async def handle(buckets: Sequence[int]) -> None:
+        await may_go_on.wait()
+
+    async with log.group("billing", on_revoked=handle) as first:
+        await eventually(lambda: first.buckets == [0, 1, 2, 3], within=10)
+        before = first.claims()
+        async with log.group("billing") as second:
+            await eventually(lambda: len(second.buckets) == 2, within=10)
+            moved = second.buckets
+            # The broker gave them away, and the callback still runs: a seek is refused and the rest is read on.
+            with pytest.raises(OutOfState):
+                async with asyncio.timeout(20):
+                    await first.seek(moved[0], 0)
+        await eventually(lambda: all(first.claims()[bucket] != before[bucket] for bucket in moved), within=10)
+        may_go_on.set()
+        for bucket in range(4):
+            await log.append(b"%d" % bucket, bucket=bucket)
+        assert sorted(m.body for m in await taken(first, 4)) == [b"0", b"1", b"2", b"3"]
+        assert first.buckets == [0, 1, 2, 3]

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import dejaq
-from dejaq.errors import Code, DejaqError, InvalidArgument, Refused
+from dejaq.errors import Code, DejaqError, InvalidArgument, Refused, StoreError
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.log.reader import LogReader
+from dejaq.storage.memory.logs import MemoryLogs
 from dejaq.testing.waiting import eventually
 from tests.integration.log.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
@@ -277,3 +278,48 @@ async def test_an_append_whose_answer_was_lost_is_appended_once(client: dejaq.Cl
     wire.cut("log", done=True)
     place = await log.append(b"x")
     assert [(m.bucket, m.offset) for m in await log.tail(5)] == [tuple(place)]
+
+
+async def test_a_first_append_during_an_outage_fails_alone(wire: CuttingTransport, client: dejaq.Client) -> None:
+    async with dejaq.connect(wire, deadline=0.3) as impatient, impatient.log(TOPIC) as log:
+        wire.down = True
+        with pytest.raises(DejaqError) as refused:
+            await log.append(b"lost", bucket=0)
+        assert refused.value.retryable
+        wire.down = False
+        # The machine may be slow, so the short deadline may pass more than once.
+        await eventually(lambda: _appended(log), within=30)
+
+
+async def _appended(log: dejaq.Log) -> bool:
+    try:
+        return (await log.append(b"kept", bucket=0)).offset >= 0
+    except DejaqError as error:
+        if not error.retryable:
+            raise
+        return False
+
+
+@pytest.mark.parametrize("step", ["read", "claim"])
+async def test_readers_and_members_go_on_after_a_passing_fault_of_the_store(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real store works throughout; one step of it ends as a disk that fails for a moment would end it."""
+    work, faults = getattr(MemoryLogs, step), 0
+
+    async def fail_once(*place: Any, **options: Any) -> Any:
+        nonlocal faults
+        faults += 1
+        if faults == 1:
+            raise StoreError("the disk does not answer")
+        return await work(*place, **options)
+
+    async with dejaq.Broker(None, drain_ms=0) as broker, dejaq.connect(broker, deadline=30.0) as client:
+        await client.create_topic(TOPIC, kind="log", buckets=4)
+        log = client.log(TOPIC)
+        await log.append_batch([b"a", b"b"], bucket=0)
+        monkeypatch.setattr(MemoryLogs, step, fail_once)
+        async with log.group("billing") if step == "claim" else log.reader() as stream:
+            async with asyncio.timeout(30):
+                assert [(await anext(stream)).body for _ in range(2)] == [b"a", b"b"]
+    assert faults > 1

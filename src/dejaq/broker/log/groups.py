@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from dejaq.broker.assignment.ring import seed_of
 from dejaq.broker.assignment.shares import shares_of
 from dejaq.broker.background import Background
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
-from dejaq.errors import DejaqError
-from dejaq.storage.log.base import LogStorage
+from dejaq.errors import Code, DejaqError
+from dejaq.storage.log.base import LogStorage, OffsetCommit
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class GroupMember:
     revoked: Callable[[list[int]], None]
     failed: Callable[[DejaqError], None]
     buckets: set[int] = field(default_factory=set)
+    claims: dict[int, int] = field(default_factory=dict)
     # Buckets that it is asked to release, each with its alarm.
     leaving: dict[int, asyncio.TimerHandle] = field(default_factory=dict)
 
@@ -67,9 +69,11 @@ class ReaderGroup:
             member.buckets.clear()
             self._rebalance_soon()
 
-    def release(self, member: GroupMember, buckets: list[int]) -> None:
-        """A member has finished with buckets that it was asked to release."""
-        for bucket in buckets:
+    def release(self, member: GroupMember, buckets: list[int], claims: Sequence[int] = ()) -> None:
+        """A member has finished with buckets that it was asked to release, and had under these claims."""
+        for bucket, claim in zip_longest(buckets, claims):
+            if claim is not None and member.claims.get(bucket) != claim:
+                continue
             alarm = member.leaving.pop(bucket, None)
             if alarm is not None:
                 alarm.cancel()
@@ -122,13 +126,31 @@ class ReaderGroup:
             claim, committed = await self._storage.claim(
                 self.topic, self.name, buckets, self._clock.now_ms(), _REBALANCE
             )
+            begun = await self._begin(member, [bucket for bucket in buckets if bucket not in committed], claim)
         except DejaqError as error:
             member.buckets.difference_update(buckets)
             member.failed(error)
             return
         if member in self.members:
-            offsets = {bucket: committed.get(bucket, member.defaults.get(bucket, 0)) for bucket in buckets}
-            member.granted(offsets, claim)
+            member.claims.update(dict.fromkeys(buckets, claim))
+            member.granted({**begun, **committed}, claim)
+
+    async def _begin(self, member: GroupMember, buckets: list[int], claim: int) -> dict[int, int]:
+        """Decide once where the group begins buckets of which it has committed nothing, and commit that.
+
+        Otherwise the next member would begin at a place of its own, behind what this one did not commit.
+        """
+        if not buckets:
+            return {}
+        now = self._clock.now_ms()
+        held = await self._storage.offsets(self.topic, now)
+        begun = {b: min(max(member.defaults.get(b, 0), held[b].start), held[b].next) for b in buckets}
+        commits = [OffsetCommit(bucket, offset, claim) for bucket, offset in begun.items()]
+        codes = await self._storage.commit(self.topic, self.name, commits, now, _REBALANCE)
+        if any(code is not Code.OK for code in codes):
+            # The offsets of the group were set meanwhile; the members get them after this.
+            log.info("group %s of %s was set while it began", self.name, self.topic.name)
+        return begun
 
     async def restart(self) -> None:
         """Give every member its buckets again, because the offsets were set."""

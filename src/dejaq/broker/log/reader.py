@@ -30,6 +30,8 @@ class ReadPosition:
     offset: int
     claim: int = 0
     paused: bool = False
+    # The client does not know yet that it moved here.
+    held: bool = False
 
 
 class LogFeed:
@@ -69,13 +71,19 @@ class LogFeed:
             self.positions.pop(bucket, None)
             self._ready.pop(bucket, None)
 
-    def seek(self, bucket: int, offset: int) -> None:
-        """Continue at another offset."""
-        position = self.positions[bucket]
+    def seek(self, bucket: int, offset: int) -> ReadPosition:
+        """Continue at another offset, from `go_on` with the returned position on."""
+        before = self.positions[bucket]
         # Another object, so that a read in progress finds that it is not wanted any more.
-        self.positions[bucket] = ReadPosition(offset, position.claim, position.paused)
-        self._ready[bucket] = None
-        self._wake.set()
+        self.positions[bucket] = ReadPosition(offset, before.claim, before.paused, held=True)
+        return self.positions[bucket]
+
+    def go_on(self, bucket: int, position: ReadPosition) -> None:
+        """The client knows that the bucket moved; nothing happens if it moved again or was taken away meanwhile."""
+        if self.positions.get(bucket) is position:
+            position.held = False
+            self._ready[bucket] = None
+            self._wake.set()
 
     def pause(self, buckets: Iterable[int], *, resume: bool) -> None:
         """Send nothing of these buckets until they are resumed."""
@@ -116,13 +124,13 @@ class LogFeed:
 
     async def _send_next(self) -> bool:
         """Send a push of batches of the next buckets that have some; whether there was something to do."""
-        frames: list[bytes] = []
-        size = count = 0
+        found: list[tuple[int, ReadPosition, LogSlice]] = []
+        size = 0
         while self._ready and size < min(PUSH_BYTES, self._credit):
             bucket = next(iter(self._ready))
             del self._ready[bucket]
             position = self.positions.get(bucket)
-            if position is None or position.paused:
+            if position is None or position.paused or position.held:
                 continue
             part = await self._read(bucket, position, max(min(PUSH_BYTES, self._credit) - size, 1))
             if self.positions.get(bucket) is not position or position.paused:
@@ -134,13 +142,18 @@ class LogFeed:
                 position.offset = part.next
                 # Behind the others, so that every bucket has its turn.
                 self._ready[bucket] = None
-            for batch in part.batches:
-                frames.append(self._encoded.frame(self.topic.number, bucket, batch))
-                size += len(batch.records)
-                count += batch.count
+            size += sum(len(batch.records) for batch in part.batches)
+            found.append((bucket, position, part))
+        # While other buckets were read, one of them may have moved: its client would take the batches for later ones.
+        frames: list[bytes] = []
+        count = 0
+        for bucket, position, part in found:
+            if self.positions.get(bucket) is position:
+                frames += [self._encoded.frame(self.topic.number, bucket, batch) for batch in part.batches]
+                count += sum(batch.count for batch in part.batches)
+                self._credit -= sum(len(batch.records) for batch in part.batches)
         if not frames:
-            return False
-        self._credit -= size
+            return bool(found)
         self._sent(count)
         await self._send(Spliced(carrier.BrokerFrame(), frames))
         return True

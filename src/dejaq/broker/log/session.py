@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from dejaq import limits
+from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.log.appending import append
 from dejaq.broker.log.groups import GroupMember, ReaderGroup
 from dejaq.broker.log.reader import LogFeed
 from dejaq.broker.log.topics import LogTopics
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState
+from dejaq.errors import Code, DejaqError, Indefinite, InternalError, InvalidArgument, OutOfState, StoreError
 from dejaq.protocol.spliced import BrokerSent
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -81,7 +82,7 @@ class LogSession:
                 self._reading().pause(command.pause.buckets, resume=command.pause.resume)
             case "release":
                 if self._group is not None and self._member is not None:
-                    self._group.release(self._member, list(command.release.buckets))
+                    self._group.release(self._member, *_released(command.release))
             case _:
                 raise InvalidArgument("the broker does not know this command for logs")
 
@@ -121,7 +122,7 @@ class LogSession:
         if not request.group:
             reader.give(positions.items())
             return
-        self._member = GroupMember(request.member, positions, self._granted, self._revoked, self._end)
+        self._member = GroupMember(request.member, positions, self._granted, self._revoked, self._failed)
         self._group = self._logs.groups.of(topic, request.group, storage)
         self._group.join(self._member)
 
@@ -153,15 +154,8 @@ class LogSession:
             self._tell(log_pb2.LogEvent(moved=moved), lambda: None)
             return
         # Nothing of the bucket is sent until the client knows that it moved.
-        paused = reader.positions[position.bucket].paused
-        reader.pause([position.bucket], resume=False)
-
-        def go_on() -> None:
-            if position.bucket in reader.positions:
-                reader.seek(position.bucket, position.offset)
-                reader.pause([position.bucket], resume=not paused)
-
-        self._tell(log_pb2.LogEvent(moved=moved), go_on)
+        at = reader.seek(position.bucket, position.offset)
+        self._tell(log_pb2.LogEvent(moved=moved), lambda: reader.go_on(position.bucket, at))
 
     # What happens by itself
 
@@ -203,7 +197,13 @@ class LogSession:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (cause := task.exception()) is None:
             return
-        self._end(cause if isinstance(cause, DejaqError) else InternalError(details=repr(cause)))
+        self._failed(cause if isinstance(cause, DejaqError) else InternalError(details=repr(cause)))
+
+    def _failed(self, error: DejaqError) -> None:
+        """End the session. After a passing fault of the store the client is to open it again."""
+        if isinstance(error, StoreError | Indefinite):
+            self._logs.doctor.look()
+        self._end(cannot_serve(error) if isinstance(error, StoreError) else error)
 
     def close(self) -> None:
         """Leave the group and stop reading; calling it again does nothing."""
@@ -215,3 +215,9 @@ class LogSession:
         self._group = self._member = None
         if self.reader is not None:
             self._logs.leave(self.reader)
+
+
+def _released(request: log_pb2.LogRelease) -> tuple[list[int], list[int]]:
+    if request.claims and len(request.claims) != len(request.buckets):
+        raise InvalidArgument("a release has a claim for each bucket")
+    return list(request.buckets), list(request.claims)

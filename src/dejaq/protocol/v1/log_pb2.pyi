@@ -174,10 +174,12 @@ class LogRevoked(_message.Message):
     def __init__(self, buckets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogRelease(_message.Message):
-    __slots__ = ("buckets",)
+    __slots__ = ("buckets", "claims")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
     buckets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+    claims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, buckets: _Optional[_Iterable[int]] = ..., claims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogPush(_message.Message):
     __slots__ = ("slices",)

@@ -63,7 +63,7 @@ class LogReader(Blocking[AsyncLogReader]):
         return self._portal.run(self._inner.lag())
 
     def seek(self, bucket: int, offset: int) -> None:
-        """Continue at another offset of a bucket."""
+        """Continue at another offset of a bucket; when that fails, reading continues where it was."""
         self._portal.follow(self._inner.seek(bucket, offset))
 
     def pause(self, buckets: Iterable[int]) -> None:

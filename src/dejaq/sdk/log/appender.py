@@ -81,10 +81,11 @@ class Appender:
         self._sequence = 0
 
     async def open(self) -> None:
-        """Connect, once."""
-        if self._opening is None:
-            self._opening = asyncio.ensure_future(self._connection.open())
-        await asyncio.shield(self._opening)
+        """Connect, once; a later call tries again when it failed."""
+        opening = self._opening
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = self._opening = asyncio.ensure_future(self._connection.open())
+        await asyncio.shield(opening)
 
     def add(self, bucket: int, body: bytes, key: bytes, headers: bytes) -> tuple[WaitingBatch, int]:
         """Put a message into the batch that its bucket sends next; that batch and the row."""

@@ -22,6 +22,8 @@ class LogBuffer:
         self.handed: dict[int, int] = {}
         # Buckets whose batches are not handed out now.
         self.held: set[int] = set()
+        # Buckets that are about to continue at another offset; nothing of them is handed out either.
+        self.moving: set[int] = set()
         self.bytes = 0
         self._on_taken = on_taken
         self._batches: deque[LogBatch] = deque()
@@ -29,20 +31,25 @@ class LogBuffer:
         self._end: DejaqError | None = None
         self._ended = False
 
-    def begin(self, bucket: int, offset: int) -> None:
-        """Expect a bucket from an offset on."""
-        self.forget([bucket])
+    def begin(self, bucket: int, offset: int) -> int:
+        """Expect a bucket from an offset on; the bytes of it that were here and are dropped."""
+        held = bucket in self.held
+        dropped = self.forget([bucket])
+        if held:
+            self.held.add(bucket)
         self.expected[bucket] = self.handed[bucket] = offset
+        return dropped
 
-    def forget(self, buckets: Iterable[int]) -> None:
-        """Drop what is here of some buckets."""
-        gone = set(buckets)
+    def forget(self, buckets: Iterable[int]) -> int:
+        """Drop what is here of some buckets; its bytes, which use credit of the session until the caller returns it."""
+        gone, before = set(buckets), self.bytes
         self._batches = deque(batch for batch in self._batches if batch.bucket not in gone)
         self.bytes = sum(batch.size for batch in self._batches)
         for bucket in gone:
             self.expected.pop(bucket, None)
             self.handed.pop(bucket, None)
             self.held.discard(bucket)
+        return before - self.bytes
 
     def arrived(self, batch: LogBatch) -> bool:
         """Take a batch that the broker has sent; False when nothing of it is wanted."""
@@ -80,7 +87,7 @@ class LogBuffer:
 
     def _next(self, count_max: int) -> LogBatch | None:
         for place, batch in enumerate(self._batches):
-            if batch.bucket in self.held:
+            if batch.bucket in self.held or batch.bucket in self.moving:
                 continue
             del self._batches[place]
             if len(batch) > count_max:

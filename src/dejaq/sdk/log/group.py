@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 
-from dejaq.errors import Code, error_of
+from dejaq.errors import Code, OutOfState, error_of
 from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.log.calls import LogCalls, Start
 from dejaq.sdk.log.messages import LogBatch
@@ -63,7 +63,8 @@ class LogGroup(LogStream):
         self._committed: dict[int, int] = {}
         # What was handed out and uses credit until it is committed: the end and the bytes of each batch.
         self._uses: dict[int, deque[tuple[int, int]]] = {}
-        self._changes: asyncio.Queue[tuple[list[int], BucketChange]] = asyncio.Queue()
+        # Each change with the claims that its buckets had.
+        self._changes: asyncio.Queue[tuple[dict[int, int], BucketChange]] = asyncio.Queue()
         self._calling: asyncio.Task[None] | None = None
 
     async def _prepare(self) -> None:
@@ -80,42 +81,42 @@ class LogGroup(LogStream):
     def _describe(self, opening: log_pb2.LogOpen) -> None:
         opening.group, opening.member = self.group, self.name
         opening.positions.extend(positions_to_proto(self._defaults))
+        self._give_up_seeking(OutOfState("the session broke; the group continues where it has committed"))
         self._lose(sorted(self._claims))
 
-    def _lose(self, buckets: Sequence[int]) -> None:
-        """Forget buckets, and call `on_revoked`."""
-        lost = [bucket for bucket in buckets if bucket in self._claims]
+    def _lose(self, lost: list[int]) -> None:
+        """Forget the buckets of a session that broke, and call `on_revoked`. Their credit ended with the session."""
         self._buffer.forget(lost)
         if self._current is not None and self._current.bucket in lost:
             self._current, self._row = None, 0
         for bucket in lost:
             del self._claims[bucket]
             self._committed.pop(bucket, None)
-            for _, size in self._uses.pop(bucket, ()):
-                self._use(size)
+            self._uses.pop(bucket, None)
         if lost:
-            self._changes.put_nowait((lost, BucketChange.LOST))
+            self._changes.put_nowait((dict.fromkeys(lost, 0), BucketChange.LOST))
 
     def _told(self, event: log_pb2.LogEvent) -> None:
         if event.WhichOneof("event") == "assigned":
             for position in event.assigned.positions:
-                self._buffer.begin(position.bucket, position.offset)
+                self._begin(position.bucket, position.offset)
+                self._committed.pop(position.bucket, None)
                 self._claims[position.bucket] = event.assigned.claim
-                self._uses[position.bucket] = deque()
                 # Nothing is handed out before the callback has run.
                 self._buffer.held.add(position.bucket)
-            self._changes.put_nowait(
-                ([position.bucket for position in event.assigned.positions], BucketChange.ASSIGNED)
-            )
+            buckets = [position.bucket for position in event.assigned.positions]
+            self._changes.put_nowait((dict.fromkeys(buckets, event.assigned.claim), BucketChange.ASSIGNED))
+            self._hold_back(self._paused & set(buckets))
         elif event.WhichOneof("event") == "revoked":
-            buckets = list(event.revoked.buckets)
-            self._buffer.held |= set(buckets)
-            self._changes.put_nowait((buckets, BucketChange.REVOKED))
+            leaving = {bucket: self._claims.get(bucket, 0) for bucket in event.revoked.buckets}
+            self._buffer.held |= leaving.keys()
+            self._changes.put_nowait((leaving, BucketChange.REVOKED))
 
     async def _call_back(self) -> None:
         """Run the callbacks, one at a time; then hand out messages of new buckets, or release those that are lost."""
         while True:
-            buckets, change = await self._changes.get()
+            claims, change = await self._changes.get()
+            buckets = list(claims)
             callback = self._on_assigned if change is BucketChange.ASSIGNED else self._on_revoked
             try:
                 answer = callback(buckets) if callback is not None else None
@@ -124,25 +125,38 @@ class LogGroup(LogStream):
             except Exception:
                 log.exception("the callback for buckets %s of group %s failed", buckets, self.group)
             if change is BucketChange.ASSIGNED:
-                self._buffer.held -= set(buckets) - self._paused
+                # A bucket may have another claim by now, whose callback comes later.
+                same = {bucket for bucket, claim in claims.items() if self._claims.get(bucket) == claim}
+                self._buffer.held -= same - self._paused
                 self._buffer.wake()
             elif change is BucketChange.REVOKED:
-                self._release(buckets)
+                self._release(claims)
 
-    def _release(self, buckets: list[int]) -> None:
-        held = [bucket for bucket in buckets if bucket in self._claims]
-        self._buffer.forget(held)
+    def _release(self, claims: Mapping[int, int]) -> None:
+        """Forget buckets and release them at the broker, except those that it has assigned again meanwhile."""
+        held = [bucket for bucket, claim in claims.items() if claim and self._claims.get(bucket) == claim]
+        self._use(self._buffer.forget(held))
         for bucket in held:
             del self._claims[bucket]
             self._committed.pop(bucket, None)
-            for _, size in self._uses.pop(bucket, ()):
-                self._use(size)
+            self._return_uses(bucket)
         if self._current is not None and self._current.bucket in held:
             self._current, self._row = None, 0
-        if self._link is not None and not self._link.ended:
+        if held and self._link is not None and not self._link.ended:
             frame = self._connection.frame()
-            frame.log.release.buckets.extend(buckets)
+            frame.log.release.buckets.extend(held)
+            frame.log.release.claims.extend(claims[bucket] for bucket in held)
             self._link.tell(frame)
+
+    def _begin(self, bucket: int, offset: int, *, keep_current: bool = False) -> None:
+        super()._begin(bucket, offset, keep_current=keep_current)
+        if not keep_current:
+            # A commit of an offset before these would never return their credit.
+            self._return_uses(bucket)
+
+    def _return_uses(self, bucket: int) -> None:
+        for _, size in self._uses.pop(bucket, ()):
+            self._use(size)
 
     def _taken(self, batch: LogBatch) -> None:
         self._uses.setdefault(batch.bucket, deque()).append((batch.end, batch.size))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.log.calls import LogCalls, Start
-from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES, LogStream, positions_to_proto
+from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES, LogStream, answer_moving, positions_to_proto
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 
@@ -36,7 +36,14 @@ class LogReader(LogStream):
                 self._buffer.begin(bucket, offset)
 
     def _describe(self, opening: log_pb2.LogOpen) -> None:
-        # What was received and not handed out is received again.
+        # What was received and not handed out is received again. The new session has a window of its own.
+        wanted = {one.bucket: one for one in self._seeking.values() if one.moved is not None}
+        for bucket, moving in wanted.items():
+            self._begin(bucket, moving.offset)
+        for moving in self._seeking.values():
+            answer_moving(moving, None)
+        self._seeking.clear()
+        self._see_moving()
         for bucket, offset in dict(self._buffer.handed).items():
             self._buffer.begin(bucket, offset)
         self._buffer.held |= self._paused

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from dejaq import limits
 from dejaq.errors import Code, DejaqError, OutOfState, error_of
 from dejaq.protocol.status import error_from_proto
 from dejaq.protocol.transport import Transport
@@ -30,6 +32,16 @@ SHARE = 0.5
 BATCH_MESSAGES = 10_000
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class MovingBucket:
+    """A bucket that the broker is asked to continue at another offset, and who waits for that."""
+
+    bucket: int
+    offset: int
+    # None: the stream drops what it has of a paused bucket, and the caller knows nothing of it.
+    moved: asyncio.Future[None] | None
+
+
 class LogStream:
     """Gets batches over a session of its own, which is opened again after it breaks."""
 
@@ -46,7 +58,8 @@ class LogStream:
         if not window_bytes > 0 or not 0 < share <= 1:
             raise error_of(Code.INVALID_ARGUMENT, "window_bytes is above 0, and share is above 0 and at most 1")
         self._calls, self._uncommitted = calls, uncommitted
-        self._window, self._share = window_bytes, share
+        # The broker gives no more credit than this.
+        self._window, self._share = min(window_bytes, limits.LOG_CREDIT_BYTES_MAX), share
         self._buffer = LogBuffer(self._taken)
         self._connection = Connection(
             seeds,
@@ -64,7 +77,7 @@ class LogStream:
         self._row = 0
         self._paused: set[int] = set()
         self._numbers = itertools.count(1)
-        self._seeking: dict[int, tuple[int, asyncio.Future[None]]] = {}
+        self._seeking: dict[int, MovingBucket] = {}
         self._closed = False
 
     # Lifecycle
@@ -82,6 +95,7 @@ class LogStream:
         if not self._closed:
             self._closed = True
             self._buffer.end()
+            self._give_up_seeking(OutOfState("the reader was closed"))
             await self._connection.close()
             await self._stopped()
 
@@ -104,16 +118,12 @@ class LogStream:
         frame = self._connection.frame()
         opening = frame.log.open
         opening.topic, opening.uncommitted, opening.credit_bytes = self._calls.topic, self._uncommitted, self._window
-        self._owed = 0
         self._link = link
         self._describe(opening)
+        # The credit of the session before is void.
+        self._owed = 0
         await ask_once(link, frame)
-        for _, (_, moved) in self._seeking.items():
-            if not moved.done():
-                moved.set_result(None)
-        self._seeking.clear()
-        if self._paused:
-            self._tell_paused(self._paused, resume=False)
+        self._hold_back(self._paused)
 
     def _describe(self, opening: log_pb2.LogOpen) -> None:
         """Say what is to be read, in a new session."""
@@ -135,7 +145,7 @@ class LogStream:
         """Something that concerns members of groups."""
 
     def _arrived(self, part: log_pb2.LogSlice) -> None:
-        if part.bucket in self._seeking or not self._buffer.arrived(LogBatch.of(part)):
+        if not self._buffer.arrived(LogBatch.of(part)):
             self._use(len(part.records))
 
     def _lost(self, error: DejaqError) -> None:
@@ -143,6 +153,7 @@ class LogStream:
             log.warning("the reader of %s has no broker: %s", self._calls.topic, error)
         elif not self._closed:
             self._buffer.end(error)
+            self._give_up_seeking(error)
 
     def _taken(self, batch: LogBatch) -> None:
         """The caller has taken a batch, or a part of one."""
@@ -214,40 +225,71 @@ class LogStream:
         return sum(max(end - positions.get(bucket, end), 0) for bucket, end in ends.items())
 
     async def seek(self, bucket: int, offset: int) -> None:
-        """Continue at another offset of a bucket."""
+        """Continue at another offset of a bucket; when that fails, reading continues where it was."""
         await self._calls.resolve({bucket: offset})
         self.position(bucket)
-        if self._current is not None and self._current.bucket == bucket:
-            self._current, self._row = None, 0
-        number, moved = next(self._numbers), asyncio.get_running_loop().create_future()
-        held = bucket in self._buffer.held
-        self._buffer.begin(bucket, offset)
-        if held:
-            self._buffer.held.add(bucket)
         if self._link is None or self._link.ended:
+            self._begin(bucket, offset)
             return
-        self._seeking[bucket] = number, moved
-        frame = self._connection.frame()
-        frame.log.seek.number = number
-        frame.log.seek.position.bucket, frame.log.seek.position.offset = bucket, offset
-        self._link.tell(frame)
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._move(MovingBucket(bucket, offset, moved))
         await moved
 
+    def _move(self, moving: MovingBucket) -> None:
+        """Ask the broker to continue at another offset. What arrives before its answer is of the time before."""
+        if self._link is None:
+            return
+        number = next(self._numbers)
+        self._seeking[number] = moving
+        self._buffer.moving.add(moving.bucket)
+        frame = self._connection.frame()
+        frame.log.seek.number = number
+        frame.log.seek.position.bucket, frame.log.seek.position.offset = moving.bucket, moving.offset
+        self._link.tell(frame)
+
     def _moved(self, event: log_pb2.LogMoved) -> None:
-        for bucket, (number, moved) in list(self._seeking.items()):
-            if number == event.number:
-                del self._seeking[bucket]
-                if event.HasField("error"):
-                    self._buffer.end(error_from_proto(event.error))
-                if not moved.done():
-                    moved.set_result(None)
+        moving = self._seeking.pop(event.number, None)
+        if moving is None:
+            return
+        error = error_from_proto(event.error) if event.HasField("error") else None
+        if error is None and moving.bucket not in self._buffer.handed:
+            error = OutOfState(f"the reader lost bucket {moving.bucket} while it moved")
+        if error is None:
+            self._begin(moving.bucket, moving.offset, keep_current=moving.moved is None)
+        answer_moving(moving, error)
+        self._see_moving()
+
+    def _see_moving(self) -> None:
+        self._buffer.moving = {one.bucket for one in self._seeking.values()}
+        self._buffer.wake()
+
+    def _begin(self, bucket: int, offset: int, *, keep_current: bool = False) -> None:
+        """Continue a bucket at an offset; what is here of it is dropped, and its credit returned."""
+        if not keep_current and self._current is not None and self._current.bucket == bucket:
+            self._current, self._row = None, 0
+        self._use(self._buffer.begin(bucket, offset))
+
+    def _give_up_seeking(self, error: DejaqError) -> None:
+        given_up, self._seeking = self._seeking, {}
+        for moving in given_up.values():
+            answer_moving(moving, error)
+        self._see_moving()
 
     async def pause(self, buckets: Iterable[int]) -> None:
         """Hand out nothing of these buckets until they are resumed."""
         chosen = set(buckets)
         self._paused |= chosen
         self._buffer.held |= chosen
+        self._hold_back(chosen)
+
+    def _hold_back(self, buckets: Iterable[int]) -> None:
+        """Stop the broker, and drop what is here: it would hold credit that the other buckets need."""
+        chosen = self._buffer.handed.keys() & set(buckets)
+        if not chosen or self._link is None or self._link.ended:
+            return
         self._tell_paused(chosen, resume=False)
+        for bucket in chosen:
+            self._move(MovingBucket(bucket, self._buffer.handed[bucket], None))
 
     async def resume(self, buckets: Iterable[int]) -> None:
         """Hand out messages of these buckets again."""
@@ -263,6 +305,16 @@ class LogStream:
             frame.log.pause.buckets.extend(sorted(buckets))
             frame.log.pause.resume = resume
             self._link.tell(frame)
+
+
+def answer_moving(moving: MovingBucket, error: DejaqError | None) -> None:
+    """End the wait for a bucket that moved, or did not because of an error."""
+    if moving.moved is None or moving.moved.done():
+        return
+    if error is None:
+        moving.moved.set_result(None)
+    else:
+        moving.moved.set_exception(error)
 
 
 def positions_to_proto(positions: Mapping[int, int]) -> list[log_pb2.LogPosition]:
