@@ -128,6 +128,11 @@ class Doctor:
         """Wall time less monotonic time, for `trust_clock`."""
         return self._drift.gap_ms()
 
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far the wall clock was set forward since it was last known to be right; 0 when it was not."""
+        return max(round(self._drift.gap_ms() - self._trusted_gap_ms), 0)
+
     def trust_clock(self, gap_ms: float) -> None:
         """The clock was right when its gap to the monotonic one was this."""
         self._trusted_gap_ms = gap_ms

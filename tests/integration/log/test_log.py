@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import dejaq
+from dejaq.broker.log import topics
 from dejaq.errors import Code, DejaqError, InvalidArgument, Refused, StoreError
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.log.reader import LogReader
 from dejaq.storage.memory.logs import MemoryLogs
 from dejaq.testing.waiting import eventually
+from dejaq.timekeeper.clock import SystemClock
 from tests.integration.log.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
 
@@ -323,3 +325,62 @@ async def test_readers_and_members_go_on_after_a_passing_fault_of_the_store(
             async with asyncio.timeout(30):
                 assert [(await anext(stream)).body for _ in range(2)] == [b"a", b"b"]
     assert faults > 1
+
+
+async def test_an_oversized_message_fails_alone(client: dejaq.Client) -> None:
+    await client.create_topic("small", kind="log", buckets=1, max_body_bytes=1_024)
+    log = client.log("small")
+    bodies = [b"a", b"b" * 2_000, b"c", b"d"]
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*(log.append(body) for body in bodies), return_exceptions=True)
+    assert isinstance(answers[1], DejaqError)
+    assert answers[1].code is Code.BODY_TOO_LARGE
+    async with log.reader() as reader:
+        assert [(m.offset, m.body) for m in await taken(reader, 3)] == [(0, b"a"), (1, b"c"), (2, b"d")]
+    assert [place for place in answers if not isinstance(place, BaseException)] == [(0, 0), (0, 1), (0, 2)]
+
+
+async def test_a_reader_waits_for_windows_that_came_after_it_was_opened(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    async with log.reader() as reader:
+        await log.append(b"a", bucket=0)
+        assert [m.body for m in await taken(reader, 1)] == [b"a"]
+        await client.edit_topic(TOPIC, rollback_window="1s")
+        await log.append(b"b", bucket=0)
+        assert [m.body for m in await taken(reader, 1)] == [b"b"]
+
+
+class SetClock(SystemClock):
+    """The clock of the system, whose wall time a test sets forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_ms = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_ms * 1_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+async def test_a_clock_that_is_set_forward_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "RETAIN_SECONDS", 0.05)
+    clock = SetClock()
+    async with dejaq.Broker(None, drain_ms=0, clock=clock) as broker, dejaq.connect(broker) as client:
+        await client.create_topic(TOPIC, kind="log", buckets=1, keep="1h", keep_bytes=50_000)
+        log = client.log(TOPIC)
+        await log.append(b"kept")
+        clock.ahead_ms = 7_200_000
+        await log.append(b"later")
+        # Retention by size continues, and shows that the log was looked at.
+        await client.create_topic("other", kind="log", buckets=1, keep_bytes=1_000)
+        other = client.log("other")
+        for _ in range(3):
+            await other.append(b"x" * 900)
+
+            async def is_trimmed() -> bool:
+                return (await other.offsets())[0].bytes < 1_000
+
+            await eventually(is_trimmed, within=30)
+        assert [held.start for held in await log.offsets()] == [0]

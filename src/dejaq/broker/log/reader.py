@@ -56,6 +56,8 @@ class LogFeed:
         self._send, self._sent = send, sent
         # The buckets that may have more.
         self._ready: dict[int, None] = {}
+        # Buckets that may have batches within their rollback windows; only a committed reader waits for these.
+        self._unsettled: set[int] = set()
         self._wake = asyncio.Event()
 
     def give(self, positions: Iterable[tuple[int, int]], claim: int = 0) -> None:
@@ -63,6 +65,7 @@ class LogFeed:
         for bucket, offset in positions:
             self.positions[bucket] = ReadPosition(offset, claim)
             self._ready[bucket] = None
+            self._unsettled.add(bucket)
         self._wake.set()
 
     def take(self, buckets: Iterable[int]) -> None:
@@ -70,6 +73,7 @@ class LogFeed:
         for bucket in buckets:
             self.positions.pop(bucket, None)
             self._ready.pop(bucket, None)
+            self._unsettled.discard(bucket)
 
     def seek(self, bucket: int, offset: int) -> ReadPosition:
         """Continue at another offset, from `go_on` with the returned position on."""
@@ -98,22 +102,38 @@ class LogFeed:
         self._credit += size
         self._wake.set()
 
-    def appended(self, buckets: Iterable[int]) -> None:
-        """These buckets have got batches."""
+    def appended(self, buckets: Iterable[int], *, windows: bool) -> None:
+        """These buckets have got batches, with rollback windows or without."""
         for bucket in buckets:
             if bucket in self.positions:
                 self._ready[bucket] = None
+                if windows:
+                    self._unsettled.add(bucket)
                 self._wake.set()
 
     async def run(self) -> None:
         """Send until cancelled; raises the storage's error when a bucket cannot be read."""
-        windows = self.topic.settings.rollback_window_ms > 0 and self._committed
+        loop, look_at = asyncio.get_running_loop(), 0.0
         while True:
             self._wake.clear()
             if self._credit <= 0 or not await self._send_next():
-                await self._wait(WINDOW_SECONDS if windows else None)
-                if windows:
-                    self._ready.update(dict.fromkeys(self.positions))
+                await self._wait(WINDOW_SECONDS if self._unsettled and self._committed else None)
+            if self._unsettled and self._committed and loop.time() >= look_at:
+                await self._look_at_windows()
+                look_at = loop.time() + WINDOW_SECONDS
+
+    async def _look_at_windows(self) -> None:
+        """Find the buckets whose windows have passed. The settings may have changed since a batch was appended."""
+        looked_at, self._unsettled = self._unsettled, set()
+        offsets = await self._storage.offsets(self.topic, self._clock.now_ms())
+        for bucket in looked_at:
+            position = self.positions.get(bucket)
+            if position is None:
+                continue
+            if offsets[bucket].stable > position.offset:
+                self._ready[bucket] = None
+            if offsets[bucket].stable < offsets[bucket].next:
+                self._unsettled.add(bucket)
 
     async def _wait(self, seconds: float | None) -> None:
         try:

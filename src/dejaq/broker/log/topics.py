@@ -68,7 +68,7 @@ class LogTopics:
         """Batches were appended: wake the readers of the log."""
         self.metrics.add(LOG_APPENDED, count, topic.name)
         for reader in self._readers.get(topic.number, ()):
-            reader.appended(buckets)
+            reader.appended(buckets, windows=topic.settings.rollback_window_ms > 0)
 
     def pushed(self, topic: Topic, count: int) -> None:
         """Messages were sent to a reader."""
@@ -87,7 +87,9 @@ class LogTopics:
     async def _retain(self, topic: Topic) -> bool:
         settings = topic.settings
         share = -(-settings.keep_bytes // settings.buckets)
-        retention = LogRetention(settings.keep_ms, share, settings.trim_read)
+        # A clock that was set forward makes nothing older. A clock that the other brokers do not confirm says no age.
+        keep_ms = settings.keep_ms + self.doctor.clock_ahead_ms if settings.keep_ms else 0
+        retention = LogRetention(0 if "drift" in self.doctor.degradations else keep_ms, share, settings.trim_read)
         try:
             removed = await self.storage.retain(topic, retention, self.clock.now_ms(), _RETAIN)
         except DejaqError as error:

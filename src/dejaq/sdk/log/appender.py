@@ -38,6 +38,8 @@ class WaitingBatch:
     size: int = 0
     # An explicit batch: nothing else may share it.
     closed: bool = False
+    # The single messages that it was divided into, because the broker refused one of them and so the whole batch.
+    divided: list[WaitingBatch] = field(default_factory=list)
     done: asyncio.Future[AppendedBatch] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def add(self, body: bytes, key: bytes, headers: bytes) -> int:
@@ -54,6 +56,22 @@ class WaitingBatch:
             self.headers.append(headers)
         self.size += len(body) + len(key) + len(headers) + 8
         return row
+
+    def divide(self) -> None:
+        """Make a batch of each message."""
+        for row, body in enumerate(self.bodies):
+            one = WaitingBatch(self.bucket, closed=True)
+            one.add(body, self.keys[row] if self.keys else b"", self.headers[row] if self.headers else b"")
+            self.divided.append(one)
+
+    async def offset_of(self, row: int) -> int:
+        """Wait until a message is durable; its offset, or the broker's refusal of this message."""
+        try:
+            return (await asyncio.shield(self.done)).base + row
+        except DejaqError:
+            if not self.divided:
+                raise
+        return (await asyncio.shield(self.divided[row].done)).base
 
     def fits(self, size: int) -> bool:
         """Whether a message of so many bytes may be added."""
@@ -143,6 +161,11 @@ class Appender:
         try:
             answer = await self._ask(batches, session, first)
             for place, batch in enumerate(batches):
+                codes = answer.appended.codes
+                if place < len(codes) and codes[place] == Code.BODY_TOO_LARGE and not batch.closed:
+                    # One message is too large; the others are of other callers.
+                    batch.divide()
+                    self._waiting.setdefault(batch.bucket, [])[:0] = batch.divided
                 _settle(batch, answer.appended, place, f"{session.hex()}/{first + place}")
         except DejaqError as error:
             for batch in batches:

@@ -67,8 +67,7 @@ class Log:
         _check_body(body)
         chosen = await self._bucket(key, bucket)
         batch, row = self._appender.add(chosen, body, key, encoded)
-        done = await asyncio.shield(batch.done)
-        return LogOffset(chosen, done.base + row)
+        return LogOffset(chosen, await batch.offset_of(row))
 
     async def append_batch(
         self,

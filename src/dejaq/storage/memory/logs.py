@@ -35,8 +35,8 @@ class _Bucket:
     """The batches of a bucket."""
 
     batches: list[StoredBatch] = field(default_factory=list)
-    # When each batch may not be rolled back any more, by its base.
-    stable_at: dict[int, int] = field(default_factory=dict)
+    # When each batch may not be rolled back any more, and how long it may be at most, by its base.
+    stable_at: dict[int, tuple[int, int]] = field(default_factory=dict)
     next: int = 0
     stable: int = 0
     last_ts: int = 0
@@ -47,8 +47,12 @@ class _Bucket:
 
     def settle(self, now: int) -> int:
         """Move the last stable offset; it never moves back."""
+        first = next((one.base for one in self.batches if one.end > self.stable and not one.aborted), None)
+        if first is not None and self.stable_at[first][0] > now + self.stable_at[first][1]:
+            # The clock was set back.
+            self.stable_at = {base: (min(at, now + length), length) for base, (at, length) in self.stable_at.items()}
         for batch in self.batches:
-            if batch.end > self.stable and (batch.aborted or self.stable_at[batch.base] <= now):
+            if batch.end > self.stable and (batch.aborted or self.stable_at[batch.base][0] <= now):
                 self.stable = batch.end
             elif batch.end > self.stable:
                 break
@@ -258,7 +262,7 @@ def _append(log: _Log, topic: Topic, batch: Append, now: int) -> Appended:
     held.last_ts = max(held.last_ts, now)
     made = StoredBatch(held.next, batch.count, held.last_ts, batch.records)
     held.batches.append(made)
-    held.stable_at[made.base] = made.ts + batch.rollback_ms
+    held.stable_at[made.base] = now + batch.rollback_ms, batch.rollback_ms
     held.next = made.end
     if name is not None:
         log.names[name] = batch.bucket, replace(made, records=b"")

@@ -77,7 +77,8 @@ def _append(
     )
     bucket.next, bucket.size = entry.end, bucket.size + size
     if batch.rollback_ms:
-        bucket.windows.append(OpenWindow(base, ts + batch.rollback_ms))
+        # By the clock: the timestamp is ahead of it after the clock was set back.
+        bucket.windows.append(OpenWindow(base, now + batch.rollback_ms, batch.rollback_ms))
     state.put_minute(bucket, bucket.count(ts, base, batch.count, size), writes)
     state.put_bucket(bucket, writes)
     state.add_to_tail(bucket, StoredBatch(base, batch.count, ts, batch.records))

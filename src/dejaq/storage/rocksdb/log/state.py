@@ -16,10 +16,11 @@ from dejaq.storage.rocksdb.log.tail import BucketTail, LogTails
 
 @dataclass(slots=True)
 class OpenWindow:
-    """A batch that can be rolled back until `until`."""
+    """A batch that can be rolled back until `until`, for `length_ms` from the append on."""
 
     base: int
     until: int
+    length_ms: int
     # A rollback is being written: readers wait for it.
     leaving: bool = False
 
@@ -42,7 +43,10 @@ class LogBucket:
 
     def settle(self, now: int) -> int:
         """Close the windows that have passed; the last stable offset, which never moves back."""
-        now = max(now, self.last_ts)
+        if self.windows and self.windows[0].until > now + self.windows[0].length_ms:
+            # The clock was set back. A window that began before that lasts its length from now on, at most.
+            for window in self.windows:
+                window.until = min(window.until, now + window.length_ms)
         while self.windows and self.windows[0].until <= now and not self.windows[0].leaving:
             self.windows.popleft()
         self.stable = max(self.stable, self.windows[0].base if self.windows else self.next)
@@ -103,7 +107,7 @@ class LogState:
         for key, value in database.scan(first, end):
             entry = records.unpack_batch(key, value)
             if entry.rollback_ms and not entry.aborted:
-                bucket.windows.append(OpenWindow(entry.base, entry.ts + entry.rollback_ms))
+                bucket.windows.append(OpenWindow(entry.base, entry.ts + entry.rollback_ms, entry.rollback_ms))
 
     def put_bucket(self, bucket: LogBucket, writes: Batch) -> None:
         """Write the offsets of a bucket."""

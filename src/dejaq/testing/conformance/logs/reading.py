@@ -108,6 +108,22 @@ async def a_rollback_takes_a_batch_out(scene: Scene) -> None:
     assert (part.batches, part.next) == ((), 4)
 
 
+async def a_clock_that_is_set_back_prolongs_no_window(scene: Scene) -> None:
+    """When the clock was an hour ahead for a while, windows of before and after that last at most their length."""
+    log = await LogScene.begin(scene)
+    await log.add(b"ab")
+    scene.advance(3_600_000)
+    await log.add(b"cd", rollback_ms=1_000, name=1)
+    await log.add(b"ef", rollback_ms=1_000, name=2)
+    scene.advance(-3_600_000)
+    assert await log.text() == b"ab"
+    await log.add(b"gh", rollback_ms=1_000, name=3)
+    assert await log.rollback(2) is Code.OK
+    scene.advance(1_000)
+    assert await log.text() == b"abcdgh"
+    assert await log.rollback(3) is Code.TOO_LATE
+
+
 async def a_rollback_after_its_window_is_too_late(scene: Scene) -> None:
     """After the window the answer is TOO_LATE and the batch stays; an unknown name is NOT_FOUND."""
     log = await LogScene.begin(scene)
