@@ -15,6 +15,7 @@ import pytest
 import dejaq
 from dejaq.broker.log import topics
 from dejaq.errors import Code, DejaqError, InvalidArgument, Refused, StoreError
+from dejaq.sdk.log import appender
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.log.reader import LogReader
 from dejaq.storage.memory.logs import MemoryLogs
@@ -384,3 +385,30 @@ async def test_a_clock_that_is_set_forward_removes_nothing(monkeypatch: pytest.M
 
             await eventually(is_trimmed, within=30)
         assert [held.start for held in await log.offsets()] == [0]
+
+
+async def test_an_unanswered_batch_is_never_far_behind_the_newest_name(
+    client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the broker does not remember its name when it is repeated."""
+    monkeypatch.setattr(appender, "NAMES_BEHIND_MAX", 8)
+    monkeypatch.setattr(appender, "BATCHES_PER_FRAME_MAX", 2)
+    log, may_be_sent, names = client.log(TOPIC), asyncio.Event(), list[int]()
+    ask = log._appender._ask
+
+    async def hold_the_first(batches: list[Any], session: bytes, first: int) -> Any:
+        names.append(first + len(batches) - 1)
+        assert len(batches) <= 2
+        if first == 0:
+            await may_be_sent.wait()
+        return await ask(batches, session, first)
+
+    monkeypatch.setattr(log._appender, "_ask", hold_the_first)
+    appends = [asyncio.ensure_future(log.append_batch([b"x"], bucket=n % 4)) for n in range(40)]
+    await eventually(lambda: max(names, default=0) >= 8, within=30)
+    await eventually(lambda: log._appender._frames == 1, within=30)
+    assert max(names) <= 8 + 2
+    may_be_sent.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*appends)
+    assert [held.next for held in await log.offsets()] == [10, 10, 10, 10]

@@ -24,6 +24,9 @@ from dejaq.sdk.session.settings import ClientSettings
 LINGER_SECONDS = 0.001
 _FRAMES_MAX = 8
 _FRAME_BYTES = 1024 * 1024
+# The broker remembers 1,024 names: an unanswered batch that is repeated must be among these.
+BATCHES_PER_FRAME_MAX = 256
+NAMES_BEHIND_MAX = 512
 _SEQUENCE_MAX = 2**32 - 1
 
 
@@ -89,6 +92,8 @@ class Appender:
         self._waiting: dict[int, list[WaitingBatch]] = {}
         self._in_transit: set[int] = set()
         self._frames = 0
+        # The session and the first sequence of every frame that is not answered.
+        self._unanswered: set[tuple[bytes, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._begin_session()
@@ -133,12 +138,12 @@ class Appender:
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        while self._frames < _FRAMES_MAX:
+        while self._frames < _FRAMES_MAX and self._behind() <= NAMES_BEHIND_MAX:
             chosen: list[WaitingBatch] = []
             size = 0
             for bucket in [bucket for bucket in self._waiting if bucket not in self._in_transit]:
                 batch = self._waiting[bucket][0]
-                if chosen and size + batch.size > _FRAME_BYTES:
+                if len(chosen) >= BATCHES_PER_FRAME_MAX or (chosen and size + batch.size > _FRAME_BYTES):
                     break
                 del self._waiting[bucket][0]
                 if not self._waiting[bucket]:
@@ -149,15 +154,21 @@ class Appender:
                 return
             self._frames += 1
             self._in_transit.update(batch.bucket for batch in chosen)
-            task = asyncio.ensure_future(self._send(chosen))
+            if self._sequence + len(chosen) > _SEQUENCE_MAX:
+                self._begin_session()
+            session, first = self._session, self._sequence
+            self._sequence += len(chosen)
+            self._unanswered.add((session, first))
+            task = asyncio.ensure_future(self._send(chosen, session, first))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, batches: list[WaitingBatch]) -> None:
-        if self._sequence + len(batches) > _SEQUENCE_MAX:
-            self._begin_session()
-        session, first = self._session, self._sequence
-        self._sequence += len(batches)
+    def _behind(self) -> int:
+        """How many names were used since that of the oldest unanswered batch."""
+        oldest = min((first for session, first in self._unanswered if session == self._session), default=self._sequence)
+        return self._sequence - oldest
+
+    async def _send(self, batches: list[WaitingBatch], session: bytes, first: int) -> None:
         try:
             answer = await self._ask(batches, session, first)
             for place, batch in enumerate(batches):
@@ -178,6 +189,7 @@ class Appender:
                 raise
         finally:
             self._frames -= 1
+            self._unanswered.discard((session, first))
             self._in_transit.difference_update(batch.bucket for batch in batches)
             self._send_waiting()
 
