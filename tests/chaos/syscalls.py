@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.websocket.framing import FrameReader, Opcode, Payload
+from dejaq.protocol.websocket.messages import MESSAGE_BYTES_MAX, Kind, parse
 
-TRACED = "recvmsg,sendmsg,write,writev,pwrite64,fdatasync,fsync"
+TRACED = "recvfrom,sendto,recvmsg,sendmsg,write,writev,pwrite64,fdatasync,fsync"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_UPGRADE = b"GET /v1 "
 _DATA, _PADDED = 0, 0x08
 _LINE = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
@@ -119,6 +122,30 @@ class _Direction:
             del waiting[: 5 + length]
 
 
+class _WebSocketDirection:
+    """The bytes of one direction of a connection, after the end of its HTTP head, split into messages of sessions."""
+
+    def __init__(self, *, masked: bool) -> None:
+        self._head: bytes | None = b""
+        self._found: list[tuple[int, bytes]] = []
+        self._reader = FrameReader(masked=masked, message_bytes_max=MESSAGE_BYTES_MAX, deliver=self._take)
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The messages of sessions that end in `data`, each with its stream number."""
+        if self._head is not None:
+            head, end, data = (self._head + data).partition(b"\r\n\r\n")
+            self._head = None if end else head
+        self._reader.read(data)
+        found, self._found = self._found, []
+        yield from found
+
+    def _take(self, opcode: Opcode, payload: Payload) -> None:
+        if opcode is Opcode.BINARY:
+            kind, stream, content = parse(bytes(payload))
+            if kind is Kind.MESSAGE:
+                self._found.append((stream, bytes(content)))
+
+
 @dataclass(frozen=True, slots=True)
 class Ack:
     """An acknowledged create: the bodies of its messages, and the line on which the broker began to send the answer."""
@@ -129,15 +156,18 @@ class Ack:
 
 def acks_of_creates(calls: list[Call]) -> list[Ack]:
     """Every answer to a create that has outcomes, found in the bytes on the sockets."""
-    incoming: dict[str, _Direction] = {}
-    outgoing: dict[str, _Direction] = {}
+    incoming: dict[str, _Direction | _WebSocketDirection] = {}
+    outgoing: dict[str, _Direction | _WebSocketDirection] = {}
     # The key is (connection, stream, request): sessions may share a connection, and each numbers its requests itself.
     asked: dict[tuple[str, int, int], list[bytes]] = {}
     acks: list[Ack] = []
     for call in calls:
-        if call.name == "recvmsg":
+        if call.name in {"recvfrom", "recvmsg"}:
             data = call.data
-            if data.startswith(_PREFACE):
+            if data.startswith(_UPGRADE) and call.file not in incoming:
+                incoming[call.file] = _WebSocketDirection(masked=True)
+                outgoing[call.file] = _WebSocketDirection(masked=False)
+            elif data.startswith(_PREFACE):
                 incoming[call.file], outgoing[call.file] = _Direction(), _Direction()
                 data = data[len(_PREFACE) :]
             if call.file in incoming:
@@ -145,7 +175,7 @@ def acks_of_creates(calls: list[Call]) -> list[Ack]:
                     frame = _parsed(carrier.ClientFrame(), message)
                     if frame is not None and frame.HasField("create"):
                         asked[call.file, stream, frame.request] = list(frame.create.bodies)
-        elif call.name == "sendmsg" and call.file in outgoing:
+        elif call.name in {"sendto", "sendmsg", "write", "writev"} and call.file in outgoing:
             for stream, message in outgoing[call.file].feed(call.data):
                 answer = _parsed(carrier.BrokerFrame(), message)
                 if answer is not None and answer.HasField("outcomes"):

@@ -25,13 +25,13 @@ def _body(number: int) -> bytes:
     return marker + b"." * 64 + marker
 
 
-async def trace_acks(path: Path, *, acks: int, prelude: str = "") -> tuple[list[Ack], list[str]]:
+async def trace_acks(path: Path, *, acks: int, prelude: str = "", grpc: bool = False) -> tuple[list[Ack], list[str]]:
     """Create messages one by one and in batches of several producers; returns the acks, and those without a sync."""
     wrapper = strace(path / "trace")
     if wrapper is None:
         pytest.skip("strace is not installed")
     singles, batches = acks // 2, acks - acks // 2
-    async with BrokerProcess(path / "data", wrapper=wrapper, prelude=prelude) as broker:
+    async with BrokerProcess(path / "data", wrapper=wrapper, prelude=prelude, grpc=grpc) as broker:
         async with dejaq.connect(broker.url) as client:
             await client.create_topic("mail", buckets=4)
             async with client.producer("mail") as producer:
@@ -54,10 +54,13 @@ async def trace_acks(path: Path, *, acks: int, prelude: str = "") -> tuple[list[
 
 
 @pytest.mark.chaos
-async def test_r3_a_sync_precedes_every_ack(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize(("grpc", "count"), [(False, ACKS), (True, ACKS // 5)], ids=["websocket", "grpc"])
+async def test_r3_a_sync_precedes_every_ack(
+    tmp_path: Path, record_property: Callable[[str, object], None], grpc: bool, count: int
+) -> None:
     """G1: the acknowledgement leaves the broker only after a sync of the log that followed the message's own write."""
-    acks, faults = await trace_acks(tmp_path, acks=ACKS)
+    acks, faults = await trace_acks(tmp_path, acks=count, grpc=grpc)
     messages = sum(len(ack.bodies) for ack in acks)
     record_property("figure", f"{len(acks)} acks of {messages} messages, {len(faults)} without a sync before")
-    assert len(acks) >= ACKS
+    assert len(acks) >= count
     assert faults == []

@@ -333,7 +333,8 @@ def leave_created_ids_behind() -> None:
 
 def count_the_rows_of_single_minutes_only() -> None:
     """G1: counts leave out the messages whose minutes were written as a list."""
-    SQL["minutes"] = SQL["minutes"].replace("list.topic = $1", "list.topic = -$1")
+    for name in ("minutes", "counts_by_step"):
+        SQL[name] = SQL[name].replace("list.topic = $1", "list.topic = -$1")
 
 
 def edit_what_belongs_to_others() -> None:

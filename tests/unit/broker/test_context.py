@@ -94,18 +94,17 @@ async def test_the_log_record_of_a_failed_frame_has_its_request_id(
     await producer.close()
 
 
-async def test_the_journal_names_the_caller_of_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_journal_names_the_caller_of_every_change() -> None:
     """The endpoint gives a call its principal, and the record of what the call changes has it."""
     caller = "operator"
 
-    def begin(peer: str, seconds: float | None = None) -> CallContext:
+    def begin(peer: str, seconds: float | None) -> CallContext:
         return CallContext("a request", peer, Principal(caller))
 
-    monkeypatch.setattr("dejaq.broker.inprocess.begin_call", begin)
     storage = MemoryStorage(journal=True)
     clock = VirtualClock()
     async with Broker(clock=clock, storage=storage, drain_ms=0) as broker:
-        transport = broker.transport()
+        transport = InProcessTransport(broker.central.services, begin)
         for name in ("mail", "mail.dead"):
             await create_topic(transport, name)
         caller = "producer"
