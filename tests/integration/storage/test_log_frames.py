@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from dejaq import limits
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import StoreError
-from dejaq.storage.log.base import Append, Appended, LogRetention
+from dejaq.errors import Code, Missing, Refused, StoreError
+from dejaq.storage.log.base import Append, Appended, LogName, LogRetention
 from dejaq.storage.rocksdb.engine import inspecting, starting
 from dejaq.storage.rocksdb.engine.engine import LogSizes
 from dejaq.storage.rocksdb.store import RocksStorage
@@ -107,3 +108,21 @@ async def test_only_a_store_with_a_log_gets_the_format_that_older_releases_refus
         storage = RocksStorage(tmp_path)
         await storage.open(NOW)
         await storage.close()
+
+
+async def test_old_sessions_are_forgotten_in_steps_that_follow_each_other(tmp_path: Path) -> None:
+    """More sessions than one step removes are all removed, without a pause of ten minutes after each step."""
+    storage, later = await opened(tmp_path), NOW + limits.PRODUCER_SESSION_MS_MAX + 1
+    names = [LogName(n.to_bytes(10, "big"), 0) for n in range(1, 251)]
+    await storage.logs.append(TOPIC, [Append(0, b"x", 1, name) for name in names], NOW, DIRECT_CALL)
+    kept = LogName(b"\xff" * 10, 0)
+    await storage.logs.append(TOPIC, [Append(0, b"y", 1, kept)], later, DIRECT_CALL)
+    for _ in range(4):
+        await storage.logs.retain(TOPIC, LogRetention(), later, DIRECT_CALL)
+    codes = []
+    for name in [*names, kept]:
+        with pytest.raises((Refused, Missing)) as refused:
+            await storage.logs.rollback(TOPIC, name, later, DIRECT_CALL)
+        codes.append(refused.value.code)
+    assert codes == [Code.NOT_FOUND] * 250 + [Code.TOO_LATE]
+    await storage.close()

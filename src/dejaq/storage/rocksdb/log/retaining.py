@@ -14,6 +14,7 @@ from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 
 _BATCHES_PER_STEP = 100
 _SESSIONS_PER_STEP = 100
+_SESSIONS_READ_PER_STEP = 500
 _FORGET_EVERY_MS = 600_000
 
 
@@ -66,17 +67,21 @@ def read_by_all(state: LogState, bucket: int) -> int:
 
 
 def forget_sessions(state: LogState, database: RocksDatabase, now: int, writes: Batch) -> None:
-    """Remove the names of sessions that have appended nothing for a long time; at most every ten minutes."""
-    if now - state.forgot_at < _FORGET_EVERY_MS:
-        return
-    state.forgot_at = now
+    """Remove the names of sessions that have appended nothing for a long time.
+
+    Every ten minutes it begins to look at all sessions, a few in each call.
+    """
     prefix = keys.of_topic(keys.LOG_SESSION, state.topic.number)
-    old = (
-        key
-        for key, value in list(database.scan(prefix, keys.after(prefix)))
-        if records.unpack_session(value)[1] < now - limits.PRODUCER_SESSION_MS_MAX
-    )
-    for key in islice(old, _SESSIONS_PER_STEP):
+    if state.forget_from is None:
+        if now - state.forgot_at < _FORGET_EVERY_MS:
+            return
+        state.forgot_at, state.forget_from = now, prefix
+    read = list(islice(database.scan(state.forget_from, keys.after(prefix)), _SESSIONS_READ_PER_STEP))
+    state.forget_from = read[-1][0] + b"\0" if len(read) == _SESSIONS_READ_PER_STEP else None
+    old = [key for key, value in read if records.unpack_session(value)[1] < now - limits.PRODUCER_SESSION_MS_MAX]
+    if len(old) > _SESSIONS_PER_STEP:
+        state.forget_from = old[_SESSIONS_PER_STEP]
+    for key in old[:_SESSIONS_PER_STEP]:
         names = records.names_of(state.topic.number, records.session_of(key))
         writes.delete(key)
         writes.delete_range(names, keys.after(names))

@@ -80,6 +80,8 @@ class LogState:
         self.buckets = [LogBucket(number) for number in range(topic.settings.buckets)]
         self.groups: dict[str, dict[int, CommittedOffset]] = {}
         self.forgot_at = 0
+        # Where the next step looks for sessions to forget, while it is not through.
+        self.forget_from: bytes | None = None
         self._load(database)
 
     def _load(self, database: RocksDatabase) -> None:
