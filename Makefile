@@ -29,7 +29,7 @@ demo-core: $(CORE) ## The same without the data pipeline
 test: $(DEV) ## Run the test suite: Spark's tests in one process, and all others on three workers at the same time
 	$(BIN)/python scripts/run_tests.py --workers $(WORKERS_ALL) $(if $(REPORTS),--reports $(REPORTS))
 
-test-fast: $(DEV) ## Run the tests that need no server and little time: 75 seconds on two cores
+test-fast: $(DEV) ## Run the tests that need no server and little time
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not (server or slow or chaos or spark)"
 
 coverage: $(DEV) ## Count the lines that tests run, in the processes that they start too (COVERED="server" for some of them)

@@ -73,7 +73,9 @@ def test_many_failures_do_not_run_again(tmp_path: Path) -> None:
     """They have a common cause."""
     record = tmp_path / "v" / "cache"
     record.mkdir(parents=True)
-    (record / "lastfailed").write_text(json.dumps({f"test_{n}": True for n in range(run_tests.FAILED_AGAIN_MAX + 1)}), encoding="utf-8")
+    (record / "lastfailed").write_text(
+        json.dumps({f"test_{n}": True for n in range(run_tests.FAILED_AGAIN_MAX + 1)}), encoding="utf-8"
+    )
     half = run_tests.Half([], tmp_path)
     assert len(half.failed()) == run_tests.FAILED_AGAIN_MAX + 1
     assert run_tests.run_failed_again(half, []) == run_tests.TESTS_FAILED
