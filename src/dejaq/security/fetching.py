@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import ssl
 import urllib.error
@@ -18,29 +19,40 @@ SECONDS = 5.0
 DOCUMENT_BYTES_MAX = 512 * 1024
 
 
-async def fetch_json(url: str, *, ca: str = "", form: Mapping[str, str] | None = None) -> dict[str, Any]:
+async def fetch_json(
+    url: str,
+    *,
+    ca: str = "",
+    form: Mapping[str, str] | None = None,
+    empty: bool = False,
+    context: ssl.SSLContext | None = None,
+) -> dict[str, Any]:
     """The JSON object at `url`, or the answer to a form that is sent there; raises UNAVAILABLE.
 
-    The answer of a form may be an OAuth error: an object with `error`.
+    The answer of a form may be an OAuth error: an object with `error`. With `empty` an answer without content is
+    allowed; `context` is for TLS, in place of one that trusts `ca`.
     """
-    return await asyncio.to_thread(_fetch, url, ca, form)
+    return await asyncio.to_thread(_fetch, url, ca, form, empty, context)
 
 
-def _fetch(url: str, ca: str, form: Mapping[str, str] | None) -> dict[str, Any]:
+def _fetch(
+    url: str, ca: str, form: Mapping[str, str] | None, empty: bool, context: ssl.SSLContext | None
+) -> dict[str, Any]:
     check_url(url, "the address of the provider")
     data = urlencode(form).encode() if form is not None else None
     request = urllib.request.Request(url, data=data, headers={"Accept": "application/json"})  # noqa: S310 - checked
     opener = urllib.request.build_opener(
-        _NoRedirect(), urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca or None))
+        _NoRedirect(), urllib.request.HTTPSHandler(context=context or ssl.create_default_context(cafile=ca or None))
     )
     try:
         with opener.open(request, timeout=SECONDS) as answer:
-            return _object(answer.read(DOCUMENT_BYTES_MAX + 1), url)
+            data = answer.read(DOCUMENT_BYTES_MAX + 1)
+            return {} if empty and not data.strip() else _object(data, url)
     except urllib.error.HTTPError as error:
         if form is not None and error.code in (400, 401, 403):
             return _object(error.read(DOCUMENT_BYTES_MAX + 1), url)
         raise Unavailable(f"the provider answered {error.code} at {url}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise Unavailable(f"the provider did not answer at {url}: {reason}") from None
 

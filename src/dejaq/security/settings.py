@@ -16,6 +16,8 @@ from dejaq.security.keys import ApiKey
 # Signatures with a public key only: with a shared secret, an issuer's public key could be used to forge a token.
 ALGORITHMS = ("RS256", "ES256", "PS256", "Ed25519", "RS384", "RS512", "ES384", "ES512", "PS384", "PS512")
 ALGORITHMS_DEFAULT = ("RS256", "ES256", "PS256", "Ed25519")
+SCOPE_DEFAULT = "openid profile email offline_access"
+TOKEN_KINDS = ("access_token", "id_token")
 _ALIAS = re.compile(r"[0-9A-Za-z._\-]{1,32}")
 _ISSUERS_MAX = 32
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -39,6 +41,12 @@ class Issuer:
     jwks: str = ""
     # The authorities of the provider's own certificate, if they are not those of the operating system.
     ca: str = ""
+    # How people log in: DejaQ's client id at the provider (empty: they cannot use `dejaq login`), what it asks
+    # for, the kind of token that brokers get, and the resource (RFC 8707) where the provider asks for one.
+    client_id: str = ""
+    scope: str = SCOPE_DEFAULT
+    token: str = "access_token"  # noqa: S105 - the name of a field
+    resource: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,8 @@ def _issuer(values: object) -> Issuer:
     unknown = sorted(set(issuer.algorithms) - set(ALGORITHMS))
     if unknown or not issuer.algorithms:
         raise _wrong("issuers.algorithms", f"at least one of {', '.join(ALGORITHMS)}")
+    if issuer.token not in TOKEN_KINDS:
+        raise _wrong("issuers.token", " or ".join(TOKEN_KINDS))
     for name in ("issuer", "jwks"):
         check_url(getattr(issuer, name), f"issuers.{name}")
     return issuer
