@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dejaq.timekeeper.clock import Clock
 
+# A pause of the process between two readings would look like a change of the clock, so they are read again.
+READINGS_MAX = 5
+PAUSE_SECONDS = 0.0002
+
 
 class DriftMeter:
     """Compares wall time with monotonic time since it was made."""
@@ -15,7 +19,11 @@ class DriftMeter:
 
     def gap_ms(self) -> float:
         """Wall time less monotonic time: it moves only when the wall clock is set."""
-        return self._clock.now_us() / 1_000 - self._clock.monotonic() * 1_000
+        for _ in range(READINGS_MAX):
+            before, wall_us, after = self._clock.monotonic(), self._clock.now_us(), self._clock.monotonic()
+            if after - before < PAUSE_SECONDS:
+                break
+        return wall_us / 1_000 - (before + after) * 500
 
     def drift_ms(self) -> float:
         """How far the wall clock has moved against the monotonic one since the start; forward is positive."""

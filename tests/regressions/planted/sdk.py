@@ -90,6 +90,12 @@ def _nothing_is_recalled_late() -> None:
     Consumer._return_unseen = nothing  # type: ignore[method-assign]
 
 
+def _a_full_consumer_goes_on_taking() -> None:
+    from dejaq.sdk.consuming.consumer import Consumer
+
+    Consumer._start_pause = lambda _self: None  # type: ignore[method-assign]
+
+
 def _use_before_opening() -> None:
     from dejaq.sdk.session.connection import Connection
 
@@ -206,6 +212,10 @@ def merge_a_backlog_row_by_row() -> None:
 
 
 BUGS: Mapping[str, Bug] = {
+    "a-full-consumer-goes-on-taking": Bug(
+        _a_full_consumer_goes_on_taking,
+        "tests/integration/sdk/test_max_messages.py::test_a_consumer_that_has_taken_its_maximum_holds_nothing_more",
+    ),
     "a-backlog-is-merged-row-by-row": Bug(
         merge_a_backlog_row_by_row,
         "tests/unit/sdk/test_holder.py::test_a_backlog_of_pushes_that_lie_between_each_other_leaves_in_slices",

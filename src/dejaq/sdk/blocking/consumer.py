@@ -58,7 +58,7 @@ class Consumer(Blocking[AsyncConsumer]):
         self._portal.run(self._inner.pause())
 
     def resume(self) -> None:
-        """Take messages again after `pause`."""
+        """Take messages again after `pause`, unless the consumer has taken `max_messages`."""
         self._portal.run(self._inner.resume())
 
     def busy(self, seconds: float = BUSY_SECONDS) -> None:
@@ -69,7 +69,7 @@ class Consumer(Blocking[AsyncConsumer]):
 
     @property
     def paused(self) -> bool:
-        """Whether the consumer takes no messages at present."""
+        """Whether the consumer takes no messages at present; a consumer that has taken `max_messages` takes no more."""
         return self._inner.paused
 
     def __enter__(self) -> Self:

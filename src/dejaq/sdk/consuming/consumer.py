@@ -81,6 +81,7 @@ class Consumer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._handed = 0
         self._paused = False
+        self._pausing: asyncio.Task[None] | None = None
         self._ended = False
         self._closed = False
 
@@ -126,10 +127,16 @@ class Consumer:
         """Take nothing until `resume`: messages that user code has not seen are returned, and other consumers get them
         at once.
         """
-        if self._paused:
-            return
-        self._paused = True
-        await self._ahead.stop()
+        self._start_pause()
+        if self._pausing is not None:
+            await asyncio.shield(self._pausing)
+
+    def _start_pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._pausing = self._in_background(self._unsubscribe())
+
+    async def _unsubscribe(self) -> None:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 if self._connection.connected:
@@ -140,6 +147,7 @@ class Consumer:
             # A new session does not subscribe while the consumer is paused.
             pass
         finally:
+            await self._ahead.stop()
             await self._return_unseen()
 
     async def _return_unseen(self) -> None:
@@ -159,8 +167,8 @@ class Consumer:
                 self._holder.forget_if_settled(portion.grant)
 
     async def resume(self) -> None:
-        """Take messages again after `pause`."""
-        if not self._paused or self._ended:
+        """Take messages again after `pause`, unless the consumer has taken `max_messages`."""
+        if not self._paused or self._ended or self._is_full():
             return
         self._paused = False
         frame = self._connection.frame()
@@ -182,8 +190,13 @@ class Consumer:
 
     @property
     def paused(self) -> bool:
-        """Whether the consumer takes no messages at present."""
+        """Whether the consumer takes no messages at present; a consumer that has taken `max_messages` takes no more."""
         return self._paused
+
+    def _is_full(self) -> bool:
+        """Whether the consumer has handed over `max_messages`."""
+        most = self._subscription.max_messages
+        return most is not None and self._handed >= most
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -227,7 +240,7 @@ class Consumer:
         self._connection.check_open()
         most = self._subscription.max_messages
         while True:
-            if self._ended or (most is not None and self._handed >= most):
+            if self._ended or self._is_full():
                 raise StopAsyncIteration
             now = self._clock.surely_ms()
             portions = self._holder.take(
@@ -240,6 +253,10 @@ class Consumer:
                 self._handed += sum(map(len, portions))
                 if self._subscription.fetch_large and any(portion.delivery.columns.large for portion in portions):
                     portions = await self._with_bodies(portions)
+                if self._is_full():
+                    # Otherwise the broker would lease messages to a consumer that never hands them over.
+                    self._start_pause()
+                    self._wake()
                 return portions
             lost = self._connection.lost
             if lost is not None and not (lost.retryable and self._subscription.wait_through_outages):
@@ -269,10 +286,11 @@ class Consumer:
         if self._paused and not self._closed:
             self._in_background(self._return_unseen())
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _wait(self, until: float | None) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
