@@ -30,6 +30,8 @@ SOURCES = {
     "log": ("Log",),
     "reader": ("LogReader",),
     "group": ("LogGroup",),
+    "topic_calls": ("TopicCalls",),
+    "message_calls": ("MessageCalls",),
     "client": ("Client",),
 }
 # The package of `dejaq.sdk` that each of these modules is in.
@@ -41,6 +43,8 @@ PACKAGES = {
     "cron": "admin",
     "rights": "admin",
     "dead_letters": "admin",
+    "topic_calls": "admin",
+    "message_calls": "admin",
     "worker": "working",
     "log": "log",
     "reader": "log",
@@ -53,9 +57,9 @@ LONG = frozenset(
         *("Batches.__next__", "Consumer.__next__", "Consumer.close", "Consumer.__exit__", "Consumer.take"),
         *(
             "Client.fan_out",
-            "Client.fetched",
-            "Client.get",
-            "Client.history",
+            "MessageCalls.fetched",
+            "MessageCalls.get",
+            "MessageCalls.history",
             "Cron.add_many",
             "DeadLetters.purge",
             "DeadLetters.redrive",
@@ -69,8 +73,13 @@ LONG = frozenset(
         *("Producer.request", "Producer.send", "Producer.send_batch"),
     }
 )
-# Classes whose opening and closing is written by hand, with the base class that contains it.
-BASES = {"Client": "OpenedClient", "Worker": "RunningWorker"}
+# Classes with another base class than `Blocking`. Their opening and closing is written by hand.
+BASES = {
+    "TopicCalls": "OpenedClient",
+    "MessageCalls": "TopicCalls",
+    "Client": "MessageCalls",
+    "Worker": "RunningWorker",
+}
 HOME_OF = {name: module for module, names in SOURCES.items() for name in names}
 SPECIAL = {
     "__aenter__": "__enter__",
@@ -156,8 +165,8 @@ class Module:
         )
 
     def with_bases(self, node: ast.ClassDef) -> ast.ClassDef:
-        """The class with the members of those base classes that are in other modules of the SDK."""
-        names = {ast.unparse(base) for base in node.bases}
+        """The class with the members of those base classes that are in other modules of the SDK and not generated."""
+        names = {ast.unparse(base) for base in node.bases} - HOME_OF.keys()
         body = list(node.body)
         for statement in self.tree.body:
             if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("dejaq.sdk."):
@@ -174,7 +183,7 @@ class Module:
         used = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
         yield "from collections.abc import Iterator"
         yield "from dejaq.sdk.blocking.portal import DEADLINES, Blocking, Portal, each, then"
-        for name in sorted(used & set(BASES.values())):
+        for name in sorted(used & self.written_by_hand.keys()):
             yield f"from dejaq.sdk.blocking.opening import {name}"
         for name in sorted(used & HOME_OF.keys()):
             if HOME_OF[name] != self.name:
@@ -197,7 +206,7 @@ class Module:
     def class_text(self, node: ast.ClassDef) -> str:
         """A class that wraps an async one."""
         base = BASES.get(node.name, f"Blocking[Async{node.name}]")
-        by_hand = self.written_by_hand.get(base, set())
+        by_hand = self.written_by_hand.get(root_of(node.name), set())
         parts = [f'class {node.name}({base}):\n    """{plain(ast.get_docstring(node), 4)}"""\n\n    __slots__ = ()']
         for name, annotation in attributes(node):
             parts.append(property_text(name, annotation, f"The {name} of this {node.name.lower()}."))
@@ -210,6 +219,13 @@ class Module:
             elif isinstance(member, ast.Assign) and isinstance(member.value, ast.Name):
                 parts += [f"    {name} = {member.value.id}" for name in defined(member) if not name.startswith("_")]
         return "\n\n".join(parts)
+
+
+def root_of(name: str) -> str:
+    """The last base class of a generated class."""
+    while name in BASES:
+        name = BASES[name]
+    return name
 
 
 class Method:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any, Unpack, overload
+from typing import Unpack, overload
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
-from dejaq.domain.message import Message, Status
-from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo, TopicsPage
-from dejaq.sdk.admin.history import MessageHistory
-from dejaq.sdk.admin.queries import PAGE_SIZE, Conditions, MessagePage
+from dejaq.sdk.admin.cluster import ClusterInfo, Pong
 from dejaq.sdk.blocking.consumer import Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
 from dejaq.sdk.blocking.log import Log
-from dejaq.sdk.blocking.opening import OpenedClient
-from dejaq.sdk.blocking.portal import DEADLINES, Portal, each, then
+from dejaq.sdk.blocking.message_calls import MessageCalls
+from dejaq.sdk.blocking.portal import DEADLINES, Portal, then
 from dejaq.sdk.blocking.producer import Producer
 from dejaq.sdk.blocking.rights import Rights
 from dejaq.sdk.blocking.transaction import Transaction
@@ -31,13 +28,13 @@ from dejaq.sdk.results import FanOut
 from dejaq.sdk.session.security import SecurityArguments
 from dejaq.sdk.session.seeds import Local
 from dejaq.sdk.session.settings import DEADLINE_SECONDS, DRIFT_MS_MAX, TIMEOUT_SECONDS
-from dejaq.sdk.times import At, Delay, Duration
+from dejaq.sdk.times import At, Delay
 from dejaq.sdk.working.codecs import Codec, CodecName
 from dejaq.sdk.working.worker import GRACE_SECONDS, RETRY, Handler, TypedDecorator, WorkerOptions
 from dejaq.timekeeper.clock import Clock
 
 
-class Client(OpenedClient):
+class Client(MessageCalls):
     """Creates topics, producers and consumers, and answers queries. Open it with `with`."""
 
     __slots__ = ()
@@ -231,262 +228,6 @@ class Client(OpenedClient):
     def dead_letters(self, topic: str) -> DeadLetters:
         """The messages of a topic that were leased too often or rejected."""
         return DeadLetters(self._inner.dead_letters(topic), self._portal)
-
-    def get(self, topic: str, ids: Sequence[str], *, fetch_large: bool = True) -> list[Message | None]:
-        """The messages, in the order of `ids`; None for an id that no message has.
-
-        Without `fetch_large` the body of a message that has a large body is empty; its `large` says where it is.
-        """
-        return self._portal.follow(self._inner.get(topic, ids, fetch_large=fetch_large))
-
-    def fetched(self, message: Message) -> Message | None:
-        """The message with its large body, as it was when the body was read; None when the message is gone."""
-        return self._portal.follow(self._inner.fetched(message))
-
-    def body_parts(self, message: Message) -> Iterator[bytes]:
-        """The body of a message, at most 1 MiB at a time; raises BODY_MISSING when the message is gone.
-
-        Raises PERMISSION_DENIED for a message that the caller may inspect and not read.
-        """
-        return each(self._inner.body_parts(message), self._portal)
-
-    def count(
-        self,
-        topic: str,
-        *,
-        start: At | None = None,
-        end: At | None = None,
-        status: Status | str | None = None,
-        group: str | None = None,
-        consumer: str | None = None,
-        priorities: tuple[int, int] | None = None,
-        headers: Headers | None = None,
-    ) -> int:
-        """How many messages there are with `start <= time < end` and this status, owner and consumer; exactly.
-
-        `priorities` is the lowest and the highest priority that count; a message must have all `headers`.
-        """
-        return self._portal.run(
-            self._inner.count(
-                topic,
-                start=start,
-                end=end,
-                status=status,
-                group=group,
-                consumer=consumer,
-                priorities=priorities,
-                headers=headers,
-            )
-        )
-
-    def histogram(
-        self,
-        topic: str,
-        *,
-        start: At,
-        end: At,
-        step: float | timedelta,
-        status: Status | str | None = None,
-        group: str | None = None,
-        consumer: str | None = None,
-        priorities: tuple[int, int] | None = None,
-        headers: Headers | None = None,
-    ) -> list[tuple[int, int]]:
-        """(start of the step in epoch ms, count) for each step of so many seconds that has messages; exactly."""
-        return self._portal.run(
-            self._inner.histogram(
-                topic,
-                start=start,
-                end=end,
-                step=step,
-                status=status,
-                group=group,
-                consumer=consumer,
-                priorities=priorities,
-                headers=headers,
-            )
-        )
-
-    def browse(
-        self,
-        topic: str,
-        *,
-        start: At | None = None,
-        end: At | None = None,
-        status: Status | str | None = None,
-        group: str | None = None,
-        consumer: str | None = None,
-        priorities: tuple[int, int] | None = None,
-        headers: Headers | None = None,
-        page_size: int = PAGE_SIZE,
-    ) -> Iterator[list[Message]]:
-        """Pages of messages in order of time, without leasing them."""
-        return each(
-            self._inner.browse(
-                topic,
-                start=start,
-                end=end,
-                status=status,
-                group=group,
-                consumer=consumer,
-                priorities=priorities,
-                headers=headers,
-                page_size=page_size,
-            ),
-            self._portal,
-        )
-
-    def browse_page(
-        self, topic: str, *, page_size: int = PAGE_SIZE, cursor: bytes = b"", **conditions: Unpack[Conditions]
-    ) -> MessagePage:
-        """One page of messages in order of time; its `cursor` asks for the next page, also in another program.
-
-        The conditions are those of `browse`, and must be the same for every page.
-        """
-        return self._portal.run(self._inner.browse_page(topic, page_size=page_size, cursor=cursor, **conditions))
-
-    def history(
-        self, topic: str, id: str, *, count: int = 1000, seconds: float = 30.0, cursor: bytes = b""
-    ) -> MessageHistory:
-        """What the journals of all brokers know of one message id, also when the message is gone.
-
-        The newest events are found first. The search ends after about `count` events or `seconds`; then the history has
-        a `cursor`, with which another call continues it.
-        """
-        return self._portal.follow(self._inner.history(topic, id, count=count, seconds=seconds, cursor=cursor))
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        buckets: int | None = None,
-        max_future: Duration | None = None,
-        max_lease: Duration | None = None,
-        max_body_bytes: int | None = None,
-        durability: str | None = None,
-        journal: bool | None = None,
-        expires: bool | None = None,
-        client_rate: int | None = None,
-        compression: str | None = None,
-        share_bodies: bool | None = None,
-        encryption: str | None = None,
-        kind: str | None = None,
-        max_attempts: int | None = None,
-        dead_letter: str | None = None,
-        expiry_backoff: str | Backoff | None = None,
-        dedup: Duration | None = None,
-        max_dedup_ids: int | None = None,
-        keep: Duration | None = None,
-        keep_bytes: int | None = None,
-        rollback_window: Duration | None = None,
-        trim_read: bool | None = None,
-    ) -> TopicInfo:
-        """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
-
-        `max_future` is how far in the future a message may be due, `max_lease` the longest lease that a consumer may
-        ask for, and `dedup` how long an own id stays taken after its creation, even when its message is gone. Each is
-        seconds, a timedelta or a text such as `90s`, `24h` or `7d`, and is stored in milliseconds, as `dedup_ms`.
-
-        With `kind="log"`, messages are kept for `keep` and up to `keep_bytes` in all, without limit by default. A batch
-        can be rolled back within the `rollback_window`. `trim_read` removes what every group has read.
-
-        While a topic of this name is being deleted it waits, up to the client's deadline.
-        """
-        return self._portal.run(
-            self._inner.create_topic(
-                name,
-                buckets=buckets,
-                max_future=max_future,
-                max_lease=max_lease,
-                max_body_bytes=max_body_bytes,
-                durability=durability,
-                journal=journal,
-                expires=expires,
-                client_rate=client_rate,
-                compression=compression,
-                share_bodies=share_bodies,
-                encryption=encryption,
-                kind=kind,
-                max_attempts=max_attempts,
-                dead_letter=dead_letter,
-                expiry_backoff=expiry_backoff,
-                dedup=dedup,
-                max_dedup_ids=max_dedup_ids,
-                keep=keep,
-                keep_bytes=keep_bytes,
-                rollback_window=rollback_window,
-                trim_read=trim_read,
-            )
-        )
-
-    def edit_topic(
-        self,
-        name: str,
-        *,
-        max_future: Duration | None = None,
-        max_lease: Duration | None = None,
-        max_body_bytes: int | None = None,
-        durability: str | None = None,
-        client_rate: int | None = None,
-        compression: str | None = None,
-        max_attempts: int | None = None,
-        dead_letter: str | None = None,
-        expiry_backoff: str | Backoff | None = None,
-        max_dedup_ids: int | None = None,
-        keep: Duration | None = None,
-        keep_bytes: int | None = None,
-        rollback_window: Duration | None = None,
-        trim_read: bool | None = None,
-        **fixed: Any,
-    ) -> TopicInfo:
-        """Change settings of a topic while it is in use; a setting that is not given keeps its value.
-
-        The new settings apply to messages that are created or leased from now on; durations are as in `create_topic`.
-        The other settings of `create_topic` are fixed: INVALID_SETTING for a value that is not the topic's.
-        """
-        return self._portal.run(
-            self._inner.edit_topic(
-                name,
-                max_future=max_future,
-                max_lease=max_lease,
-                max_body_bytes=max_body_bytes,
-                durability=durability,
-                client_rate=client_rate,
-                compression=compression,
-                max_attempts=max_attempts,
-                dead_letter=dead_letter,
-                expiry_backoff=expiry_backoff,
-                max_dedup_ids=max_dedup_ids,
-                keep=keep,
-                keep_bytes=keep_bytes,
-                rollback_window=rollback_window,
-                trim_read=trim_read,
-                **fixed,
-            )
-        )
-
-    def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
-        """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
-
-        With `new_key` the topic also gets another key for all new bodies. Bodies from before stay readable.
-        """
-        return self._portal.run(self._inner.rekey_topic(name, new_key=new_key))
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """One topic with its settings and exact counts."""
-        return self._portal.run(self._inner.describe_topic(name))
-
-    def topics_page(self, *, after: str = "", count: int = 20, namespace: str = "") -> TopicsPage:
-        """The next topics `after` a name that the caller may see, of the namespace `global`, `~` (own) or `~USER`."""
-        return self._portal.run(self._inner.topics_page(after=after, count=count, namespace=namespace))
-
-    def topics(self) -> list[TopicInfo]:
-        """Every topic that the caller may see, by name; many are read in several calls."""
-        return self._portal.run(self._inner.topics())
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its messages; returns when it accepts no more; the broker removes the data later."""
-        self._portal.run(self._inner.delete_topic(name))
 
 
 def connect(

@@ -1,0 +1,149 @@
+"""Generated from `dejaq.sdk.admin.topic_calls` by `scripts/generate_sync.py`; edit that module, not this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dejaq.domain.backoff import Backoff
+from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
+from dejaq.sdk.blocking.opening import OpenedClient
+from dejaq.sdk.times import Duration
+
+
+class TopicCalls(OpenedClient):
+    """The calls of `Client` for topics."""
+
+    __slots__ = ()
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        buckets: int | None = None,
+        max_future: Duration | None = None,
+        max_lease: Duration | None = None,
+        max_body_bytes: int | None = None,
+        durability: str | None = None,
+        journal: bool | None = None,
+        expires: bool | None = None,
+        client_rate: int | None = None,
+        compression: str | None = None,
+        share_bodies: bool | None = None,
+        encryption: str | None = None,
+        kind: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        expiry_backoff: str | Backoff | None = None,
+        dedup: Duration | None = None,
+        max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
+    ) -> TopicInfo:
+        """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
+
+        `max_future` is how far in the future a message may be due, `max_lease` the longest lease that a consumer may
+        ask for, and `dedup` how long an own id stays taken after its creation, even when its message is gone. Each is
+        seconds, a timedelta or a text such as `90s`, `24h` or `7d`, and is stored in milliseconds, as `dedup_ms`.
+
+        With `kind="log"`, messages are kept for `keep` and up to `keep_bytes` in all, without limit by default. A batch
+        can be rolled back within the `rollback_window`. `trim_read` removes what every group has read.
+
+        While a topic of this name is being deleted it waits, up to the client's deadline.
+        """
+        return self._portal.run(
+            self._inner.create_topic(
+                name,
+                buckets=buckets,
+                max_future=max_future,
+                max_lease=max_lease,
+                max_body_bytes=max_body_bytes,
+                durability=durability,
+                journal=journal,
+                expires=expires,
+                client_rate=client_rate,
+                compression=compression,
+                share_bodies=share_bodies,
+                encryption=encryption,
+                kind=kind,
+                max_attempts=max_attempts,
+                dead_letter=dead_letter,
+                expiry_backoff=expiry_backoff,
+                dedup=dedup,
+                max_dedup_ids=max_dedup_ids,
+                keep=keep,
+                keep_bytes=keep_bytes,
+                rollback_window=rollback_window,
+                trim_read=trim_read,
+            )
+        )
+
+    def edit_topic(
+        self,
+        name: str,
+        *,
+        max_future: Duration | None = None,
+        max_lease: Duration | None = None,
+        max_body_bytes: int | None = None,
+        durability: str | None = None,
+        client_rate: int | None = None,
+        compression: str | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        expiry_backoff: str | Backoff | None = None,
+        max_dedup_ids: int | None = None,
+        keep: Duration | None = None,
+        keep_bytes: int | None = None,
+        rollback_window: Duration | None = None,
+        trim_read: bool | None = None,
+        **fixed: Any,
+    ) -> TopicInfo:
+        """Change settings of a topic while it is in use; a setting that is not given keeps its value.
+
+        The new settings apply to messages that are created or leased from now on; durations are as in `create_topic`.
+        The other settings of `create_topic` are fixed: INVALID_SETTING for a value that is not the topic's.
+        """
+        return self._portal.run(
+            self._inner.edit_topic(
+                name,
+                max_future=max_future,
+                max_lease=max_lease,
+                max_body_bytes=max_body_bytes,
+                durability=durability,
+                client_rate=client_rate,
+                compression=compression,
+                max_attempts=max_attempts,
+                dead_letter=dead_letter,
+                expiry_backoff=expiry_backoff,
+                max_dedup_ids=max_dedup_ids,
+                keep=keep,
+                keep_bytes=keep_bytes,
+                rollback_window=rollback_window,
+                trim_read=trim_read,
+                **fixed,
+            )
+        )
+
+    def rekey_topic(self, name: str, *, new_key: bool = False) -> str:
+        """Protect the keys of an encrypted topic with the current key of the brokers' key provider; returns its name.
+
+        With `new_key` the topic also gets another key for all new bodies. Bodies from before stay readable.
+        """
+        return self._portal.run(self._inner.rekey_topic(name, new_key=new_key))
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """One topic with its settings and exact counts."""
+        return self._portal.run(self._inner.describe_topic(name))
+
+    def topics_page(self, *, after: str = "", count: int = 20, namespace: str = "") -> TopicsPage:
+        """The next topics `after` a name that the caller may see, of the namespace `global`, `~` (own) or `~USER`."""
+        return self._portal.run(self._inner.topics_page(after=after, count=count, namespace=namespace))
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic that the caller may see, by name; many are read in several calls."""
+        return self._portal.run(self._inner.topics())
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages; returns when it accepts no more; the broker removes the data later."""
+        self._portal.run(self._inner.delete_topic(name))
