@@ -8,7 +8,7 @@ from dejaq.storage.rocksdb.engine.engine import LogSizes
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
 from dejaq.testing.conformance.logs import LOG_CHECKS, Check
-from tests.conformance.backends import memory, rocksdb
+from tests.conformance.backends import memory, postgres, rocksdb, sharded
 
 
 def without_tail(path: Path) -> StorageFactory:
@@ -21,7 +21,13 @@ def without_tail(path: Path) -> StorageFactory:
     return make
 
 
-BACKENDS = {"memory": memory, "rocksdb": rocksdb, "rocksdb_without_tail": without_tail}
+BACKENDS = {
+    "memory": memory,
+    "rocksdb": rocksdb,
+    "rocksdb_without_tail": without_tail,
+    "postgres": postgres,
+    "sharded": sharded,
+}
 
 
 @pytest.mark.parametrize("check", LOG_CHECKS, ids=lambda check: check.name)

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 import dejaq
+from dejaq.testing.servers.postgres import FreshStorage, shared_server
 from tests.integration.sdk.cutting import CuttingTransport
 
 TOPIC = "events"
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture(params=["memory", "embedded", "postgres"])
 async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[dejaq.Broker]:
-    data = None if request.param == "memory" else tmp_path / "data"
-    async with dejaq.Broker(data, drain_ms=0) as broker:
+    data = tmp_path / "data" if request.param == "embedded" else None
+    storage = FreshStorage({}, shared_server().dsn, cluster="logs") if request.param == "postgres" else None
+    async with dejaq.Broker(data, storage=storage, drain_ms=0) as broker:
         yield broker
 
 

@@ -159,11 +159,12 @@ class MemoryLogs:
     # Groups
 
     def _group(self, log: _Log, name: str) -> dict[int, CommittedOffset]:
+        """What a group has; a new group is one of the log when something is written for it."""
         found = log.groups.get(name)
         if found is None:
             if len(log.groups) >= limits.LOG_GROUPS_MAX:
                 raise error_of(Code.LIMIT_EXCEEDED, f"a log has at most {limits.LOG_GROUPS_MAX} groups; remove one")
-            found = log.groups[name] = {}
+            return {}
         return found
 
     async def claim(
@@ -172,7 +173,9 @@ class MemoryLogs:
         """Claim buckets for a member."""
         for bucket in buckets:
             check_bucket(topic, bucket)
-        offsets, number = self._group(self._log(topic), group), self._state.next_version()
+        log = self._log(topic)
+        offsets, number = self._group(log, group), self._state.next_version()
+        log.groups[group] = offsets
         for bucket in buckets:
             offsets[bucket] = CommittedOffset(offsets[bucket].offset if bucket in offsets else -1, number, now)
         return number, {bucket: offsets[bucket].offset for bucket in buckets if offsets[bucket].offset >= 0}
@@ -195,6 +198,7 @@ class MemoryLogs:
             else:
                 offsets[one.bucket] = CommittedOffset(one.offset, one.claim, now)
                 codes.append(Code.OK)
+                log.groups[group] = offsets
         return codes
 
     async def reset(self, topic: Topic, group: str, offsets: Mapping[int, int], now: int, context: CallContext) -> None:
@@ -204,6 +208,7 @@ class MemoryLogs:
             check_bucket(topic, bucket)
             check_offset(topic, bucket, offset, 0, log.buckets[bucket].next)
         held, number = self._group(log, group), self._state.next_version()
+        log.groups[group] = held
         for bucket, offset in offsets.items():
             held[bucket] = CommittedOffset(offset, number, now)
 

@@ -28,6 +28,7 @@ from dejaq.storage.postgres.connection.identity import identify, shard_record
 from dejaq.storage.postgres.create_queue import CreateQueue
 from dejaq.storage.postgres.journal import PostgresJournal
 from dejaq.storage.postgres.keys import LeaseKeys
+from dejaq.storage.postgres.log.store import PostgresLogs
 from dejaq.storage.postgres.operations import applying, creating, leasing, plain_owning, settling, transacting
 from dejaq.storage.postgres.operations.change import Away, places_of
 from dejaq.storage.postgres.operations.change import TopicTransaction as Changing
@@ -74,6 +75,7 @@ class PostgresStorage(PostgresQueries):
         self._journal = PostgresJournal(self._database, journal) if journal is not None else None
         self._upkeep = Upkeep(self._database)
         self.bodies = PostgresBodies(self._database, self._upkeep.removed_large)
+        self.logs = PostgresLogs(self._database)
         # Caches of the values that this process wrote and read last. The statements check them.
         self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
         self._sessions: OrderedDict[tuple[int, bytes], UsedSequences] = OrderedDict()
@@ -160,10 +162,12 @@ class PostgresStorage(PostgresQueries):
     def _forget(self) -> None:
         self._leases.clear()
         self._sessions.clear()
+        self.logs.forget()
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
         figures: dict[str, float] = {"retries": self._database.retries, "vacuums": self._upkeep.vacuums}
+        figures |= self.logs.stats()
         return figures | (self._journal.stats() if self._journal is not None else {})
 
     async def _change(
@@ -243,6 +247,8 @@ class PostgresStorage(PostgresQueries):
 
         while await self._database.read(drop):
             pass
+        if topic.is_log:
+            await self.logs.drop(topic)
 
         if before_telling is not None:
             await before_telling()
@@ -255,6 +261,8 @@ class PostgresStorage(PostgresQueries):
         # Rows that were created before the record was removed.
         while await self._database.read(drop):
             pass
+        if topic.is_log:
+            await self.logs.drop(topic)
         self._sessions = OrderedDict((key, seen) for key, seen in self._sessions.items() if key[0] != topic.number)
 
     # Changes

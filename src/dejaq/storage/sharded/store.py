@@ -28,6 +28,7 @@ from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, Refused
 from dejaq.storage.base import Capabilities, apply_one
 from dejaq.storage.grouping import attempt, grouped
+from dejaq.storage.log.base import LogStorage
 from dejaq.storage.postgres.operations.change import Away
 from dejaq.storage.postgres.sharding.shard import PostgresShard
 from dejaq.storage.postgres.store import CAPABILITIES
@@ -77,6 +78,11 @@ class ShardedStorage(ShardedQueries):
     def identity(self) -> str:
         """The name of the first shard's store."""
         return self.shards.at(0).identity
+
+    @property
+    def logs(self) -> LogStorage:
+        """The logs, which are on the first shard, each as a whole."""
+        return self.shards.at(0).logs
 
     # Lifecycle
 

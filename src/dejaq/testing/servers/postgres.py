@@ -44,6 +44,8 @@ _TABLES = [
         "merge",
     ),
     *("large_body", "large_part", "created_id", "created_count"),
+    *("log_bucket", "log_batch", "log_window", "log_name", "log_session", "log_offset"),
+    *("log_member", "log_holder", "log_prepared"),
 ]
 
 

@@ -182,15 +182,16 @@ class RocksLogs:
     # Groups
 
     def _group(self, state: LogState, name: str) -> dict[int, CommittedOffset]:
+        """What a group has; a new group is one of the log when something is written for it."""
         found = state.groups.get(name)
         if found is None:
             if len(state.groups) >= limits.LOG_GROUPS_MAX:
                 raise error_of(Code.LIMIT_EXCEEDED, f"a log has at most {limits.LOG_GROUPS_MAX} groups; remove one")
-            found = state.groups[name] = {}
+            return {}
         return found
 
     def _put(self, state: LogState, group: str, bucket: int, offset: CommittedOffset, writes: Batch) -> None:
-        state.groups[group][bucket] = offset
+        state.groups.setdefault(group, {})[bucket] = offset
         writes.put(records.offset_key(state.topic.number, bucket, group), records.pack_offset(offset))
 
     async def claim(
@@ -205,7 +206,8 @@ class RocksLogs:
             for bucket in buckets:
                 offset = offsets[bucket].offset if bucket in offsets else -1
                 self._put(state, group, bucket, CommittedOffset(offset, number, now), writes)
-            claimed = {bucket: offsets[bucket].offset for bucket in buckets if offsets[bucket].offset >= 0}
+            held = state.groups.get(group, {})
+            claimed = {bucket: held[bucket].offset for bucket in buckets if held[bucket].offset >= 0}
             waiting = self._write(writes)
         await _until(waiting)
         return number, claimed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dejaq.domain.topic import Topic
+from dejaq.domain.topic import Topic, TopicKind
 from dejaq.errors import Code, Refused
 from dejaq.storage.log.base import Append, Appended, BucketOffsets, KeepsLogs, LogName, LogStorage, StoredBatch
 from dejaq.testing.conformance.scene import Scene
@@ -23,7 +23,7 @@ class LogScene:
     @classmethod
     async def begin(cls, scene: Scene, *, buckets: int = 4) -> LogScene:
         """Make the topic."""
-        return cls(scene, await scene.new_topic("events", buckets=buckets))
+        return cls(scene, await scene.new_topic("events", buckets=buckets, kind=TopicKind.LOG))
 
     @property
     def logs(self) -> LogStorage:
