@@ -63,6 +63,10 @@ TOPICS_MAX = 10_000
 # API keys that a cluster keeps, and sessions of users that it remembers as ended.
 API_KEYS_MAX = 10_000
 ENDED_SESSIONS_MAX = 10_000
+# The parts of these that one caller without administrator's rights may use up.
+API_KEYS_PER_USER_MAX = 100
+ENDED_SESSIONS_PER_USER_MAX = 500
+RULES_PER_USER_MAX = 500
 # Rules and quotas that a cluster keeps.
 RULES_MAX = 10_000
 # Decisions about rights that a broker remembers; beyond, it forgets all of them.

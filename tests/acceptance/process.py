@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dejaq.security.client import PLAIN, ClientSecurity
 from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import patient
 from tests.regressions import bugs
@@ -41,8 +42,13 @@ def environment(url: str) -> Mapping[str, str]:
     return {**kept, "DEJAQ_URL": url, "COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None = None) -> Done:
-    """Run one command until it ends."""
+def dejaq(
+    *arguments: str,
+    url: str = "dejaq://127.0.0.1:1",
+    stdin: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Done:
+    """Run one command until it ends; `variables` are of its environment."""
     done = subprocess.run(
         [DEJAQ, *arguments],
         input=stdin,
@@ -50,16 +56,16 @@ def dejaq(*arguments: str, url: str = "dejaq://127.0.0.1:1", stdin: str | None =
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
-        env=environment(url),
+        env={**environment(url), **(variables or {})},
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
 
 @contextmanager
-def serve(data: Path | None = None, *options: str) -> Iterator[BrokerProcess]:
+def serve(data: Path | None = None, *options: str, security: ClientSecurity = PLAIN) -> Iterator[BrokerProcess]:
     """A ready broker for the duration of the block; without `data` it keeps messages in memory."""
-    broker = BrokerProcess(data, options=options)
+    broker = BrokerProcess(data, options=options, security=security)
     try:
         broker.start()
         asyncio.run(broker.ready())

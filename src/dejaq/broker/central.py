@@ -382,6 +382,7 @@ class Central:
             listen=listen,
             metrics=self.metrics,
             tls=self.tls.clients,
+            auth=self.auth,
         )
         self._servers.append(server)
         return server

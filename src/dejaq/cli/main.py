@@ -42,6 +42,8 @@ COMMANDS = {
     "restore": "dejaq.cli.operating.backup:restore",
     "storage": "dejaq.cli.operating.keys:storage",
     "cluster": "dejaq.cli.operating.cluster:cluster",
+    "login": "dejaq.cli.access.login:login",
+    "logout": "dejaq.cli.access.login:logout",
     "whoami": "dejaq.cli.access.whoami:whoami",
     "key": "dejaq.cli.access.key:key",
     "sessions": "dejaq.cli.access.sessions:sessions",

@@ -42,6 +42,9 @@ class Identity:
     expires_us: int | None = None
     # When the credentials were issued, as their issuer says; None where nothing says so.
     issued_us: int | None = None
+    # What the issuer or the broker calls the login behind a token: the client cannot choose it. Empty for keys and
+    # certificates, which have names of their own.
+    login: str = ""
 
 
 class Authenticator(Protocol):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dejaq.domain.context import Principal, PrincipalKind
@@ -23,6 +24,7 @@ CACHE_MAX = 10_000
 # A verified token is verified again after this time, with the keys that the provider has then.
 CACHE_SECONDS = 60
 USER_CHARS_MAX = 64
+LOGIN_CHARS = 32
 GROUPS_MAX = 200
 GROUP_CHARS_MAX = 128
 
@@ -42,6 +44,9 @@ class TokenVerifier:
         if known is not None and now_us < known[1]:
             return known[0]
         identity = await self._verify(token, now_us)
+        if not identity.login:
+            # The issuer does not say which tokens belong together, so each is a login of its own.
+            identity = replace(identity, login=digest.hex()[:LOGIN_CHARS])
         assert identity.expires_us is not None
         if len(self._known) >= CACHE_MAX:
             self._known.clear()
@@ -121,7 +126,16 @@ def _identity(claims: Mapping[str, Any], issuer: Issuer, now_us: int) -> Identit
         _principal(claims, issuer),
         expires_us=int(expires * 1_000_000),
         issued_us=None if issued is None else int(issued * 1_000_000),
+        login=_login(claims, issuer),
     )
+
+
+def _login(claims: Mapping[str, Any], issuer: Issuer) -> str:
+    """The provider's session, which a token keeps when it is refreshed (the claim `sid`); empty where there is none."""
+    session = claims.get("sid")
+    if not isinstance(session, str) or not session:
+        return ""
+    return hashlib.sha256(f"{issuer.issuer}\0{session}".encode()).hexdigest()[:LOGIN_CHARS]
 
 
 def _number(claims: Mapping[str, Any], name: str) -> float | None:

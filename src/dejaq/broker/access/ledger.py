@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 
 from dejaq import limits
@@ -34,6 +36,17 @@ _PAGE_ROWS = 100
 # never come back.
 ENDED_SECONDS = 7 * 86_400
 ENDED_KEY_SECONDS = 300
+# The most logins of one session that its end refuses.
+LOGINS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A session that a caller has ended: when, the logins behind its tokens, and who did it."""
+
+    at_us: int
+    logins: tuple[str, ...] = ()
+    by: str = ""
 
 
 class AccessLedger:
@@ -50,15 +63,17 @@ class AccessLedger:
         self._turn = asyncio.Lock()
         # By id; replaced as a whole.
         self.keys: dict[str, ApiKey] = {}
-        # The id of a session -> when it was ended, in microseconds.
-        self._ended: dict[str, int] = {}
+        # By the id of the session.
+        self._ended: dict[str, EndedSession] = {}
+        # The logins of ended sessions -> when they were ended: another device name does not bring them back.
+        self._ended_logins: dict[str, int] = {}
 
     async def load(self) -> None:
         """Read every record. Raises STORE_CORRUPT, with the records as they were, when one cannot be read."""
         async with self._turn:
             topic = await self._catalog.records(TOPIC)
             keys: dict[str, ApiKey] = {}
-            ended: dict[str, int] = {}
+            ended: dict[str, EndedSession] = {}
             cursor: bytes | None = None
             while topic is not None:
                 page = await self._storage.browse(topic, Filter(), cursor, _PAGE_ROWS, self._clock.now_ms())
@@ -70,6 +85,7 @@ class AccessLedger:
                 # Deliveries that are due meanwhile go first.
                 await asyncio.sleep(0)
             self.keys, self._ended = keys, ended
+            self._ended_logins = {login: one.at_us for one in ended.values() for login in one.logins}
 
     async def run(self) -> None:
         """Read the records whenever a broker has changed them, until cancelled."""
@@ -97,24 +113,37 @@ class AccessLedger:
 
     # Sessions
 
-    async def end_session(self, context: CallContext, session_id: str) -> None:
-        """Refuse a session's present credentials at every broker from now on."""
+    async def end_session(self, context: CallContext, session_id: str, logins: Sequence[str]) -> None:
+        """Refuse a session's present credentials, and tokens of these logins, at every broker from now on."""
         now_us = self._clock.now_us()
         topic = await self._catalog.make_records(context, TOPIC)
-        old = [one for one, at_us in self._ended.items() if now_us - at_us > ENDED_SECONDS * 1_000_000]
+        old = [name for name, one in self._ended.items() if now_us - one.at_us > ENDED_SECONDS * 1_000_000]
         if len(self._ended) - len(old) >= limits.ENDED_SESSIONS_MAX:
             raise error_of(Code.LIMIT_EXCEEDED, f"{limits.ENDED_SESSIONS_MAX:,} sessions were ended within a week")
         # A session that was ended before gets the new time.
         gone = [_ENDED + one for one in {*old, *({session_id} & set(self._ended))}]
         if gone:
             await apply_one(self._storage, Cancel(topic, _OWNER, gone), self._clock.now_ms(), context)
-        await self._create(context, _ENDED + session_id, json.dumps({"at_us": now_us}).encode())
+        before = self._ended.get(session_id)
+        kept = [*logins, *(before.logins if before is not None else ())]
+        record = EndedSession(now_us, tuple(dict.fromkeys(kept))[:LOGINS_MAX], context.principal.name)
+        await self._create(context, _ENDED + session_id, json.dumps(asdict(record)).encode())
+
+    def ended_by(self, principal: str, now_us: int) -> int:
+        """The number of sessions that a caller has ended within the last week."""
+        return sum(
+            one.by == principal and now_us - one.at_us <= ENDED_SECONDS * 1_000_000 for one in self._ended.values()
+        )
 
     def check_session(self, session_id: str, identity: Identity, now_us: int) -> None:
         """Raise UNAUTHENTICATED when the session was ended and the credentials are from before its end."""
-        ended_us = self._ended.get(session_id)
-        if ended_us is None:
+        login_us = self._ended_logins.get(identity.login)
+        if login_us is not None and now_us - login_us < ENDED_SECONDS * 1_000_000:
+            raise Unauthenticated("this session was ended; log in again")
+        ended = self._ended.get(session_id)
+        if ended is None:
             return
+        ended_us = ended.at_us
         if identity.issued_us is not None:
             refused = identity.issued_us <= ended_us and now_us - ended_us < ENDED_SECONDS * 1_000_000
         else:
@@ -140,12 +169,15 @@ class AccessLedger:
         await self._synchronization.put(ACCESS, self._random.randbytes(8).hex().encode())
 
 
-def _read(record_id: str, body: bytes, keys: dict[str, ApiKey], ended: dict[str, int]) -> None:
+def _read(record_id: str, body: bytes, keys: dict[str, ApiKey], ended: dict[str, EndedSession]) -> None:
     try:
         if record_id.startswith(_KEY):
             key = ApiKey.unpack(body)
             keys[key.id] = key
         elif record_id.startswith(_ENDED):
-            ended[record_id.removeprefix(_ENDED)] = int(json.loads(body)["at_us"])
+            values = json.loads(body)
+            ended[record_id.removeprefix(_ENDED)] = EndedSession(
+                int(values["at_us"]), tuple(map(str, values.get("logins", ()))), str(values.get("by", ""))
+            )
     except (ValueError, KeyError, TypeError) as wrong:
         raise error_of(Code.STORE_CORRUPT, f"the record {record_id} cannot be read: {wrong}") from None

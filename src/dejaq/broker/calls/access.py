@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from dejaq.broker.access.ledger import AccessLedger
+from dejaq import limits
+from dejaq.broker.access.ledger import LOGINS_MAX, AccessLedger
 from dejaq.broker.access.open_streams import OpenStream
 from dejaq.broker.context import bound
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.domain.context import CallContext, Principal, PrincipalKind
-from dejaq.errors import DejaqError, InvalidArgument, Missing, PermissionDenied
+from dejaq.errors import Code, DejaqError, InvalidArgument, Missing, PermissionDenied, error_of
 from dejaq.protocol.v1 import access_pb2 as access
 from dejaq.security.keys import ApiKey, digest_of, new_secret
 
@@ -91,6 +92,9 @@ class AccessService:
             raise PermissionDenied("a key cannot make keys; log in as a user, or ask an administrator")
         if request.user not in ("", principal.user) or not set(request.groups) <= principal.groups:
             raise PermissionDenied("only an administrator makes keys of other users, or of groups of others")
+        if sum(key.user == principal.user for key in self._ledger.keys.values()) >= limits.API_KEYS_PER_USER_MAX:
+            most = limits.API_KEYS_PER_USER_MAX
+            raise error_of(Code.LIMIT_EXCEEDED, f"{principal.user} has {most} keys, the most of a user; revoke some")
 
     async def list_keys(self, context: CallContext, request: access.ListKeysRequest) -> access.ListKeysResponse:
         """The keys that the caller may revoke."""
@@ -115,14 +119,22 @@ class AccessService:
         self, context: CallContext, request: access.ListSessionsRequest
     ) -> access.ListSessionsResponse:
         """The open sessions at every broker that the caller may end."""
+        seen = [one for one in await self._everywhere(context) if self._sees(context, one.principal)]
+        for one in seen:
+            # Only brokers need them.
+            one.ClearField("logins")
+        return access.ListSessionsResponse(sessions=seen)
+
+    async def _everywhere(self, context: CallContext) -> list[access.OpenSession]:
+        """The open sessions of every caller at every broker."""
+        request = access.ListSessionsRequest()
         answers = await self._connections.gather(
             self._connections.call(
                 broker, "Peer.Sessions", request, access.ListSessionsResponse, bound(context, ASK_SECONDS)
             )
             for broker in self._connections
         )
-        found = [*self._own_sessions(), *(one for answer in answers for one in _sessions_in(answer))]
-        return access.ListSessionsResponse(sessions=[one for one in found if self._sees(context, one.principal)])
+        return [*self._own_sessions(), *(one for answer in answers for one in _sessions_in(answer))]
 
     async def sessions_here(
         self, context: CallContext, request: access.ListSessionsRequest
@@ -148,6 +160,7 @@ class AccessService:
             peers=sorted({stream.context.peer for stream in streams})[:PEERS_SHOWN],
             since_ms=min(stream.since_us for stream in streams) // 1_000,
             expires_ms=min(ends) // 1_000 if ends else 0,
+            logins=sorted({stream.identity.login for stream in streams} - {""})[:LOGINS_MAX],
         )
 
     def _sees(self, context: CallContext, principal: str) -> bool:
@@ -155,10 +168,18 @@ class AccessService:
 
     async def end_session(self, context: CallContext, request: access.EndSessionRequest) -> access.EndSessionResponse:
         """End a session at every broker."""
-        open_now = (await self.list_sessions(context, access.ListSessionsRequest())).sessions
-        if request.id != context.session_id and all(one.id != request.id for one in open_now):
+        meant = [
+            one
+            for one in await self._everywhere(context)
+            if one.id == request.id and self._sees(context, one.principal)
+        ]
+        if request.id != context.session_id and not meant:
             raise Missing(f"no session of yours has the id {request.id[:80]!r}; see `dejaq sessions list`")
-        await self._ledger.end_session(context, request.id)
+        by, most = context.principal.name, limits.ENDED_SESSIONS_PER_USER_MAX
+        if not self._is_admin(context) and self._ledger.ended_by(by, self._clock.now_us()) >= most:
+            raise error_of(Code.LIMIT_EXCEEDED, f"{by} has ended {most} sessions within a week; ask an administrator")
+        logins = {login for one in meant for login in one.logins}
+        await self._ledger.end_session(context, request.id, sorted(logins))
         return access.EndSessionResponse()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dejaq import limits
 from dejaq.broker.rights.needs import OPERATING, Claim
 from dejaq.broker.rights.setup import RightsParts
 from dejaq.domain.context import CallContext, Principal, PrincipalKind
-from dejaq.errors import InvalidArgument
+from dejaq.errors import Code, InvalidArgument, error_of
 from dejaq.protocol.v1 import rights_pb2 as proto
 from dejaq.security.rights.matching import creator_name, names_of
 from dejaq.security.rights.quotas import Quota
@@ -49,6 +50,11 @@ class RightsCalls:
     async def put(self, context: CallContext, request: proto.PutRuleRequest) -> proto.RuleResponse:
         """Add a rule, or find the same one."""
         rule = rule_from_proto(request.rule, made_by=_author(context))
+        made = sum(one.made_by == rule.made_by for one in self._book.rules.values())
+        if made >= limits.RULES_PER_USER_MAX and not self._guard.operates(context):
+            # A repeat of a rule is refused too; the caller can list its rules.
+            most = limits.RULES_PER_USER_MAX
+            raise error_of(Code.LIMIT_EXCEEDED, f"{rule.made_by} has made {most} rules, the most of a caller")
         kept, created = await self._book.add(context, rule)
         return proto.RuleResponse(rule=rule_to_proto(kept), created=created)
 

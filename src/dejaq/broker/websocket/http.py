@@ -25,6 +25,7 @@ from dejaq.protocol.websocket.handshake import (
 )
 from dejaq.security.base import DEVICE_HEADER, Credentials, bearer_of
 from dejaq.security.certificates import end_of, names_of
+from dejaq.security.logins import LOGIN_PATH
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +34,18 @@ REQUEST_SECONDS = 5.0
 # The first byte of TLS: a record of its handshake.
 _CLIENT_HELLO = b"\x16"
 HEALTH_PATH, READY_PATH, METRICS_PATH = "/healthz", "/readyz", "/metrics"
+_PATHS = (HEALTH_PATH, READY_PATH, METRICS_PATH, LOGIN_PATH)
+JSON_KIND = "application/json"
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Pages:
     """What the endpoint answers besides WebSocket."""
 
-    def __init__(self, *, render_metrics: Callable[[], bytes], any_host: bool, tls: bool = False) -> None:
+    def __init__(
+        self, *, render_metrics: Callable[[], bytes], any_host: bool, tls: bool = False, logins: bytes = b""
+    ) -> None:
+        """`logins` is the page about the issuers at which users log in; empty for none."""
         self.ready = False
         # Where gRPC clients should go instead, if anywhere; and this endpoint's own address.
         self.grpc_address: str | None = None
@@ -48,6 +54,7 @@ class Pages:
         # Whether a request may name any host; otherwise a page of another site could reach a broker on loopback.
         self.any_host = any_host
         self._render_metrics = render_metrics
+        self._logins = logins
 
     def refuses_host(self, head: HttpHead) -> bool:
         """Whether the request names a host that is not this machine."""
@@ -78,6 +85,10 @@ class Pages:
             if self.ready:
                 return response(HTTPStatus.OK, b"ready\n", with_body=with_body)
             return response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", with_body=with_body)
+        if path == LOGIN_PATH:
+            if self._logins:
+                return response(HTTPStatus.OK, self._logins, kind=JSON_KIND, with_body=with_body)
+            return response(HTTPStatus.NOT_FOUND, b"nobody logs in at this broker\n", with_body=with_body)
         # Rendered by a thread, as it takes milliseconds with many topics.
         text = await asyncio.to_thread(self._render_metrics)
         return response(HTTPStatus.OK, text, kind=METRICS_KIND, with_body=with_body)
@@ -172,7 +183,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(HTTPStatus.FORBIDDEN, "the Host header must name this machine: localhost or 127.0.0.1")
         elif path == PATH:
             self._begin_websocket(method, version, head, behind)
-        elif path not in (HEALTH_PATH, READY_PATH, METRICS_PATH):
+        elif path not in _PATHS:
             known = f"{PATH} (WebSocket), {HEALTH_PATH}, {READY_PATH} and {METRICS_PATH}"
             self._refuse(HTTPStatus.NOT_FOUND, f"there is no such page; there are {known}")
         elif method not in ("GET", "HEAD"):

@@ -21,6 +21,8 @@ from dejaq.errors import Code, DejaqError, PortTaken, error_of
 from dejaq.protocol.websocket.connecting import UNIX
 from dejaq.protocol.websocket.framing import CloseCode
 from dejaq.security.base import Credentials
+from dejaq.security.logins import logins_page
+from dejaq.security.settings import AuthSettings
 from dejaq.security.tls import ServerTls
 
 # Connections that have not become a WebSocket, besides those that have.
@@ -45,6 +47,7 @@ class WebSocketServer:
         metrics: Metrics,
         tls: ServerTls | None = None,
         key: str = "listen",
+        auth: AuthSettings | None = None,
     ) -> None:
         self._services = services
         self._listen = listen
@@ -57,7 +60,12 @@ class WebSocketServer:
         self._connections_max = config.connections_max + _REQUESTS_MAX
         self._methods = methods_of(services)
         self._calls = RunningCalls(_CALLS_MAX)
-        self._pages = Pages(render_metrics=metrics.render, any_host=self._any_host(config), tls=self._tls is not None)
+        self._pages = Pages(
+            render_metrics=metrics.render,
+            any_host=self._any_host(config),
+            tls=self._tls is not None,
+            logins=logins_page(auth),
+        )
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._requests: set[HttpConnection] = set()

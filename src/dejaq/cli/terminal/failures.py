@@ -56,7 +56,7 @@ NEXT_STEPS: dict[Code, str] = {
     Code.BODY_MISSING: "send the body again; the SDK does this by itself",
     Code.OUT_OF_STATE: "open a new session; if the SDK is in use, report this as a defect",
     Code.VERSION_UNSUPPORTED: "use the address that the message names, or upgrade the older side",
-    Code.UNAUTHENTICATED: "give a key with DEJAQ_API_KEY or a token with DEJAQ_TOKEN; the message says what is wrong",
+    Code.UNAUTHENTICATED: "log in with `dejaq login`, or give a key with DEJAQ_API_KEY or a token with DEJAQ_TOKEN",
     Code.PERMISSION_DENIED: "ask an administrator of the broker for the right",
     Code.UNAVAILABLE: "find the reason with `dejaq info`, then try again",
     Code.DRAINING: "wait until the broker is back, then try again",

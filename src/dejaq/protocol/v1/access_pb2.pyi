@@ -97,7 +97,7 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[OpenSession, _Mapping]]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("id", "principal", "device", "broker", "streams", "peers", "since_ms", "expires_ms")
+    __slots__ = ("id", "principal", "device", "broker", "streams", "peers", "since_ms", "expires_ms", "logins")
     ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class OpenSession(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    LOGINS_FIELD_NUMBER: _ClassVar[int]
     id: str
     principal: str
     device: str
@@ -114,7 +115,8 @@ class OpenSession(_message.Message):
     peers: _containers.RepeatedScalarFieldContainer[str]
     since_ms: int
     expires_ms: int
-    def __init__(self, id: _Optional[str] = ..., principal: _Optional[str] = ..., device: _Optional[str] = ..., broker: _Optional[str] = ..., streams: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., since_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+    logins: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., principal: _Optional[str] = ..., device: _Optional[str] = ..., broker: _Optional[str] = ..., streams: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., since_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., logins: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EndSessionRequest(_message.Message):
     __slots__ = ("id",)

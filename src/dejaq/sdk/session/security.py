@@ -11,6 +11,7 @@ from dejaq.errors import Code, error_of
 from dejaq.sdk.session.address import Target
 from dejaq.security.client import ClientSecurity
 from dejaq.security.credentials import BearerSource, TokenFunction, fixed, from_file, from_function
+from dejaq.security.login_file import LoginFile, default_path, from_login
 from dejaq.security.tls import ClientTls, TlsFiles
 from dejaq.timekeeper.clock import Clock
 
@@ -33,7 +34,8 @@ class SecurityOptions:
     """Files for TLS, and one kind of credentials.
 
     Files that are None are taken from `DEJAQ_CA`, `DEJAQ_CERT` and `DEJAQ_KEY`. Without any credentials, those of
-    `DEJAQ_API_KEY`, `DEJAQ_TOKEN` or `DEJAQ_TOKEN_FILE` are used.
+    `DEJAQ_API_KEY`, `DEJAQ_TOKEN` or `DEJAQ_TOKEN_FILE` are used, and then the login of `dejaq login`, if it is one for
+    these brokers.
     """
 
     ca: FilePath | None = None
@@ -45,22 +47,28 @@ class SecurityOptions:
 
     def for_target(self, target: Target, clock: Clock) -> ClientSecurity:
         """What connections to `target` use; raises INVALID_ARGUMENT for files that do not work."""
-        credentials = self._credentials(clock)
+        credentials = self._credentials(clock) or from_login(
+            LoginFile(default_path()), target.addresses, now_us=clock.now_us
+        )
         device = socket.gethostname() if credentials is not None or target.tls else ""
         if not target.tls:
             if self.ca is not None or self.cert is not None or self.key is not None:
                 raise error_of(Code.INVALID_ARGUMENT, "ca, cert and key are for TLS: begin the address with dejaqs://")
             return ClientSecurity(credentials=credentials, device=device)
-        tls = ClientTls(
+        tls = self.client_tls()
+        # Files that cannot be used are found now, and not at every try to connect.
+        tls.context()
+        return ClientSecurity(tls=tls, credentials=credentials, device=device)
+
+    def client_tls(self) -> ClientTls:
+        """The client's side of TLS, from these files or those of the environment."""
+        return ClientTls(
             TlsFiles(
                 ca=_text(self.ca, "DEJAQ_CA"),
                 cert=_text(self.cert, "DEJAQ_CERT"),
                 key=_text(self.key, "DEJAQ_KEY"),
             )
         )
-        # Files that cannot be used are found now, and not at every try to connect.
-        tls.context()
-        return ClientSecurity(tls=tls, credentials=credentials, device=device)
 
     def _credentials(self, clock: Clock) -> BearerSource | None:
         given = [one for one in (self.token, self.api_key, self.token_file) if one is not None]

@@ -22,14 +22,14 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dejaq.errors import DejaqError
+from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.websocket.transport import WebSocketTransport
+from dejaq.security.client import PLAIN, ClientSecurity
 from dejaq.testing.servers.network import Machine
 from dejaq.testing.waiting import eventually, wait_until
 from dejaq.trial.ports import HOST, free_port
@@ -55,10 +55,11 @@ class BrokerProcess:
 
     With `grpc` it serves gRPC too, and its `url` is that of its gRPC endpoint.
 
-    `options` are added to the command line, `env` to the environment (`DEJAQ_CRASH_AT` names a crash point). `prelude`
-    is Python that the process runs first, `wrapper` a command that runs the process. With a `machine` the broker runs
-    and listens there. Leaving the block raises AssertionError when the broker's watchdog reported that something
-    blocked the event loop for more than `block_cpu_ms_max` of processor time.
+    `security` is for the question whether the broker is ready. `options` are added to the command line, `env` to the
+    environment (`DEJAQ_CRASH_AT` names a crash point). `prelude` is Python that the process runs first, `wrapper` a
+    command that runs the process. With a `machine` the broker runs and listens there. Leaving the block raises
+    AssertionError when the broker's watchdog reported that something blocked the event loop for more than
+    `block_cpu_ms_max` of processor time.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class BrokerProcess:
         wrapper: Sequence[str] = (),
         machine: Machine | None = None,
         block_cpu_ms_max: int = BLOCK_CPU_MS_MAX,
+        security: ClientSecurity = PLAIN,
     ) -> None:
         self.data = data
         self.host = machine.host if machine is not None else HOST
@@ -87,7 +89,8 @@ class BrokerProcess:
         self._wrapper = [*(machine.wrapper if machine is not None else ()), *wrapper]
         self._log = tempfile.NamedTemporaryFile(prefix="dejaq-broker-", suffix=".log")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
-        self._transport = WebSocketTransport(self.address)
+        self._tls = security.tls is not None
+        self._transport = WebSocketTransport(self.address, security=security)
         self.starts = 0
 
     @property
@@ -98,7 +101,8 @@ class BrokerProcess:
     @property
     def url(self) -> str:
         """The address to which a client connects."""
-        return f"{'dejaq' if self._grpc_port is None else 'dejaq+grpc'}://{self.client_address}"
+        scheme = ("dejaqs" if self._tls else "dejaq") + ("" if self._grpc_port is None else "+grpc")
+        return f"{scheme}://{self.client_address}"
 
     @property
     def client_address(self) -> str:
@@ -158,10 +162,12 @@ class BrokerProcess:
                 probe.settimeout(PROBE_SECONDS)
                 if probe.connect_ex((self.host, self.port)):
                     return False
-            with suppress(DejaqError):
+            try:
                 await self._transport.call("Overseer.Ping", overseer.PingRequest(), overseer.PingResponse, 1.0)
-                return True
-            return False
+            except DejaqError as error:
+                # It serves, and asks for credentials.
+                return error.code is Code.UNAUTHENTICATED
+            return True
 
         try:
             await eventually(answers, within=within, what=f"the broker at {self.address} answers", poll=0.02)
