@@ -88,7 +88,7 @@ def test_a_user_logs_in_and_out_over_tls(issuer: str, tmp_path: Path, monkeypatc
 
 
 async def outlives_its_token(url: str, kept: Path) -> None:
-    """A consumer whose session is told newer tokens."""
+    """A consumer whose session gets newer tokens."""
     first = kept.read_text()
     async with sdk.connect(url) as client, client.consumer("mail") as consumer, client.producer("mail") as producer:
         begun = await AccessCalls(client).who_am_i()

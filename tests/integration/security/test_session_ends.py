@@ -1,4 +1,4 @@
-"""What ends a session for good, and how much of the shared limits one caller may use."""
+"""What ends a session permanently, and how much of the shared limits one caller may use."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def logout(invocation: Invocation, /) -> None:
     if not found:
         invocation.output.record({"logged_out": False, "revoked": False}, "there is no login for this broker")
         return
-    told = "logged out" if revoked else "logged out here; the provider could not be told to forget the login"
+    told = "logged out" if revoked else "logged out here; the provider did not revoke the login"
     invocation.output.record({"logged_out": True, "revoked": revoked}, told)
 
 
