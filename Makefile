@@ -10,6 +10,8 @@ COVERED ?= not spark
 # The fast tests compute, so one worker per core; most others wait for processes, so `make test` has one more.
 WORKERS ?= 2
 WORKERS_ALL ?= 3
+# Tests start hundreds of Python processes, and each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 DATA ?= data
 LISTEN ?= 127.0.0.1:7400
 

@@ -25,6 +25,8 @@ SLOW_MODULES = {
     "tests.integration.sdk.test_balance",
     "tests.unit.storage.rocksdb.test_levels",
 }
+# They run one short command: git, which lists the files of the repository.
+FAST_MODULES = {"tests.unit.test_tidy"}
 STORES_WITHOUT_SERVER = {"memory", "rocksdb", "rocksdb_on_disk"}
 
 
@@ -34,7 +36,8 @@ def mark(item: pytest.Function) -> None:
     folder = item.module.__name__.split(".")[1]
     if used & SERVERS and not STORES_WITHOUT_SERVER & _parameters(item):
         item.add_marker(pytest.mark.server)
-    if used & PROCESSES or folder in SLOW_FOLDERS or item.module.__name__ in SLOW_MODULES:
+    slow = used & PROCESSES and item.module.__name__ not in FAST_MODULES
+    if slow or folder in SLOW_FOLDERS or item.module.__name__ in SLOW_MODULES:
         item.add_marker(pytest.mark.slow)
 
 

@@ -29,8 +29,8 @@ class Banned:
     instead: str
 
     def find(self, text: str) -> re.Match[str] | None:
-        """The first occurrence in `text`."""
-        return re.search(self.pattern, text, re.IGNORECASE)
+        """The first occurrence in `text`, which may have several lines."""
+        return re.search(self.pattern, text, re.IGNORECASE | re.MULTILINE)
 
 
 METAPHOR = "This is a metaphor."

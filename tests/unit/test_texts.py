@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from tests.unit import texts
@@ -39,7 +41,7 @@ def test_a_page_is_read_by_paragraphs_without_code_and_addresses() -> None:
 
 
 def test_a_module_is_read_by_docstrings_comments_names_of_tests_and_messages() -> None:
-    read = {(text.line, text.text) for text in texts.python(MODULE, messages=True)}
+    read = {(text.line, text.text) for text in texts.python(MODULE, ast.parse(MODULE), messages=True)}
     assert read == {
         (1, "About this module."),
         (4, "One comment on two lines. behind code"),
@@ -48,7 +50,7 @@ def test_a_module_is_read_by_docstrings_comments_names_of_tests_and_messages() -
         (11, "Its docstring."),
         (12, "is not valid here"),
     }
-    assert len(list(texts.python(MODULE, messages=False))) == 4
+    assert len(list(texts.python(MODULE, ast.parse(MODULE), messages=False))) == 4
 
 
 @pytest.mark.parametrize(

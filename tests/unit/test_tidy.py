@@ -72,7 +72,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(path)):
+    for node in texts.statements(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -144,7 +144,7 @@ def test_tests_wait_on_conditions_and_never_sleep() -> None:
     assert [
         f"{named(path)}:{line}"
         for path in python_files()
-        if named(path).startswith("tests/") and named(path) != "tests/pace.py"
+        if named(path).startswith("tests/") and named(path) != "tests/pace.py" and ".sleep(" in path.read_text()
         for line in sleeps(tree_of(path))
     ] == []
 
@@ -190,13 +190,14 @@ MACHINE_PATH = re.compile("|".join(["/(?:wo" + "rk|ro" + "ot|ho" + "me)/[a-z]", 
 INDEX = re.compile("|".join(["(?:extra-)?index" + "-url", "find" + "-links", "trusted" + "-host", "/sim" + "ple/"]))
 
 
-CONFLICT = re.compile(r"^(?:<{7} |={7}$|>{7} )")
+CONFLICT = re.compile(r"^(?:<{7} |={7}$|>{7} )", re.MULTILINE)
 
 
 def lines_with(pattern: re.Pattern[str]) -> list[str]:
     return [
         f"{named(path)}:{number}"
         for path, text in text_files()
+        if pattern.search(text)
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
@@ -245,10 +246,7 @@ def test_every_test_module_has_tests() -> None:
         named(path)
         for path in python_files()
         if path.name.startswith("test_")
-        and not any(
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-            for node in ast.walk(tree_of(path))
-        )
+        and not any(node.name.startswith("test_") for node in functions(path))
         and "TestCase" not in path.read_text()
     ]
     assert empty == []
@@ -262,7 +260,9 @@ def test_every_test_cited_in_the_docs_exists() -> None:
         for file, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", text):
             where = ROOT / file
             known = (
-                {node.name for node in ast.walk(tree_of(where)) if hasattr(node, "name")} if where.exists() else set()
+                {node.name for node in texts.statements(tree_of(where)) if hasattr(node, "name")}
+                if where.exists()
+                else set()
             )
             if name not in known and f"{name} = " not in (where.read_text() if where.exists() else ""):
                 missing.append(f"{named(path)}: {file}::{name}")
@@ -340,8 +340,10 @@ def test_every_text_is_plain_english() -> None:
         f"{named(path)}:{text.line}: '{match[0]}': {banned.reason} Write: {banned.instead}"
         for path in project_files()
         if path.suffix in (".md", ".py") and not named(path).startswith(GENERATED)
-        for text in read_texts(path)
+        for read in [list(read_texts(path))]
         for banned in BANNED
+        if banned.find("\n".join(text.text for text in read))
+        for text in read
         if (match := banned.find(text.text))
     ]
     assert faults == []
@@ -351,7 +353,7 @@ def read_texts(path: Path) -> Iterator[texts.Text]:
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return texts.markdown(source)
-    return texts.python(source, messages=named(path).startswith("src/"))
+    return texts.python(source, tree_of(path), messages=named(path).startswith("src/"))
 
 
 def test_a_class_name_has_one_meaning() -> None:
@@ -360,7 +362,7 @@ def test_a_class_name_has_one_meaning() -> None:
     for path in python_files():
         # The blocking client has the same classes as the client from which it is generated.
         if named(path).startswith("src/") and not named(path).startswith("src/dejaq/sdk/blocking/"):
-            for node in ast.walk(tree_of(path)):
+            for node in texts.statements(tree_of(path)):
                 if isinstance(node, ast.ClassDef):
                     modules.setdefault(node.name, set()).add(named(path))
     shared = {name for name, places in modules.items() if len(places) > 1}

@@ -15,6 +15,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import errors_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1.websocket_pb2 import Call
+from dejaq.protocol.websocket import connection
 from dejaq.protocol.websocket.connection import WebSocketConnection
 from dejaq.protocol.websocket.framing import CloseCode
 from dejaq.protocol.websocket.messages import Kind, credit_payload, head
@@ -215,8 +216,10 @@ async def test_a_session_that_the_client_ends_is_ended_by_the_broker_too(broker:
     ],
 )
 async def test_a_message_that_breaks_the_rules_closes_the_connection_with_a_code(
-    broker: Broker, address: str, sent: bytes, code: CloseCode
+    broker: Broker, address: str, sent: bytes, code: CloseCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The client reads the end at once: it came when the time for an answer was over, which nobody would have read."""
+    monkeypatch.setattr(connection, "CLOSE_SECONDS", 600.0)
     async with RawSocket.open(address) as raw:
         await raw.send(sent)
         assert (await raw.closed_with())[0] == code
@@ -256,6 +259,7 @@ async def test_a_broker_that_stops_says_so(broker: Broker, address: str) -> None
         assert carrier.BrokerFrame.FromString((await raw.message())[9:]).error.code == Code.DRAINING
         assert await raw.message() == head(Kind.END, 1)
         assert (await raw.closed_with())[0] == CloseCode.GOING_AWAY
+        await raw.send(frame(CloseCode.GOING_AWAY.to_bytes(2, "big"), 8))
         await stopping
 
 
@@ -281,9 +285,9 @@ async def test_small_messages_are_sent_at_once_at_both_ends(
 async def test_a_stream_of_a_connection_that_is_lost_has_ended(broker: Broker, address: str) -> None:
     """A session that began on a connection that was just lost waited without end for its first frame."""
     transport = WebSocketTransport(address)
-    connection = await transport._open()
-    connection.socket.abort("cut by the test")
-    session = WebSocketSession(connection, "")
+    opened = await transport._open()
+    opened.socket.abort("cut by the test")
+    session = WebSocketSession(opened, "")
     with pytest.raises(Unavailable):
         await asyncio.wait_for(session.receive(), patient(5))
     await session.close()

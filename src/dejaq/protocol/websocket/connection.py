@@ -148,6 +148,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
             # What follows cannot be read any more.
             self._reader.closed = True
             self.close(error.code, error.reason)
+            self._say_end()
 
     def _deliver(self, opcode: Opcode, payload: Payload) -> None:
         if opcode is Opcode.BINARY:
@@ -229,6 +230,12 @@ class WebSocketConnection(asyncio.BufferedProtocol):
             # The answer to the close frame is behind what was not read.
             self._transport.resume_reading()
         self._loop.call_later(CLOSE_SECONDS, self._cut)
+
+    def _say_end(self) -> None:
+        """End the direction to the other side, so that it can go at once: its answer to the close frame is not read."""
+        self._flush()
+        if self._transport is not None and self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
 
     def _begin_close(self, reason: str) -> None:
         self._closing = True
