@@ -14,6 +14,7 @@ LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "cron", "transactions")
 BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop", "connections")
 # Those that take minutes to hours by themselves, and so are never repeated.
 ONCE = ("fleet", "topics", "slow_work", "uptime", "ordinary", "connections")
+LOG_SYSTEMS = ("dejaq-log", "redis-streams", "kafka", "kafka-flush", "nats-stream")
 WORKLOAD_SYSTEMS = (
     "dejaq",
     "dejaq-natural",
@@ -21,6 +22,7 @@ WORKLOAD_SYSTEMS = (
     "dejaq-postgres",
     "dejaq-postgres-natural",
     "skip-locked",
+    *LOG_SYSTEMS,
 )
 
 
@@ -124,7 +126,7 @@ FULL = Plan(
     name="full",
     benches=BENCHES,
     systems=EVERYONE,
-    contenders=EVERYONE,
+    contenders=(*EVERYONE, *LOG_SYSTEMS),
     long_systems=EVERYONE,
     depth_systems=EVERYONE,
     repeats=3,
@@ -168,6 +170,10 @@ SHORT = Plan(
         "dejaq-postgres",
         "dejaq-postgres-natural",
         "skip-locked",
+        "dejaq-log",
+        "redis-streams",
+        "kafka",
+        "kafka-flush",
     ),
     long_systems=("dejaq", "redis-always"),
     depth_systems=("dejaq",),
@@ -202,7 +208,7 @@ QUICK = Plan(
     name="quick",
     benches=(*WORKLOADS.values(), "throughput", "accuracy", "burst", "mutate", "latency", "send_loop", "connections"),
     systems=("dejaq", "dejaq-natural", "redis-always"),
-    contenders=("dejaq", "dejaq-natural", "redis-always"),
+    contenders=("dejaq", "dejaq-natural", "redis-always", "dejaq-log", "redis-streams"),
     long_systems=("dejaq", "redis-always"),
     depth_systems=("dejaq", "redis-always"),
     repeats=3,

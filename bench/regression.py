@@ -16,6 +16,7 @@ PEERS = {
     "dejaq-natural": "redis-always",
     "dejaq-postgres": "skip-locked",
     "dejaq-postgres-natural": "skip-locked",
+    "dejaq-log": "redis-streams",
 }
 FELL = 0.7
 # For figures that are better when they are smaller, the ratio is inverted, so that more is always better.
@@ -23,6 +24,8 @@ SMALLER_IS_BETTER = frozenset(
     {
         "broker_cpu_us_per_message",
         "create_cpu_us_per_message",
+        "append_cpu_us_per_message",
+        "read_cpu_us_per_message",
         "lateness_p50_ms",
         "lateness_p99_ms",
         "latency_p50_ms",

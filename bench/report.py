@@ -103,7 +103,7 @@ TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 WORKLOAD_TEXT = """\
 Real use is scattered in time, consists of small calls and has many clients. Times are uniform and arrive in random
 order, and ids are chosen by the client and look random. *Floor* is the bare sleeper. Redis runs with
-`appendfsync always` and Lua in the same run, wherever Redis can do the workload. L1 to L14 are the numbers of the
+`appendfsync always` and Lua in the same run, wherever Redis can do the workload. L1 to L17 are the numbers of the
 workloads. A goal without a figure was not measured in this run.
 """
 WORKLOAD_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -251,6 +251,34 @@ WORKLOAD_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "redelivered",
             "rss_mb",
         ),
+    ),
+    "log": (
+        "A log",
+        "Batches of 1,000 are appended, read by one reader and by a group of four, and both at once; single appends "
+        "with 64 in flight; one message at a time from the append to user code; groups that commit their offsets. All "
+        "readers are members of a group and commit.",
+        (
+            "append_per_s",
+            "append_cpu_us_per_message",
+            "read_per_s",
+            "read_cpu_us_per_message",
+            "read_by_four_per_s",
+            "both_per_s",
+            "both_cpu_us_per_message",
+            "undelivered",
+            "single_per_s",
+            "single_cpu_us_per_message",
+            "latency_p50_ms",
+            "latency_p99_ms",
+            "floor_p99_ms",
+            "commits_per_s",
+            "commit_cpu_us_per_offset",
+        ),
+    ),
+    "log_beside": (
+        "A timeline beside a log",
+        "Messages of a timeline fall due, alone and while a log on the same broker takes batches.",
+        (*_LATENESS, "floor_p50_ms", "floor_p99_ms", "append_reached_per_s", "broker_cpu_us_per_message", "rss_mb"),
     ),
     "connections": (
         "Idle connections",

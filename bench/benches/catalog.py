@@ -25,6 +25,8 @@ from bench.workloads import (
     falling_due,
     fleet,
     large_backlog,
+    log,
+    log_beside,
     one_at_a_time,
     ordinary,
     reminders,
@@ -61,4 +63,6 @@ RUNS: dict[str, Callable[[System, Plan], Iterator[Outcome]]] = {
     "uptime": uptime.run,
     "ordinary": ordinary.run,
     "one_at_a_time": one_at_a_time.run,
+    "log": log.run,
+    "log_beside": log_beside.run,
 }

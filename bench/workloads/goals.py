@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.records import Record, peer_shape
+from bench.workloads.log_goals import log_verdicts
 from bench.workloads.names import WORKLOADS
 from bench.workloads.postgres_goals import postgres_verdicts
 from bench.workloads.verdicts import WorkloadVerdict, at_least, at_most, unmeasured
@@ -38,6 +39,7 @@ def workload_verdicts(records: Sequence[Record]) -> list[WorkloadVerdict]:
         *_slow_work(good),
         *_uptime(good),
         *_ordinary(good),
+        *log_verdicts(good),
         *_connections(good),
         *postgres_verdicts(good),
     ]

@@ -20,6 +20,8 @@ WORKLOADS = {
     "L13": "slow_work",
     "L14": "uptime",
     "L15": "ordinary",
+    "L16": "log",
+    "L17": "log_beside",
 }
 GROUP = "workloads"
 

@@ -80,6 +80,17 @@ class Sizes:
     ordinary_seconds: float = 60.0
     ordinary_due_seconds: float = 20.0
 
+    # L16: messages of each size that are appended and read; single appends; messages one at a time; offsets that groups
+    # commit. L17: appended per second beside a timeline, for how long, and messages due per second.
+    log_messages: int = 2_000_000
+    log_body_bytes: tuple[int, ...] = (100, 1_024)
+    log_single: int = 200_000
+    log_latency: int = 500
+    log_offsets: int = 1_000_000
+    log_beside_per_s: int = 200_000
+    log_beside_seconds: int = 20
+    log_beside_due_per_s: int = 4_000
+
     # Idle connections, and for how long.
     connections: int = 10_000
     connections_seconds: float = 60.0
@@ -106,6 +117,9 @@ SHORT = Sizes(
     uptime_rounds=40,
     uptime_seconds_max=120.0,
     ordinary_seconds=20.0,
+    log_messages=1_000_000,
+    log_single=100_000,
+    log_latency=200,
 )
 
 # For every day: all workloads together take about a minute.
@@ -150,6 +164,14 @@ SMALL = Sizes(
     ordinary_per_s=1_000,
     ordinary_seconds=5.0,
     ordinary_due_seconds=2.0,
+    log_messages=200_000,
+    log_body_bytes=(100,),
+    log_single=10_000,
+    log_latency=100,
+    log_offsets=20_000,
+    log_beside_per_s=50_000,
+    log_beside_seconds=3,
+    log_beside_due_per_s=1_000,
 )
 
 # Shows that everything works; its figures mean nothing.
@@ -187,6 +209,13 @@ TINY = replace(
     ordinary_per_s=200,
     ordinary_seconds=2.0,
     ordinary_due_seconds=1.0,
+    log_messages=4_000,
+    log_single=500,
+    log_latency=10,
+    log_offsets=1_600,
+    log_beside_per_s=5_000,
+    log_beside_seconds=2,
+    log_beside_due_per_s=200,
 )
 
 

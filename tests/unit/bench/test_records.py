@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bench.plan import EVERYONE, PLANS
+from bench.plan import EVERYONE, LOG_SYSTEMS, PLANS
 from bench.records import figures_of, merged, read, record_of, write
 from bench.systems.catalog import SYSTEMS
 
@@ -47,5 +47,5 @@ def test_a_results_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_every_plan_names_systems_that_exist() -> None:
-    assert set(EVERYONE) == set(SYSTEMS)
+    assert {*EVERYONE, *LOG_SYSTEMS} == set(SYSTEMS)
     assert all(set(plan.systems) | set(plan.long_systems) <= set(SYSTEMS) for plan in PLANS.values())

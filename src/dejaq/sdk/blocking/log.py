@@ -28,6 +28,10 @@ class Log(Blocking[AsyncLog]):
         """The topic of this log."""
         return self._inner.topic
 
+    def open(self) -> None:
+        """Ask the broker for the buckets; raises when the topic is not a log. The first use would do that too."""
+        self._portal.run(self._inner.open())
+
     def __enter__(self) -> Self:
         self._portal.run(self._inner.__aenter__())
         return self
@@ -48,7 +52,7 @@ class Log(Blocking[AsyncLog]):
     ) -> LogOffset:
         """Append one message; returns its place when it is durable. Messages with one key are in one bucket, in order.
 
-        Messages that are appended at the same time travel together.
+        Messages that are appended at the same time travel together; those without a key share a bucket then.
         """
         return self._portal.follow(self._inner.append(body, key=key, headers=headers, bucket=bucket))
 

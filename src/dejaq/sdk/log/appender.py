@@ -1,12 +1,17 @@
 """Appends messages: those that wait at the same time share a frame, and each batch is sent again until it is answered.
 
 Only one batch of a bucket is in transit at one time, so the messages of a bucket are in the order of the calls, also
-when a session breaks.
+when a session breaks. Messages without a key that wait at the same time share a batch of one bucket; the next ones go
+to the next bucket.
+
+While nothing is in transit, messages are sent at the end of the turn of the event loop in which they were appended.
+While something is, they wait for its answer, or for `LINGER_SECONDS`, and share what is sent then.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,21 +37,22 @@ _SEQUENCE_MAX = 2**32 - 1
 
 @dataclass(eq=False, slots=True)
 class WaitingBatch:
-    """Messages of one bucket that go into one batch, and who waits for it."""
+    """Messages of one bucket that go into one batch, and the answers that their callers wait for."""
 
     bucket: int
     bodies: list[bytes] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     size: int = 0
+    sent: bool = False
     # An explicit batch: nothing else may share it.
     closed: bool = False
-    # The single messages that it was divided into, because the broker refused one of them and so the whole batch.
-    divided: list[WaitingBatch] = field(default_factory=list)
-    done: asyncio.Future[AppendedBatch] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    # The offset of each message, which its caller waits for; or the place of the whole batch.
+    rows: list[asyncio.Future[int]] = field(default_factory=list)
+    done: asyncio.Future[AppendedBatch] | None = None
 
-    def add(self, body: bytes, key: bytes, headers: bytes) -> int:
-        """Add a message; its row."""
+    def add(self, body: bytes, key: bytes, headers: bytes) -> None:
+        """Add a message."""
         row = len(self.bodies)
         if key and not self.keys:
             self.keys = [b""] * row
@@ -58,23 +64,33 @@ class WaitingBatch:
         if self.headers or headers:
             self.headers.append(headers)
         self.size += len(body) + len(key) + len(headers) + 8
-        return row
 
-    def divide(self) -> None:
-        """Make a batch of each message."""
+    def divide(self) -> list[WaitingBatch]:
+        """A batch of each message."""
+        found = []
         for row, body in enumerate(self.bodies):
-            one = WaitingBatch(self.bucket, closed=True)
+            one = WaitingBatch(self.bucket, closed=True, rows=[self.rows[row]])
             one.add(body, self.keys[row] if self.keys else b"", self.headers[row] if self.headers else b"")
-            self.divided.append(one)
+            found.append(one)
+        return found
 
-    async def offset_of(self, row: int) -> int:
-        """Wait until a message is durable; its offset, or the broker's refusal of this message."""
-        try:
-            return (await asyncio.shield(self.done)).base + row
-        except DejaqError:
-            if not self.divided:
-                raise
-        return (await asyncio.shield(self.divided[row].done)).base
+    def answer(self, place: AppendedBatch) -> None:
+        """Give every caller its place."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(place)
+        for offset, row in enumerate(self.rows, place.base):
+            if not row.done():
+                row.set_result(offset)
+
+    def refuse(self, error: DejaqError | None) -> None:
+        """Give every caller the error, or cancel the calls."""
+        for one in (*self.rows, *((self.done,) if self.done is not None else ())):
+            if one.done():
+                continue
+            if error is None:
+                one.cancel()
+            else:
+                one.set_exception(error)
 
     def fits(self, size: int) -> bool:
         """Whether a message of so many bytes may be added."""
@@ -89,13 +105,16 @@ class Appender:
         self._settings, self._seeds = settings, seeds
         self._connection = Connection(seeds, settings, enter=_nothing, on_event=_ignore, role="log", topic=topic)
         self._opening: asyncio.Task[None] | None = None
-        self._waiting: dict[int, list[WaitingBatch]] = {}
+        self._waiting: dict[int, deque[WaitingBatch]] = {}
         self._in_transit: set[int] = set()
         self._frames = 0
         # The session and the first sequence of every frame that is not answered.
         self._unanswered: set[tuple[bytes, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        # The bucket of the next messages without a key, while a batch of them waits.
+        self._turn = seeds.random.getrandbits(16)
+        self._shared: WaitingBatch | None = None
         self._begin_session()
 
     def _begin_session(self) -> None:
@@ -110,30 +129,60 @@ class Appender:
             opening = self._opening = asyncio.ensure_future(self._connection.open())
         await asyncio.shield(opening)
 
-    def add(self, bucket: int, body: bytes, key: bytes, headers: bytes) -> tuple[WaitingBatch, int]:
-        """Put a message into the batch that its bucket sends next; that batch and the row."""
-        waiting = self._waiting.setdefault(bucket, [])
-        size = len(body) + len(key) + len(headers)
+    def next_bucket(self, buckets: int) -> int:
+        """The bucket of messages without a key: one that nothing waits for, where there is one."""
+        for _ in range(buckets):
+            self._turn += 1
+            chosen = self._turn % buckets
+            if chosen not in self._in_transit and chosen not in self._waiting:
+                break
+        return chosen
+
+    def add_anywhere(self, buckets: int, body: bytes, headers: bytes) -> tuple[int, asyncio.Future[int]]:
+        """Put a message without a key into the batch that such messages share; its bucket, and its offset later."""
+        batch = self._shared
+        if batch is None or batch.sent or not batch.fits(len(body) + len(headers)):
+            batch = self._shared = self._last(self.next_bucket(buckets), len(body) + len(headers))
+        return batch.bucket, self._put(batch, body, b"", headers)
+
+    def add(self, bucket: int, body: bytes, key: bytes, headers: bytes) -> asyncio.Future[int]:
+        """Put a message into the batch that its bucket sends next; its offset later."""
+        return self._put(self._last(bucket, len(body) + len(key) + len(headers)), body, key, headers)
+
+    def _last(self, bucket: int, size: int) -> WaitingBatch:
+        """The batch of a bucket that takes a message of so many bytes."""
+        waiting = self._waiting.setdefault(bucket, deque())
         if not waiting or not waiting[-1].fits(size):
             waiting.append(WaitingBatch(bucket))
-        batch = waiting[-1]
-        row = batch.add(body, key, headers)
+        return waiting[-1]
+
+    def _put(self, batch: WaitingBatch, body: bytes, key: bytes, headers: bytes) -> asyncio.Future[int]:
+        loop = asyncio.get_running_loop()
+        row: asyncio.Future[int] = loop.create_future()
+        batch.add(body, key, headers)
+        batch.rows.append(row)
         if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._linger_over)
-        return batch, row
+            alone = not self._frames
+            self._alarm = (
+                loop.call_soon(self._linger_over) if alone else loop.call_later(LINGER_SECONDS, self._linger_over)
+            )
+        return row
 
     def add_batch(
         self, bucket: int, bodies: Sequence[bytes], keys: Sequence[bytes], headers: Sequence[bytes]
-    ) -> WaitingBatch:
-        """Send these messages as one batch."""
-        batch = WaitingBatch(bucket, list(bodies), list(keys), list(headers), closed=True)
+    ) -> asyncio.Future[AppendedBatch]:
+        """Send these messages as one batch; its place later."""
+        done: asyncio.Future[AppendedBatch] = asyncio.get_running_loop().create_future()
+        batch = WaitingBatch(bucket, list(bodies), list(keys), list(headers), closed=True, done=done)
         batch.size = sum(map(len, batch.bodies)) + sum(map(len, batch.keys)) + sum(map(len, batch.headers))
         batch.size += 8 * len(batch.bodies)
-        self._waiting.setdefault(bucket, []).append(batch)
+        self._waiting.setdefault(bucket, deque()).append(batch)
         self._send_waiting()
-        return batch
+        return done
 
     def _linger_over(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._alarm = None
         self._send_waiting()
 
@@ -145,7 +194,8 @@ class Appender:
                 batch = self._waiting[bucket][0]
                 if len(chosen) >= BATCHES_PER_FRAME_MAX or (chosen and size + batch.size > _FRAME_BYTES):
                     break
-                del self._waiting[bucket][0]
+                self._waiting[bucket].popleft()
+                batch.sent = True
                 if not self._waiting[bucket]:
                     del self._waiting[bucket]
                 chosen.append(batch)
@@ -175,23 +225,23 @@ class Appender:
                 codes = answer.appended.codes
                 if place < len(codes) and codes[place] == Code.BODY_TOO_LARGE and not batch.closed:
                     # One message is too large; the others are of other callers.
-                    batch.divide()
-                    self._waiting.setdefault(batch.bucket, [])[:0] = batch.divided
-                _settle(batch, answer.appended, place, f"{session.hex()}/{first + place}")
+                    self._waiting.setdefault(batch.bucket, deque()).extendleft(reversed(batch.divide()))
+                else:
+                    _settle(batch, answer.appended, place, f"{session.hex()}/{first + place}")
         except DejaqError as error:
             for batch in batches:
-                if not batch.done.done():
-                    batch.done.set_exception(error)
+                batch.refuse(error)
         except BaseException as error:
             for batch in batches:
-                batch.done.cancel()
+                batch.refuse(None)
             if not isinstance(error, asyncio.CancelledError):
                 raise
         finally:
             self._frames -= 1
             self._unanswered.discard((session, first))
             self._in_transit.difference_update(batch.bucket for batch in batches)
-            self._send_waiting()
+            # What waited while this was in transit.
+            self._linger_over()
 
     async def _ask(self, batches: list[WaitingBatch], session: bytes, first: int) -> log_pb2.LogEvent:
         await self.open()
@@ -224,14 +274,11 @@ class Appender:
 
 
 def _settle(batch: WaitingBatch, answer: log_pb2.LogAppended, place: int, name: str) -> None:
-    if batch.done.done():
-        return
     code = Code(answer.codes[place]) if place < len(answer.codes) else Code.INTERNAL
     if code is Code.OK:
-        done = AppendedBatch(batch.bucket, answer.bases[place], len(batch.bodies), answer.ts[place], name)
-        batch.done.set_result(done)
+        batch.answer(AppendedBatch(batch.bucket, answer.bases[place], len(batch.bodies), answer.ts[place], name))
     else:
-        batch.done.set_exception(error_of(code))
+        batch.refuse(error_of(code))
 
 
 async def _nothing(link: Link, transport: object) -> None:

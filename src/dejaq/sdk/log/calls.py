@@ -45,19 +45,20 @@ class LogCalls:
     def __init__(self, seeds: Seeds, settings: ClientSettings, topic: str) -> None:
         self.topic = topic
         self._seeds, self._settings = seeds, settings
-        self._buckets = 0
+        # How many buckets the log has; 0 while that is not known.
+        self.known_buckets = 0
 
     async def buckets(self) -> int:
         """How many buckets the log has."""
-        if not self._buckets:
+        if not self.known_buckets:
             request = overseer.TopicRequest(name=self.topic)
             response = overseer.TopicResponse
             answer = await self._seeds.call("Overseer.DescribeTopic", request, response, patience=self._settings)
             settings = TopicInfo.from_proto(answer.topic).settings
             if settings.kind is not TopicKind.LOG:
                 raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} is not a log; it is a {settings.kind}")
-            self._buckets = settings.buckets
-        return self._buckets
+            self.known_buckets = settings.buckets
+        return self.known_buckets
 
     async def offsets(self) -> list[LogBucketInfo]:
         """The offsets of every bucket."""

@@ -37,10 +37,13 @@ class Log:
         self._calls = LogCalls(seeds, settings, topic)
         self._appender = Appender(seeds, settings, topic, timeout_ms=round((timeout or 0) * 1_000))
         self._streams: WeakSet[LogReader | LogGroup] = WeakSet()
-        self._turn = seeds.random.getrandbits(16)
+
+    async def open(self) -> None:
+        """Ask the broker for the buckets; raises when the topic is not a log. The first use would do that too."""
+        await self._calls.buckets()
 
     async def __aenter__(self) -> Self:
-        await self._calls.buckets()
+        await self.open()
         return self
 
     async def __aexit__(
@@ -61,13 +64,17 @@ class Log:
     ) -> LogOffset:
         """Append one message; returns its place when it is durable. Messages with one key are in one bucket, in order.
 
-        Messages that are appended at the same time travel together.
+        Messages that are appended at the same time travel together; those without a key share a bucket then.
         """
         encoded = _encoded(headers)
         _check_body(body)
-        chosen = await self._bucket(key, bucket)
-        batch, row = self._appender.add(chosen, body, key, encoded)
-        return LogOffset(chosen, await batch.offset_of(row))
+        buckets = self._calls.known_buckets or await self._calls.buckets()
+        if bucket is None and not key:
+            chosen, offset = self._appender.add_anywhere(buckets, body, encoded)
+        else:
+            chosen = await self._bucket(key, bucket)
+            offset = self._appender.add(chosen, body, key, encoded)
+        return LogOffset(chosen, await offset)
 
     async def append_batch(
         self,
@@ -105,7 +112,7 @@ class Log:
             for chosen, all_rows in rows.items()
             for part in _parts(bodies, all_rows)
         ]
-        answers = await asyncio.gather(*(asyncio.shield(batch.done) for batch in waiting), return_exceptions=True)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -119,8 +126,7 @@ class Log:
             return bucket
         if key:
             return bucket_of_key(key, buckets)
-        self._turn += 1
-        return self._turn % buckets
+        return self._appender.next_bucket(buckets)
 
     async def rollback(self, batch: AppendedBatch | str) -> None:
         """Take out a batch, within the rollback window of the topic; raises TOO_LATE after it."""

@@ -106,5 +106,27 @@ def test_a_workload_that_failed_or_did_not_run_is_neither_met_nor_missed() -> No
     failed = record("uptime", shape={"failed": True}, error="no broker")
     assert {one.outcome for one in workload_verdicts([failed])} == {"-"}
     assert {one.workload for one in workload_verdicts([])} == {
-        *("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L11", "L12", "L13", "L14", "L15")
+        *("L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "L10", "L11", "L12", "L13", "L14", "L15"),
+        *("L16", "L17"),
     }
+
+
+def test_a_log_is_judged_beside_its_peers() -> None:
+    shape = {"work": "batches", "body_bytes": 100}
+    records = [
+        record("log", "dejaq-log", shape=shape, append_per_s=900.0, append_cpu_us_per_message=1.1),
+        record("log", "redis-streams", shape=shape, append_per_s=300.0),
+        record("log", "kafka-flush", shape=shape, append_per_s=1_000.0),
+    ]
+    assert verdict(records, "L16", "3 x redis-streams").met is True
+    missed = verdict(records, "L16", "1 x kafka-flush")
+    assert (missed.met, missed.missed_by) == (False, "10% of the goal")
+    assert verdict(records, "L16", "append: at most 1 us").met is False
+
+
+def test_a_timeline_beside_a_log_is_compared_with_itself_alone() -> None:
+    records = [
+        record("log_beside", "dejaq-log", shape={"appended_per_s": 0}, lateness_p99_ms=1.0),
+        record("log_beside", "dejaq-log", shape={"appended_per_s": 200_000}, lateness_p99_ms=4.5),
+    ]
+    assert verdict(records, "L17", "beside a log").met is False
