@@ -1,86 +1,179 @@
-"""The pipeline's speed: reads a journal of so many events into a new lake, then runs every job on it.
+"""The pipeline's speed: reads a synthetic journal of so many events into a new lake, then runs every job on it.
 
     python -m bench.lake --events 10000000
+    python -m bench.lake --events 100000000 --brokers 3 --master cluster --batch-events 5000000
 
-Writes the figures to `bench/results/lake.json`. The journal is that of a queue that creates, leases
-and deletes messages in batches of 1000, with generated ids and 100-byte bodies; a tenth of them stays pending.
+Writes the figures to `bench/results/lake.json`, with the rate of every commit, so that a rate that falls with the size
+of the lake is seen. `bench.lake_journal` describes the journal. `--journal` takes one that was written before.
+`--master cluster` starts a standalone cluster of two workers on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import os
 import shutil
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.figures import keep
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet
-from dejaq.domain.context import ANONYMOUS
-from dejaq.domain.ids import ProducerSession
-from dejaq.journal.keys import SigningKey
-from dejaq.journal.ledger import Ledger
+from bench.lake_journal import SyntheticJournal
 from dejaq.pipeline.intake.ingest import EVENTS_MAX_DEFAULT, run
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting import findings
 from dejaq.pipeline.spark.session import start
-from dejaq.storage.outbox import DELETED, Outbox
 
-ROWS = 1_000
-# Of ten messages nine are leased and deleted: 10 + 9 + 9 events.
-EVENTS_A_BATCH = 28 * ROWS // 10
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 GOAL_EVENTS_PER_S = 250_000
+LOOK_S = 0.5
 
 
 def main() -> None:
     """Fill a journal, ingest it, run the jobs on the lake, keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--batch-events", type=int, default=EVENTS_MAX_DEFAULT)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--journal", type=Path, help="a journal that bench.lake_journal wrote before")
+    parser.add_argument("--no-jobs", action="store_true", help="only ingest")
+    parser.add_argument("--name", default="lake", help="the name under which the figures are kept")
     arguments = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="dejaq-lake-"))
     try:
-        events = write_journal(home, arguments.events)
-        keep("lake", _measure(home, events, arguments.batch_events))
+        journal = arguments.journal
+        if journal is None:
+            SyntheticJournal(home, brokers=arguments.brokers).write(arguments.events)
+            journal = home / "journal"
+        with _session(arguments.master) as spark:
+            keep(arguments.name, {"master": arguments.master, **_measure(home, journal, spark, arguments)})
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _measure(home: Path, events: int, batch_events: int) -> dict[str, object]:
+@contextmanager
+def _session(master: str) -> Iterator[SparkSession]:
+    if master != "cluster":
+        spark = start(master)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+        return
+    from tests.spark.standalone import standalone
+
+    with standalone(Path(tempfile.mkdtemp(prefix="dejaq-cluster-")), 2, memory_mb=3_072) as cluster:
+        spark = start(cluster.url, settings={**cluster.settings, "spark.sql.shuffle.partitions": "8"})
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _measure(home: Path, journal: Path, spark: SparkSession, arguments: argparse.Namespace) -> dict[str, object]:
+    steps: dict[str, float] = {}
+    last: tuple[str, float] = ("", time.perf_counter())
+
+    def step(what: str, _: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        steps[last[0]] = steps.get(last[0], 0.0) + now - last[1]
+        last = (what, now)
+
+    lake = Lake(spark, str(home / "lake"))
+    commits: list[dict[str, float]] = []
     begun = time.perf_counter()
-    spark = start()
-    started_s = time.perf_counter() - begun
-    try:
-        lake = Lake(spark, str(home / "lake"))
-        steps: dict[str, float] = {}
-        last: tuple[str, float] = ("", time.perf_counter())
-
-        def step(what: str, _: int) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            steps[last[0]] = steps.get(last[0], 0.0) + now - last[1]
-            last = (what, now)
-
-        begun = time.perf_counter()
-        batches = list(run(lake, home / "journal", events_max=batch_events, step=step))
-        step("", 0)
-        taken_s = time.perf_counter() - begun
-        jobs = _jobs(lake)
-    finally:
-        spark.stop()
+    with _memory() as memory:
+        cpu_s = _cpu_s()
+        for batch in run(lake, journal, events_max=arguments.batch_events, step=step):
+            step("", 0)
+            files = {table: len(lake.head.files(table)) for table in lake.head.tables}
+            commits.append(
+                {
+                    "events": batch.events,
+                    "events_per_s": round(batch.events / batch.seconds),
+                    "cpu_us_per_event": round((_cpu_s() - cpu_s) / batch.events * 1e6, 2),
+                    "load": round(os.getloadavg()[0], 1),
+                    "memory_mb": round(max(memory)),
+                    "files": sum(files.values()),
+                }
+            )
+            memory.clear()
+            memory.append(0.0)
+            cpu_s = _cpu_s()
+            print(commits[-1], files, file=sys.stderr, flush=True)
+    taken_s = time.perf_counter() - begun
+    segments = list(journal.rglob("*.parquet"))
     return {
-        "events": events,
-        "segments_bytes": sum(path.stat().st_size for path in (home / "journal").glob("*.parquet")),
-        "session_start_s": round(started_s, 1),
-        "batches": len(batches),
+        "brokers": arguments.brokers,
+        "events": lake.head.events,
+        "segments": len(segments),
+        "segments_bytes": sum(path.stat().st_size for path in segments),
+        "lake_bytes": sum(path.stat().st_size for path in (home / "lake").rglob("*.parquet")),
+        "commits": commits,
         "ingest_s": round(taken_s, 1),
-        "events_per_s": round(events / taken_s),
+        "events_per_s": round(lake.head.events / taken_s),
         "goal_events_per_s": GOAL_EVENTS_PER_S,
         "steps_s": {name: round(seconds, 1) for name, seconds in steps.items() if name},
-        "jobs_s": jobs,
+        "jobs_s": {} if arguments.no_jobs else _jobs(lake),
     }
+
+
+@contextmanager
+def _memory() -> Iterator[list[float]]:
+    """The resident megabytes of this process and those below it, measured twice per second."""
+    found, ended = [0.0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            found.append(sum(map(_resident_mb, _family())))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _family() -> list[int]:
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    found = [os.getpid()]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def _cpu_s() -> float:
+    """The processor time of this process and those below it. Executors of a cluster are not below it."""
+    ticks = 0
+    for process in _family():
+        try:
+            ticks += sum(map(int, Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        except OSError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_mb(process: int) -> float:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
 
 
 def _jobs(lake: Lake) -> dict[str, float]:
@@ -98,60 +191,6 @@ def _jobs(lake: Lake) -> dict[str, float]:
         assert not job().failed
         seconds[name] = round(time.perf_counter() - begun, 1)
     return seconds
-
-
-def write_journal(home: Path, wanted: int) -> int:
-    """Write a journal of about so many events below `home`; returns their number."""
-    chance = random.Random(1)
-    ledger = Ledger.open(home / "journal", origin="0123456789abcdef", key=SigningKey.of(home / "journal.key"))
-    outbox, now = Outbox(0), 1_800_000_000_000
-    session, waiting, events = ProducerSession(now, 7), [], 0
-    for number in range(max(1, wanted // EVENTS_A_BATCH)):
-        now += 20
-        waiting += _batch(outbox, session, number, now, chance)
-        if len(waiting) >= 1_000:
-            events += _export(ledger, waiting, now)
-    return events + _export(ledger, waiting, now)
-
-
-def _export(ledger: Ledger, waiting: list[bytes], now: int) -> int:
-    events = 0
-    while waiting:
-        written = ledger.append(waiting, now)
-        del waiting[: written.records]
-        events += written.events
-    return events
-
-
-def _batch(outbox: Outbox, session: ProducerSession, number: int, now: int, chance: random.Random) -> list[bytes]:
-    batch = CreateBatch(
-        owner=f"group-{number % 3}",
-        session=session,
-        sequence=number * ROWS,
-        ts=sorted(now + chance.randint(0, 2_000) for _ in range(ROWS)),
-        bodies=[number.to_bytes(4, "big") + row.to_bytes(4, "big") + bytes(92) for row in range(ROWS)],
-        bucket=number % 16,
-    )
-    topic, gone = f"topic-{number % 4}", ROWS * 9 // 10
-    outbox.created(topic, batch, [(0, ROWS)])
-    packed = [_taken(outbox, now)]
-    spans = [IdSpan(gone, session.prefix(number % 16), number * ROWS)]
-    due = list(batch.ts[:gone])
-    lease = LeaseSet(
-        lease_id=2**40 + number, consumer=f"worker-{number % 5}", expires=now + 30_000, spans=spans, ts=due, bodies=[]
-    )
-    outbox.leased(topic, lease)
-    packed.append(_taken(outbox, now))
-    handed = [ts * 1_000 + chance.randint(0, 900) for ts in due]
-    outbox.settled(DELETED, topic, consumer=lease.consumer, lease_id=lease.lease_id, spans=spans, handed_us=handed)
-    packed.append(_taken(outbox, now + 2_500))
-    return packed
-
-
-def _taken(outbox: Outbox, now: int) -> bytes:
-    entry = outbox.take(now, ANONYMOUS)
-    assert entry is not None
-    return entry[1]
 
 
 if __name__ == "__main__":

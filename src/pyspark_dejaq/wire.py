@@ -1,8 +1,8 @@
 """Reads runs from their bytes with vectors, so that no object is created for a row.
 
-The columns of a run are in the order of their field numbers (see `Run` in records.proto). Ids contain neither the byte
-that begins an id nor the byte that begins the times, so a search finds both, and the lengths between them show whether
-the result is right.
+The columns of a run are in the order of their field numbers (see `Run` in records.proto), except that a merged run has
+its ids behind its times. Ids contain neither the byte that begins an id nor the byte that begins the times, so a search
+finds both, and the lengths between them show whether the result is right.
 """
 
 from __future__ import annotations
@@ -54,8 +54,26 @@ def cut(run: bytes) -> Cut | None:
     if run[place] != _TS:
         return None
     size, place = _varint(run, place + 1)
-    ts, rest = run[place : place + size], run[place + size :]
-    return Cut(owner, session, first, ids, ts, rest) if len(ts) == size and size % 8 == 0 else None
+    ts, place = run[place : place + size], place + size
+    if not ids and not session:
+        end = _ids_end(run, place, size // 8)
+        ids, place = run[place:end], end
+    return Cut(owner, session, first, ids, ts, run[place:]) if len(ts) == size and size % 8 == 0 else None
+
+
+def _ids_end(run: bytes, place: int, rows: int) -> int:
+    """The end of so many ids that begin at a place; the place itself where there are none."""
+    if place + 1 >= len(run) or run[place] != _ID:
+        return place
+    # Ids of the same length are the usual case.
+    size = run[place + 1]
+    end = place + rows * (size + 2)
+    if run[place : end : size + 2] == bytes([_ID]) * rows and run[place + 1 : end : size + 2] == bytes([size]) * rows:
+        return end
+    end = place
+    while end + 1 < len(run) and run[end] == _ID:
+        end += 2 + run[end + 1]
+    return end
 
 
 def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:

@@ -17,17 +17,31 @@ IDS = st.builds(lambda length, letter: letter * length, LENGTHS, st.sampled_from
 ROWS = st.lists(st.tuples(IDS, st.integers(0, 2**62), st.binary(max_size=300)), min_size=1, max_size=20)
 
 
-def run_of(rows: list[tuple[str, int, bytes]], *, width: int | None = None, priorities: bool = False) -> bytes:
-    run = records.Run(owner="group", ids=[row[0] for row in rows], ts=[row[1] for row in rows])
+def run_of(
+    rows: list[tuple[str, int, bytes]], *, width: int | None = None, priorities: bool = False, merged: bool = False
+) -> bytes:
+    """A run as it is stored; merged runs have their ids behind their times."""
+    run = records.Run(owner="group", ts=[row[1] for row in rows])
+    begun = bytes(run.SerializeToString()) if merged else b""
+    run = records.Run(ids=[row[0] for row in rows]) if merged else run
+    if not merged:
+        run.ids.extend(row[0] for row in rows)
     run.bodies.extend([row[2] if width is None else row[2][:1] * width for row in rows])
     if priorities:
         run.priorities.extend(range(len(rows)))
-    return bytes(run.SerializeToString())
+    return begun + bytes(run.SerializeToString())
 
 
-@given(st.lists(ROWS, min_size=1, max_size=4), st.sampled_from((None, 0, 1, 127, 128, 300)), st.booleans())
-def test_vectors_and_parser_agree(all_rows: list[list[tuple[str, int, bytes]]], width: int, priorities: bool) -> None:
-    packed = [run_of([(i, t, b or b"x") for i, t, b in rows], width=width, priorities=priorities) for rows in all_rows]
+@given(
+    st.lists(ROWS, min_size=1, max_size=4), st.sampled_from((None, 0, 1, 127, 128, 300)), st.booleans(), st.booleans()
+)
+def test_vectors_and_parser_agree(
+    all_rows: list[list[tuple[str, int, bytes]]], width: int, priorities: bool, merged: bool
+) -> None:
+    packed = [
+        run_of([(i, t, b or b"x") for i, t, b in rows], width=width, priorities=priorities, merged=merged)
+        for rows in all_rows
+    ]
     scan = carrier.ScanColumns(runs=packed, run_buckets=range(len(packed)), run_rows=[b""] * len(packed))
     quick, careful = runs._quickly(scan), runs._carefully(scan)
     assert quick is not None

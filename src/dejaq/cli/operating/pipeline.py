@@ -170,7 +170,7 @@ def accuracy(
     from dejaq.pipeline.reporting import findings
 
     with _opened(invocation, where) as opened:
-        _tell(invocation, findings.accuracy(opened, topics=topics, slo_ms=slo_ms), plot)
+        _tell(invocation, opened, findings.accuracy(opened, topics=topics, slo_ms=slo_ms), plot, topics)
 
 
 @pipeline.command()
@@ -204,7 +204,7 @@ def audit(
     with _opened(invocation, where, journal=directory) as opened:
         taken = _snapshot(invocation, opened, topics, live=live, path=snapshot, taken_ms=taken_ms)
         found = _settled(invocation, opened, taken, directory, topics, settle)
-        _tell(invocation, found, plot)
+        _tell(invocation, opened, found, plot, topics)
     if taken is None:
         invocation.output.note("not compared with a live timeline; --live or --snapshot does that")
     return 1 if found.failed else 0
@@ -294,7 +294,7 @@ def forecast(
             service_ms=service_ms,
             snapshot=_snapshot(invocation, opened, topics, live=live, path=None, taken_ms=None),
         )
-        _tell(invocation, found, plot)
+        _tell(invocation, opened, found, plot, topics)
 
 
 @pipeline.command()
@@ -314,7 +314,7 @@ def retries(
     from dejaq.pipeline.reporting import findings
 
     with _opened(invocation, where) as opened:
-        _tell(invocation, findings.retries(opened, topics=topics, attempts_min=attempts), plot)
+        _tell(invocation, opened, findings.retries(opened, topics=topics, attempts_min=attempts), plot, topics)
 
 
 @pipeline.command()
@@ -325,7 +325,7 @@ def traffic(invocation: Invocation, where: LakeSession, topics: Sequence[str], p
     from dejaq.pipeline.reporting import findings
 
     with _opened(invocation, where) as opened:
-        _tell(invocation, findings.traffic(opened, topics=topics), plot)
+        _tell(invocation, opened, findings.traffic(opened, topics=topics), plot, topics)
 
 
 @pipeline.command()
@@ -376,12 +376,13 @@ def report(
             for job in jobs:
                 found.append(job())
                 progress.advance(1, found[-1].job)
-        newest = max(opened.head.newest_ms.values(), default=None)
-        text = page(found, lake=opened.files.address, made_ms=now_ms, newest_ms=newest)
+        for one in found:
+            _keep(invocation, opened, one, topics)
+        text = page(found, lake=opened.files.address, made_ms=now_ms, newest_ms=opened.head.reached_ms or None)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
     if not invocation.json:
-        _tell(invocation, found[0], None)
+        _show(invocation, found[0])
     figures = {one.job: one.figures for one in found}
     invocation.output.record({"report": str(output.resolve()), **figures}, str(output.resolve()))
     return 1 if found[0].failed else 0
@@ -407,20 +408,36 @@ def _worth_seeing(name: str, rows: Sequence[dict[str, Any]]) -> Sequence[dict[st
     return [row for row in rows if row in busiest]
 
 
-def _tell(invocation: Invocation, found: Findings, plot: Path | None) -> None:
-    """One JSON object with everything, or the tables and the figures."""
-    from dejaq.pipeline.reporting.report import shown, words
+def _keep(invocation: Invocation, lake: Lake, found: Findings, topics: Sequence[str]) -> None:
+    """Keep the result below the lake for other programs. That of some topics would hide that of all."""
+    from dejaq.pipeline.reporting.results import RESULTS, keep_findings
 
-    output = invocation.output
+    if not topics and not keep_findings(lake, found, made_ms=int(time.time() * 1000)):
+        invocation.output.note(f"the result is not kept: {lake.files.path(RESULTS)} cannot be written")
+
+
+def _tell(invocation: Invocation, lake: Lake, found: Findings, plot: Path | None, topics: Sequence[str]) -> None:
+    """Keep the result, draw it, and print one JSON object with everything, or the tables and the figures."""
+    _keep(invocation, lake, found, topics)
     if plot is not None:
         from dejaq.pipeline.reporting.plots import png
 
         plot.parent.mkdir(parents=True, exist_ok=True)
         plot.write_bytes(png(found.draw()))
-    if output.json:
+    if invocation.output.json:
         drawn = {"plot": str(plot)} if plot is not None else {}
-        output.object({"job": found.job, **found.figures, **found.tables, **drawn})
+        invocation.output.object({"job": found.job, **found.figures, **found.tables, **drawn})
         return
+    _show(invocation, found)
+    if plot is not None:
+        invocation.output.note(f"drawn in {plot}")
+
+
+def _show(invocation: Invocation, found: Findings) -> None:
+    """Print the tables and the figures."""
+    from dejaq.pipeline.reporting.report import shown, words
+
+    output = invocation.output
     for name, rows in found.tables.items():
         if not rows:
             continue
@@ -434,5 +451,3 @@ def _tell(invocation: Invocation, found: Findings, plot: Path | None) -> None:
         output.line("")
     told = {words(name): shown(name, value) for name, value in found.figures.items() if value is not None}
     output.record(told)
-    if plot is not None:
-        output.note(f"drawn in {plot}")

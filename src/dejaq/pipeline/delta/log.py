@@ -12,7 +12,7 @@ from dejaq.crashpoints import crash_at
 from dejaq.pipeline.delta import actions
 from dejaq.pipeline.delta.actions import Action, DataFile
 from dejaq.pipeline.delta.checkpoint import from_parquet, last_checkpoint, to_parquet
-from dejaq.pipeline.delta.statistics import statistics_of
+from dejaq.pipeline.delta.statistics import statistics_of, within
 from dejaq.pipeline.lake.commit import Commit
 from dejaq.pipeline.lake.files import Files
 from dejaq.pipeline.lake.tables import Table
@@ -65,6 +65,14 @@ class DeltaLog:
         if state.version - state.checkpoint >= VERSIONS_PER_CHECKPOINT:
             self._checkpoint(state, commit)
         self._state = state
+
+    def may_contain(self, path: str, column: str, first: int, end: int) -> bool:
+        """Whether a file may have a value of a column from `first` to below `end`; True where that is not known."""
+        file = self._state.files.get(path) if self._state is not None else None
+        if file is None or file.stats is None:
+            return True
+        least, greatest = within(file.stats, column)
+        return (least is None or least < end) and (greatest is None or greatest >= first)
 
     def clear_away(self, before: int) -> None:
         """Remove what no version from `before` on needs."""

@@ -19,7 +19,8 @@ class DeltaLogs:
     """The logs of all tables of a lake."""
 
     def __init__(self, files: Files) -> None:
-        self._logs = [DeltaLog(files, table) for table in TABLES.values()]
+        self._by_table = {table.name: DeltaLog(files, table) for table in TABLES.values()}
+        self._logs = list(self._by_table.values())
 
     @property
     def version(self) -> int:
@@ -35,6 +36,10 @@ class DeltaLogs:
             there = log.version
             for commit in [commit for commit in commits if commit.version > there] or commits[-1:]:
                 log.publish(commit)
+
+    def may_contain(self, table: str, path: str, column: str, first: int, end: int) -> bool:
+        """Whether a file may have a value of a column from `first` to below `end`, by its published statistics."""
+        return self._by_table[table].may_contain(path, column, first, end)
 
     def clear_away(self, before: int) -> None:
         """Remove from the logs what no version from `before` on needs."""

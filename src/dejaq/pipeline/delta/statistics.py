@@ -45,6 +45,12 @@ def statistics_of(path: Path) -> str | None:
     return json.dumps(values, separators=(",", ":"))
 
 
+def within(statistics: str, column: str) -> tuple[int | None, int | None]:
+    """The least and the greatest value of a column of numbers; None where it is not known."""
+    values = json.loads(statistics)
+    return values["minValues"].get(column), values["maxValues"].get(column)
+
+
 def _is_null(statistics: Any, group: Any) -> bool:
     return bool(statistics.has_null_count and statistics.null_count == group.num_rows)
 

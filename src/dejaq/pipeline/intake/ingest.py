@@ -14,14 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from dejaq.journal.extents import journal_extents
 from dejaq.pipeline.intake import messages
 from dejaq.pipeline.intake.events import (
     KEY,
+    MINUTE_MS,
     TOPIC,
     Touched,
     handed_ms,
     joined,
+    order_of,
     read_segments,
     touched_by,
     touched_by_segments,
@@ -123,10 +127,10 @@ def _ingest(
     if lake.head.files("messages") and (batch.late or _is_shared(after, checked)):
         begin_ms = min(first for first, _ in touched.minutes.values())
         with again(lake, after, new, dropped=touched.dropped, begin_ms=begin_ms, late=batch.late) as found:
-            after = _put_messages(lake, after, name, _change(lake, new, touched, drops, found))
+            after = _put_messages(lake, after, name, _change(lake, new, touched, drops, after.reached_ms, found))
             minutes = joined(minutes, found.touched.minutes)
     else:
-        after = _put_messages(lake, after, name, _change(lake, new, touched, drops))
+        after = _put_messages(lake, after, name, _change(lake, new, touched, drops, after.reached_ms))
     say("facts")
     added = lake.write("facts", _facts(lake, after, minutes), name)
     lake.commit(after.with_table("facts", replaced=[f"day={day}" for day in minutes], added=added))
@@ -173,15 +177,15 @@ def _put_messages(lake: Lake, after: Commit, name: str, change: _Change) -> Comm
 
 
 def _change(
-    lake: Lake, new: DataFrame, touched: Touched, drops: DataFrame | None, found: Again | None = None
+    lake: Lake, new: DataFrame, touched: Touched, drops: DataFrame | None, now_ms: int, found: Again | None = None
 ) -> _Change:
     """What events do to the lake: added to its pending messages, but for those `found` to be added up again."""
-    keys = new.select(*KEY)
+    keys = _continued(new)
     if found is not None:
         keys = keys.unionByName(found.keys.select(*KEY))
     open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
     pending = lake.read("messages", open_parts)
-    replaced = _partitions_with(pending, keys.distinct(), "messages") if open_parts else []
+    replaced = _partitions_with(pending, keys, "messages") if open_parts else []
     if drops is not None and open_parts:
         replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=TOPIC)})
     rows = messages.from_events(new)
@@ -189,7 +193,7 @@ def _change(
         rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
     if found is not None:
         rows = rows.join(found.keys, list(KEY), "left_anti")
-    changed = messages.fold(rows, drops if found is None else found.drops)
+    changed = messages.fold(rows, drops if found is None else found.drops, now_ms=now_ms)
     releases: DataFrame | None = None
     gone: list[str] = []
     if touched.gave_back:
@@ -205,6 +209,15 @@ def _change(
     return _Change(changed, replaced, found.files, releases, gone)
 
 
+def _continued(new: DataFrame) -> DataFrame:
+    """The messages that began before these events: their first event here is not their creation."""
+    order = order_of()
+    firsts = new.groupBy(*KEY).agg(
+        F.min(order).alias("first"), F.min(F.when(F.col("kind") == "created", order)).alias("created")
+    )
+    return firsts.where(F.col("created").isNull() | (F.col("first") < F.col("created"))).select(*KEY)
+
+
 def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequence[str] = KEY) -> list[str]:
     """The partitions of a table in which any of the keys is."""
     names = TABLES[table].partitioned_by
@@ -213,11 +226,25 @@ def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequen
 
 
 def _facts(lake: Lake, after: Commit, minutes: Mapping[str, tuple[int, int]]) -> DataFrame:
-    """The facts of the days concerned: the minutes concerned are counted again, the others are unchanged."""
+    """The facts of the days concerned: the minutes concerned are counted again, the others are unchanged.
+
+    Of the days, only the files are read that may have something of these minutes.
+    """
     days = [f"day={day}" for day in minutes]
-    done = [f"state={messages.DONE}/{day}" for day in days]
-    events = lake.read("events", days, commit=after)
-    handed = hand_overs(lake.read("messages", done, commit=after), lake.read("releases", days, commit=after))
+
+    def of_minutes(table: str, column: str, unit: int, above: str = "") -> DataFrame:
+        files = [
+            file
+            for day, (first, last) in minutes.items()
+            for file in lake.files_within(
+                table, f"{above}day={day}", column, first * unit, (last + MINUTE_MS) * unit, commit=after
+            )
+        ]
+        return lake.read_files(table, files)
+
+    events = of_minutes("events", "at_ms", 1)
+    done = of_minutes("messages", "handed_us", 1000, f"state={messages.DONE}/")
+    handed = hand_overs(done, of_minutes("releases", "handed_us", 1000))
     counted = facts(events.where(within(minutes, events["at_ms"])), handed.where(within(minutes, handed_ms())))
     before = lake.read("facts", days)
     stay = before.where(~within(minutes, before["minute_ms"]))

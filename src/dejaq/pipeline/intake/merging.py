@@ -43,10 +43,13 @@ class Again:
     drops: DataFrame
     # Where the rows are that do not hold any more.
     files: list[str]
+    # The time of the newest event.
+    now_ms: int
 
     def messages(self, lake: Lake) -> DataFrame:
         """What is in `files` from now on, and what takes the place of the open rows."""
-        added = messages.fold(messages.from_events(self.history), self.drops).join(self.keys, list(KEY))
+        parts = messages.from_events(self.history)
+        added = messages.fold(parts, self.drops, now_ms=self.now_ms).join(self.keys, list(KEY))
         # The others are in the lake.
         reach = (F.col("last_order") >= F.col("first")) | (F.col("outcome") == messages.PENDING)
         reach = reach | F.array_contains("gone", F.coalesce("born", F.lit(-1)))
@@ -108,6 +111,7 @@ def again(lake: Lake, after: Commit, new: DataFrame, *, dropped: bool, begin_ms:
                 touched=touched_by(history),
                 drops=messages.drops_of(events),
                 files=sorted(row.file for row in found),
+                now_ms=after.reached_ms,
             )
             history.unpersist()
         finally:

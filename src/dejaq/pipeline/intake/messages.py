@@ -44,7 +44,9 @@ _CODES = {
 # What happened to a message so far, as one part.
 _SO_FAR = 0
 _HOLDING: tuple[str | int, ...] = ("leased", "extended", "expired", "released", "recalled", "moved", "edited", _SO_FAR)
-_DAY_MS = 86_400_000
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+# Pending messages that are due within so long of the newest event lie by the hour.
+_HOURS_WITHIN_MS = _DAY_MS // 2
 _COUNTS = {
     "moves": "moved",
     "edits": "edited",
@@ -215,11 +217,13 @@ def end_with_topics(messages: DataFrame, drops: DataFrame) -> DataFrame:
     ).drop("drop", "drops")
 
 
-def placed(messages: DataFrame) -> DataFrame:
+def placed(messages: DataFrame, now_ms: int) -> DataFrame:
     """Messages with the partition they belong to.
 
     Finished ones never change again and lie by the day they were delivered, or ended undelivered. Pending ones lie by
-    when they are due, since consumers change what is due now and leave the future alone.
+    when they are due, since consumers change what is due now and leave the future alone: by the hour around `now_ms`,
+    the time of the newest event, and by longer periods the further they are from it. So a batch rewrites the rows of
+    the hours that it concerns, however many others are pending.
     """
     done = F.col("outcome") != PENDING
     return messages.withColumns(
@@ -227,16 +231,22 @@ def placed(messages: DataFrame) -> DataFrame:
             "state": F.when(done, DONE).otherwise(OPEN),
             "day": F.when(F.col("delivered"), day_of(handed_ms()))
             .when(done, day_of(F.col("finished_ms")))
-            .otherwise(_due_period()),
+            .otherwise(_due_period(now_ms)),
         }
     )
 
 
-def _due_period() -> Column:
+def _due_period(now_ms: int) -> Column:
     due = F.coalesce(F.col("scheduled_ms"), F.col("last_ms"))
-    ahead_days = (due - F.coalesce(F.col("created_ms"), F.col("last_ms"))) / F.lit(_DAY_MS)
+    ahead_ms = due - F.lit(now_ms)
     day = day_of(due)
-    return F.when(ahead_days < 32, day).when(ahead_days < 800, F.substring(day, 1, 7)).otherwise(F.substring(day, 1, 4))
+    hour = F.floor(F.pmod(due, F.lit(_DAY_MS)) / F.lit(_HOUR_MS)).cast("string")
+    return (
+        F.when(F.abs(ahead_ms) < _HOURS_WITHIN_MS, F.concat(day, F.lit("T"), F.lpad(hour, 2, "0")))
+        .when(ahead_ms < 32 * _DAY_MS, day)
+        .when(ahead_ms < 800 * _DAY_MS, F.substring(day, 1, 7))
+        .otherwise(F.substring(day, 1, 4))
+    )
 
 
 def _before() -> StructType:
@@ -278,7 +288,7 @@ def _outcome(code: Column) -> Column:
     return name.otherwise(PENDING)
 
 
-def fold(parts: DataFrame, drops: DataFrame | None = None) -> DataFrame:
+def fold(parts: DataFrame, drops: DataFrame | None = None, *, now_ms: int) -> DataFrame:
     """The messages that events, and pending messages before them, add up to, with the partition each belongs to."""
     summed = add_up(lives(parts))
-    return placed(summed if drops is None else end_with_topics(summed, drops))
+    return placed(summed if drops is None else end_with_topics(summed, drops), now_ms)

@@ -156,14 +156,15 @@ def _faults(meta: pq.FileMetaData, segment: Segment) -> Iterator[str]:
 
 def batches(segments: Sequence[Segment], known: dict[str, Ranges], events_max: int) -> Iterator[SegmentBatch]:
     """The segments in portions of about `events_max` events; those that come behind later ones first and alone."""
-    late = [segment for segment in segments if _is_late(segment, known)]
-    for group, is_late in ((late, True), ([s for s in segments if s not in late], False)):
+    for is_late in (True, False):
         taken: list[Segment] = []
-        for segment in group:
-            if taken and sum(s.events for s in taken) + segment.events > events_max:
+        events = 0
+        for segment in (one for one in segments if _is_late(one, known) is is_late):
+            if taken and events + segment.events > events_max:
                 yield SegmentBatch(tuple(taken), late=is_late)
-                taken = []
+                taken, events = [], 0
             taken.append(segment)
+            events += segment.events
         if taken:
             yield SegmentBatch(tuple(taken), late=is_late)
 

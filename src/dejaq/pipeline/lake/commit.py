@@ -46,6 +46,11 @@ class Commit:
     reached: Mapping[int, int] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
 
+    @property
+    def reached_ms(self) -> int:
+        """The time of the newest event, or 0."""
+        return max(self.newest_ms.values(), default=0)
+
     def batches(self, table: str) -> set[str]:
         """The directories in which a table's files are."""
         return {file.partition("/")[0] for file in self.files(table)}
@@ -73,8 +78,7 @@ class Commit:
 
     def with_reached(self, version: int) -> Commit:
         """The same, knowing how far the commit of this version reaches."""
-        newest = max(self.newest_ms.values(), default=0)
-        kept = dict(sorted({**self.reached, version: newest}.items())[-_REACHED:])
+        kept = dict(sorted({**self.reached, version: self.reached_ms}.items())[-_REACHED:])
         return replace(self, version=version, reached=kept)
 
     def with_table(

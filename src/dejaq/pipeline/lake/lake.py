@@ -95,6 +95,13 @@ class Lake:
         chosen = found if partitions is None else [name for name in partitions if name in found]
         return self.read_files(table, [file for name in chosen for file in found[name]])
 
+    def files_within(
+        self, table: str, partition: str, column: str, first: int, end: int, *, commit: Commit | None = None
+    ) -> list[str]:
+        """The files of a partition that may have a value of a column from `first` to below `end`."""
+        files = (commit or self.head).partitions(table).get(partition, ())
+        return [file for file in files if self.delta.may_contain(table, file, column, first, end)]
+
     def read_files(self, table: str, files: list[str], *, named: bool = False) -> DataFrame:
         """The rows of a table that are in some of its files; `named`: each with its `file`."""
         kind = TABLES[table]
