@@ -1,6 +1,6 @@
 """A synthetic journal for the lake: signed segments as brokers write them, of so many events.
 
-    python -m bench.lake_journal --events 100000000 --brokers 3 --output /tmp/synthetic
+    python -m bench.lake_journal --events 100000000 --brokers 3 --output synthetic
 
 Four kinds of traffic, in batches of 1000 messages with 100-byte bodies:
 

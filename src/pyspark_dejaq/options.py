@@ -37,6 +37,7 @@ KNOWN = frozenset(
         "timeout",
         "journal",
         "startingoffsets",
+        "endingoffsets",
         "maxoffsetspertrigger",
         "failondataloss",
         # Spark's own options, which it passes along.
@@ -74,6 +75,8 @@ class Options:
     journal: str = ""
     # "earliest", "latest", or for each origin the last sequence before the first one to read.
     starting_offsets: str | dict[str, int] = "earliest"
+    # Of a log: "latest", or for each bucket the offset before which to end.
+    ending_offsets: str | dict[str, int] = "latest"
     max_per_trigger: int = 0
     fail_on_data_loss: bool = True
 
@@ -105,7 +108,8 @@ class Options:
             outcomes_path=_directory(values, "outcomesPath"),
             timeout=float(_number(values, "timeout", 60, low=1, high=3_600)),
             journal=values.get("journal", ""),
-            starting_offsets=_offsets(values, "startingOffsets"),
+            starting_offsets=_offsets(values, "startingOffsets", "earliest"),
+            ending_offsets=_ending(values),
             max_per_trigger=_number(values, "maxOffsetsPerTrigger", 0, low=0, high=2**62),
             fail_on_data_loss=_flag(values, "failOnDataLoss", default=True),
         )
@@ -138,15 +142,23 @@ def _listed(values: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def _offsets(values: Mapping[str, str], name: str) -> str | dict[str, int]:
-    text = values.get(name.lower(), "earliest")
+def _offsets(values: Mapping[str, str], name: str, default: str) -> str | dict[str, int]:
+    text = values.get(name.lower(), default)
     if text in ("earliest", "latest"):
         return text
     try:
         given = json.loads(text)
         return {str(origin): int(sequence) for origin, sequence in given.items()}
     except (ValueError, TypeError, AttributeError):
-        raise OptionError(f'{name}={text!r} is not earliest, latest or {{"origin": sequence, ...}}') from None
+        form = '{"origin": sequence, ...}, or {"bucket": offset, ...} for a log'
+        raise OptionError(f"{name}={text!r} is not earliest, latest or {form}") from None
+
+
+def _ending(values: Mapping[str, str]) -> str | dict[str, int]:
+    found = _offsets(values, "endingOffsets", "latest")
+    if found == "earliest":
+        raise OptionError("endingOffsets='earliest' would read nothing; give latest or offsets")
+    return found
 
 
 def _time(values: Mapping[str, str], name: str, default: int) -> int:

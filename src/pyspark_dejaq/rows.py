@@ -59,13 +59,12 @@ class Rows:
 
     def frame(
         self,
-        request: int,
         operation: str,
         session: ProducerSession,
         compression: Compression = Compression.NONE,
     ) -> carrier.ClientFrame:
         """The command that does `operation` with these rows."""
-        frame = carrier.ClientFrame(request=request)
+        frame = carrier.ClientFrame()
         if operation == "cancel":
             frame.cancel.ids.extend(self.ids)
             frame.cancel.session = session.pack()

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from array import array
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,20 +21,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from dejaq.domain.bodies.packing import Compression
 from dejaq.domain.ids import ProducerSession
-from dejaq.errors import MEANINGS, Code, DejaqError, NoBroker, Unavailable
-from dejaq.protocol.blocking import BlockingSession, BlockingTransport
-from dejaq.protocol.status import error_from_proto
+from dejaq.errors import MEANINGS, Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.protocol.version import PROTOCOL, package_version
+from pyspark_dejaq.asking import topic_of
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
 from pyspark_dejaq.rows import BadRow, Rows, pieces, rows_of
-from pyspark_dejaq.worker import connect, settle_in
-
-# The number of batches in progress: the broker writes one batch while the next ones are in transit.
-_WINDOW = 4
-_RETRY_S = 0.2
+from pyspark_dejaq.sending import FrameSender
+from pyspark_dejaq.worker import settle_in
 
 
 class WriteError(RuntimeError):
@@ -51,27 +43,13 @@ class Written(WriterCommitMessage):
     refused: int
 
 
-@dataclass
-class _Sent:
-    """A batch that waits for its answer."""
-
-    request: int
-    frame: carrier.ClientFrame
-    rows: Rows
-
-
-class RowWriter:
+class RowWriter(FrameSender[Rows]):
     """Sends the rows of one task, several batches at a time, and sends them again after a broken session."""
 
     def __init__(self, options: Options, scope: str, *, outcomes: OutcomeFiles | None = None) -> None:
-        self._options = options
+        super().__init__(options)
         self._scope = scope
         self._outcomes = outcomes
-        self._transport: BlockingTransport | None = None
-        self._session: BlockingSession | None = None
-        self._request = 0
-        self._in_progress: deque[_Sent] = deque()
-        self._turn = 0
         # The compression of the topic; None until the broker was asked.
         self._compression: Compression | None = None
         self.written = 0
@@ -82,91 +60,20 @@ class RowWriter:
         self._refuse(rows.bad, "INVALID")
         if not len(rows):
             return
-        self._request += 1
         if self._compression is None:
             self._compression = self._ask_compression()
-        frame = rows.frame(self._request, self._options.operation, _name(self._scope, rows), self._compression)
-        sent = _Sent(self._request, frame, rows)
-        self._in_progress.append(sent)
-        # Without a session the frame waits with the other batches in progress; the next session begins with them.
-        if self._session is not None:
-            self._session.send(frame)
-        while len(self._in_progress) >= _WINDOW:
-            self._settle_one()
-
-    def finish(self) -> None:
-        """Wait for every batch."""
-        while self._in_progress:
-            self._settle_one()
-        self.close()
-
-    def check(self) -> None:
-        """Raise an error that prevents all writing, such as an unknown topic; waits for a broker that cannot be
-        reached.
-        """
-        deadline = time.monotonic() + self._options.timeout
-        while self._session is None:
-            try:
-                self._connect()
-            except DejaqError as error:
-                self._wait_after(error, deadline)
-        self.close()
+        self._send(rows.frame(self._options.operation, _name(self._scope, rows), self._compression), rows)
 
     def _ask_compression(self) -> Compression:
-        deadline = time.monotonic() + self._options.timeout
-        while True:
-            transport = connect(self._options.urls[self._turn % len(self._options.urls)])
-            try:
-                request = overseer.TopicRequest(name=self._options.topic)
-                told = transport.call("Overseer.DescribeTopic", request, overseer.TopicResponse, self._options.timeout)
-                return Compression(told.topic.settings.compression or Compression.NONE)
-            except DejaqError as error:
-                self._turn += 1
-                self._wait_after(error, deadline)
-            finally:
-                transport.close()
+        settings = topic_of(self._options, self._options.topic).settings
+        return Compression(settings.compression or Compression.NONE)
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._session is not None:
-            self._session.close()
-        if self._transport is not None:
-            self._transport.close()
-        self._session = self._transport = None
+    def _handshake(self) -> Sequence[carrier.ClientFrame]:
+        producer = carrier.ProducerHandshake(topic=self._options.topic, group=self._options.group)
+        return [carrier.ClientFrame(producer=producer)]
 
-    def _settle_one(self) -> None:
-        deadline = time.monotonic() + self._options.timeout
-        while True:
-            try:
-                if self._session is None:
-                    self._connect()
-                assert self._session is not None
-                answer = self._session.receive(self._options.timeout)
-                mine = answer.request in (0, self._in_progress[0].request)
-                if mine and answer.WhichOneof("event") == "error":
-                    raise error_from_proto(answer.error)
-            except DejaqError as error:
-                self._wait_after(error, deadline)
-                continue
-            if answer.request == self._in_progress[0].request:
-                self._take(self._in_progress.popleft(), answer)
-                return
-
-    def _wait_after(self, error: DejaqError, deadline: float) -> None:
-        """Close the broken connection and wait before the next try; raises when the deadline has passed."""
-        self.close()
-        if not error.retryable:
-            raise error
-        if time.monotonic() > deadline:
-            where = ", ".join(self._options.urls)
-            raise NoBroker(
-                f"no broker at {where} answered within {self._options.timeout:g} s; check dejaq.url and that it runs",
-                details=str(error),
-            ) from error
-        time.sleep(_RETRY_S)
-
-    def _take(self, sent: _Sent, answer: carrier.BrokerFrame) -> None:
-        rows, codes = sent.rows, dict(zip(answer.outcomes.rows, map(Code, answer.outcomes.codes), strict=True))
+    def _take(self, rows: Rows, answer: carrier.BrokerFrame) -> None:
+        codes = dict(zip(answer.outcomes.rows, map(Code, answer.outcomes.codes), strict=True))
         refused = {row: code for row, code in codes.items() if not code.succeeded}
         self.written += len(rows) - len(refused)
         self.bad += [BadRow(rows.ids[row], f"{code.name}: {MEANINGS[code]}") for row, code in refused.items()]
@@ -180,28 +87,6 @@ class RowWriter:
         self.bad += bad
         if self._outcomes is not None:
             self._outcomes.add((row.id, outcome, row.reason) for row in bad)
-
-    def _connect(self) -> None:
-        """Open a session with the next broker and send again every batch without an answer."""
-        url = self._options.urls[self._turn % len(self._options.urls)]
-        self._turn += 1
-        self._transport = connect(url)
-        self._session = session = self._transport.session()
-        hello = carrier.Hello(protocol=PROTOCOL, sdk=f"spark/{package_version()}", client="spark")
-        handshake = carrier.ProducerHandshake(topic=self._options.topic, group=self._options.group)
-        for number, frame in enumerate(
-            (carrier.ClientFrame(request=1, hello=hello), carrier.ClientFrame(request=2, producer=handshake)), 1
-        ):
-            session.send(frame)
-            answer = session.receive(self._options.timeout)
-            if answer.WhichOneof("event") == "error":
-                raise error_from_proto(answer.error)
-            if answer.request != number:
-                raise Unavailable(f"the broker at {url} answers out of turn")
-        # The request numbers of the handshake and of the batches must differ.
-        self._request = max(self._request, 2)
-        for sent in self._in_progress:
-            session.send(sent.frame)
 
 
 def check_topic(options: Options) -> None:
@@ -269,7 +154,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task of a micro-batch."""
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else ""
-        number = context.getLocalProperty("streaming.sql.batchId") if context is not None else ""
-        return write_rows(self._options, f"query-{query}-{number}", iterator)
+        return write_rows(self._options, streaming_scope(), iterator)
+
+
+def streaming_scope() -> str:
+    """The name of the micro-batch in which this task runs."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else ""
+    number = context.getLocalProperty("streaming.sql.batchId") if context is not None else ""
+    return f"query-{query}-{number}"

@@ -58,7 +58,7 @@ class LogMessage:
 class LogBatch:
     """Messages of one bucket with consecutive offsets, as columns. Iterating over it makes a `LogMessage` of each."""
 
-    __slots__ = ("_headers", "_keys", "aborted", "base", "bodies", "bucket", "size", "ts_ms")
+    __slots__ = ("aborted", "base", "bodies", "bucket", "headers", "keys", "size", "ts_ms")
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class LogBatch:
     ) -> None:
         self.bucket, self.base, self.ts_ms, self.bodies = bucket, base, ts_ms, bodies
         self.aborted = aborted
-        self._keys, self._headers = keys, headers
+        self.keys, self.headers = keys, headers
         # The bytes that its credit was for; 0 for a part that is not the last of a batch.
         self.size = size
 
@@ -111,8 +111,8 @@ class LogBatch:
             self.base + row,
             self.ts_ms,
             self.bodies[row],
-            self._keys[row] if self._keys else b"",
-            self._headers[row] if self._headers else b"",
+            self.keys[row] if self.keys else b"",
+            self.headers[row] if self.headers else b"",
             self.aborted,
         )
 
@@ -126,8 +126,8 @@ class LogBatch:
             base=self.base + first,
             ts_ms=self.ts_ms,
             bodies=self.bodies[first:last],
-            keys=self._keys[first:last] if self._keys else (),
-            headers=self._headers[first:last] if self._headers else (),
+            keys=self.keys[first:last] if self.keys else (),
+            headers=self.headers[first:last] if self.headers else (),
             aborted=self.aborted,
             size=self.size if last == len(self.bodies) else 0,
         )

@@ -1,0 +1,1 @@
+"""Log topics in Spark: batch and streaming reads by offsets, and appends."""
