@@ -32,7 +32,7 @@ class _Sent(Generic[Content]):
     content: Content
 
 
-class FrameSender(Generic[Content]):
+class TaskSender(Generic[Content]):
     """Sends frames in order. Each frame must have the same effect when it is sent twice."""
 
     def __init__(self, options: Options) -> None:

@@ -27,7 +27,7 @@ from pyspark_dejaq.asking import topic_of
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.outcomes import OutcomeFiles
 from pyspark_dejaq.rows import BadRow, Rows, pieces, rows_of
-from pyspark_dejaq.sending import FrameSender
+from pyspark_dejaq.sending import TaskSender
 from pyspark_dejaq.worker import settle_in
 
 
@@ -43,7 +43,7 @@ class Written(WriterCommitMessage):
     refused: int
 
 
-class RowWriter(FrameSender[Rows]):
+class RowWriter(TaskSender[Rows]):
     """Sends the rows of one task, several batches at a time, and sends them again after a broken session."""
 
     def __init__(self, options: Options, scope: str, *, outcomes: OutcomeFiles | None = None) -> None:

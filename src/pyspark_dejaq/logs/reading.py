@@ -45,7 +45,7 @@ class OffsetRange(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class BucketOffsets:
+class BucketBounds:
     """What a bucket has: messages from `start` to before `stable`, where committed readers stop."""
 
     start: int
@@ -59,18 +59,18 @@ class _LogOffsets:
         self.options = options
         self.topic = options.need("subscribe")
 
-    def now(self) -> list[BucketOffsets]:
+    def now(self) -> list[BucketBounds]:
         """The offsets of every bucket."""
         request = log_pb2.LogOffsetsRequest(topic=self.topic)
         answer = ask(self.options, "Log.Offsets", request, log_pb2.LogOffsetsResponse)
-        return [BucketOffsets(one.start, one.stable) for one in answer.buckets]
+        return [BucketBounds(one.start, one.stable) for one in answer.buckets]
 
     def at(self, ms: int) -> list[int]:
         """The first offset of a time in every bucket."""
         request = log_pb2.LogTimeRequest(topic=self.topic, ts=ms)
         return list(ask(self.options, "Log.OffsetsForTime", request, log_pb2.LogTimeResponse).offsets)
 
-    def begin(self, held: Sequence[BucketOffsets]) -> dict[int, int]:
+    def begin(self, held: Sequence[BucketBounds]) -> dict[int, int]:
         """Where the options say that reading begins."""
         options = self.options
         if options.start:
@@ -81,7 +81,7 @@ class _LogOffsets:
             return _named(start, held, "startingOffsets", "start")
         return {bucket: one.stable if start == "latest" else one.start for bucket, one in enumerate(held)}
 
-    def end(self, held: Sequence[BucketOffsets]) -> dict[int, int]:
+    def end(self, held: Sequence[BucketBounds]) -> dict[int, int]:
         """Where the options say that a batch ends."""
         options = self.options
         if options.end < TS_END:
@@ -92,7 +92,7 @@ class _LogOffsets:
         return {bucket: one.stable for bucket, one in enumerate(held)}
 
 
-def _named(given: Mapping[str, int], held: Sequence[BucketOffsets], option: str, default: str) -> dict[int, int]:
+def _named(given: Mapping[str, int], held: Sequence[BucketBounds], option: str, default: str) -> dict[int, int]:
     """The offsets that an option names; -1 is the end and -2 the beginning, as in Spark's Kafka source."""
     found: dict[int, int] = {bucket: getattr(one, default) for bucket, one in enumerate(held)}
     for name, offset in given.items():
@@ -126,7 +126,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._log = _LogOffsets(options)
-        self._held: list[BucketOffsets] = []
+        self._held: list[BucketBounds] = []
         self._asked_at: float | None = None
         self._available: Offsets | None = None
 
@@ -184,7 +184,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ranges(
-    log: _LogOffsets, begin: Mapping[int, int], end: Mapping[int, int], held: Sequence[BucketOffsets]
+    log: _LogOffsets, begin: Mapping[int, int], end: Mapping[int, int], held: Sequence[BucketBounds]
 ) -> list[InputPartition]:
     """Partitions for the messages between two places; raises an error where some of them are gone or do not exist."""
     options = log.options

@@ -21,14 +21,14 @@ from dejaq.protocol.v1 import log_pb2
 from pyspark_dejaq.asking import topic_of
 from pyspark_dejaq.logs.columns import appends_of
 from pyspark_dejaq.options import Options
-from pyspark_dejaq.sending import FrameSender
+from pyspark_dejaq.sending import TaskSender
 from pyspark_dejaq.worker import settle_in
 from pyspark_dejaq.writing import WriteError, Written, streaming_scope
 
 _SESSION_BYTES = 10
 
 
-class LogWriter(FrameSender[tuple[int, int]]):
+class LogWriter(TaskSender[tuple[int, int]]):
     """Appends the rows of one task."""
 
     def __init__(self, options: Options, scope: str) -> None:
