@@ -22,6 +22,7 @@ SLOW_FOLDERS = {"acceptance", "chaos", "fuzz", "regressions"}
 SLOW_MODULES = {
     "tests.conformance.test_model",
     "tests.conformance.test_planted_bugs",
+    "tests.integration.cluster.test_balance",
     "tests.integration.sdk.test_balance",
     "tests.unit.storage.rocksdb.test_levels",
 }

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 PATH = "/metrics"
 REQUEST_SECONDS = 10.0
+# How long the end of the endpoint may take.
+POLL_SECONDS = 0.1
 # Connections to the metrics at one time; each has a thread.
 SCRAPES_MAX = 32
 
@@ -351,7 +353,7 @@ class Metrics(Collector):
             server = make_server(host, port, _only_metrics(self.registry), _servers(host, tls), _Handler)
         except OSError as error:
             raise PortTaken(f"metrics address {address}: {error.strerror}") from None
-        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), name="metrics", daemon=True)
         thread.start()
 
         def close() -> None:
@@ -374,6 +376,8 @@ class _Handler(WSGIRequestHandler):
 def _servers(host: str, tls: ServerTls | None) -> type[WSGIServer]:
     class MetricsServer(ThreadingMixIn, WSGIServer):
         daemon_threads = True
+        # Clients that connect at the same time wait in the kernel; beyond the usual 5 they would try again a second later.
+        request_queue_size = SCRAPES_MAX
         _places = threading.BoundedSemaphore(SCRAPES_MAX)
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 

@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 import dejaq
+from dejaq.broker.log import topics
 from dejaq.testing.servers.postgres import FreshStorage, shared_server
 from tests.integration.sdk.cutting import CuttingTransport
 
 TOPIC = "events"
+
+
+@pytest.fixture(autouse=True)
+def _quick_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker removes old messages after 0.25 s, and not after 5 s."""
+    monkeypatch.setattr(topics, "RETAIN_SECONDS", 0.25)
 
 
 @pytest.fixture(params=["memory", "embedded", "postgres"])

@@ -346,7 +346,7 @@ async def test_a_reader_waits_for_windows_that_came_after_it_was_opened(client: 
     async with log.reader() as reader:
         await log.append(b"a", bucket=0)
         assert [m.body for m in await taken(reader, 1)] == [b"a"]
-        await client.edit_topic(TOPIC, rollback_window="1s")
+        await client.edit_topic(TOPIC, rollback_window="200ms")
         await log.append(b"b", bucket=0)
         assert [m.body for m in await taken(reader, 1)] == [b"b"]
 

@@ -142,7 +142,7 @@ async def test_an_unanswered_transaction_is_repeated_and_done_once(
 async def test_a_transaction_without_an_answer_is_indefinite(
     client: dejaq.Client, wire: CuttingTransport, out: str, clock: VirtualClock
 ) -> None:
-    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as hasty:
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.1)) as hasty:
         async with hasty.transaction() as t:
             t.send(out, b"first")
         with pytest.raises(dejaq.Indefinite):

@@ -335,7 +335,7 @@ async def test_a_worker_waits_through_an_outage_longer_than_the_deadline(
     async def work(lease: dejaq.Lease) -> None:
         seen.append(lease.body)
 
-    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as client:
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.1)) as client:
         await client.create_topic("outage", buckets=2)
         worker = client.worker("outage", concurrency=2)(work)
         async with worker.running(), dejaq.connect(broker, clock=clock) as other, other.producer("outage") as producer:
@@ -353,7 +353,7 @@ async def test_a_worker_starts_while_no_broker_runs(
 ) -> None:
     """U8: the worker ended with NO_BROKER."""
     await producer.send(b"x")
-    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as hasty:
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.1)) as hasty:
         wire.down = True
         await wire.cut_now()
         worker = hasty.worker(TOPIC)(lambda _: None)
@@ -368,7 +368,7 @@ async def test_a_worker_that_is_stopped_before_a_broker_runs_ends(
     wire: CuttingTransport, client: dejaq.Client, clock: VirtualClock
 ) -> None:
     """U8: a stop ends the wait for a broker."""
-    async with dejaq.connect(wire, clock=clock, deadline=patient(0.3)) as hasty:
+    async with dejaq.connect(wire, clock=clock, deadline=patient(0.1)) as hasty:
         wire.down = True
         worker = hasty.worker(TOPIC)(lambda _: None)
         async with worker.running():

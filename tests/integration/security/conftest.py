@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import dejaq
+from dejaq.broker.access import endpoint_tls, gate
 from dejaq.broker.central import Central
 from tests.integration.security.certificates import Certificates
 
@@ -14,6 +15,13 @@ from tests.integration.security.certificates import Certificates
 def certificates(tmp_path: Path) -> Certificates:
     """New authorities, with the certificate of a broker on this machine."""
     return Certificates(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker looks for changed files and ended credentials more often than the product, so that tests wait less."""
+    monkeypatch.setattr(endpoint_tls, "RELOAD_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "SWEEP_SECONDS", 0.05)
 
 
 class Endpoints:

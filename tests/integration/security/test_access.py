@@ -24,6 +24,7 @@ from dejaq.security.rights.rules import Effect, Rule
 from dejaq.synchronization.local import Hub, LocalSynchronization
 from dejaq.testing.shared import SharedMemoryStorage
 from dejaq.testing.waiting import eventually, patient
+from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.security.certificates import Certificates
 from tests.integration.security.conftest import Endpoints
 from tests.integration.security.issuer import ForgingIssuer, serving
@@ -101,10 +102,17 @@ async def test_a_key_is_shown_once_and_works_until_it_is_revoked(
 
 
 async def test_a_key_expires(auth_file: Path, endpoints: Endpoints) -> None:
-    async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:
+    clock = VirtualClock()
+    async with (
+        endpoints.broker(auth=auth_file, clock=clock) as broker,
+        connect(endpoints, broker, api_key=ROOT) as root,
+    ):
         _, secret = await AccessCalls(root).create_key(user="bob", lifetime_ms=1_500)
         await open_topic(broker, root)
         async with connect(endpoints, broker, api_key=secret) as bob, bob.consumer("mail") as consumer:
+            await clock.advance(1_400)
+            assert (await AccessCalls(bob).who_am_i()).user == "bob"
+            await clock.advance(200)
             assert (await ended(consumer)).code is Code.UNAUTHENTICATED
 
 
@@ -179,10 +187,17 @@ async def test_every_broker_of_a_cluster_knows_a_key_and_ends_a_session(auth_fil
 
 
 async def test_s4_a_stream_ends_with_its_token(auth_file: Path, issuer: ForgingIssuer, endpoints: Endpoints) -> None:
-    async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:
+    clock = VirtualClock(int(time.time() * 1_000))
+    async with (
+        endpoints.broker(auth=auth_file, clock=clock) as broker,
+        connect(endpoints, broker, api_key=ROOT) as root,
+    ):
         await open_topic(broker, root)
-        token = issuer.token(exp=time.time() + 2)
+        token = issuer.token(exp=clock.now_ms() / 1_000 + 30)
         async with connect(endpoints, broker, token=token) as client, client.consumer("mail") as consumer:
+            await clock.advance(29_000)
+            assert (await AccessCalls(client).who_am_i()).user == "alice"
+            await clock.advance(2_000)
             assert (await ended(consumer)).code is Code.UNAUTHENTICATED
 
 
@@ -192,7 +207,7 @@ async def test_a_new_token_is_shown_in_band_before_the_old_one_ends(
     made: list[str] = []
 
     async def renewed() -> str:
-        made.append(issuer.token(exp=time.time() + (8 if not made else 3_600), jti=str(len(made))))
+        made.append(issuer.token(exp=time.time() + (5 if not made else 3_600), jti=str(len(made))))
         return made[-1]
 
     async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:

@@ -25,6 +25,7 @@ from dejaq.storage.rocksdb.engine.inspecting import check, inspect
 from dejaq.storage.rocksdb.engine.starting import begin_copy
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.waiting import eventually
+from tests.integration.storage.killing import killed
 
 NOW = 1_800_000_000_000
 SESSION = ProducerSession(NOW, 7)
@@ -84,7 +85,7 @@ async def test_a_copy_taken_while_the_store_is_in_use_has_everything(storage: Ro
     """G1: what is not in the tables is replayed from the log, also when that is everything."""
     topic = await new_topic(storage)
     await create(storage, topic, range(20))
-    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    await killed(tmp_path / "data", tmp_path / "killed")
     again = await opened(tmp_path / "killed")
     assert await ids_in(again) == expected(20)
     assert await sequences(again) == list(range(1, 21))
@@ -231,7 +232,7 @@ async def test_starts_after_kills_do_not_collect_files(tmp_path: Path, monkeypat
         await eventually(lambda used=engine: used._keeper._working is None, within=5)  # type: ignore[misc]
         assert storage.stats()["log_files"] <= 6
         path = tmp_path / str(number + 1)
-        await asyncio.to_thread(shutil.copytree, tmp_path / str(number), path)
+        await killed(tmp_path / str(number), path)
         await storage.close()
     again = await opened(path)
     assert await ids_in(again) == expected(1)
@@ -258,7 +259,7 @@ async def test_files_stay_until_the_trim_of_the_journal_is_durable(storage: Rock
     # As after every group that the database gets meanwhile.
     engine._keeper.look()
     await eventually(lambda: engine._keeper._working is None, within=5)
-    await asyncio.to_thread(shutil.copytree, tmp_path / "data", tmp_path / "killed")
+    await killed(tmp_path / "data", tmp_path / "killed")
     gate.set()
     await trimming
     again = await opened(tmp_path / "killed")

@@ -20,6 +20,7 @@ from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.rocksdb.engine import committer, keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.store import RocksStorage
+from tests.integration.storage.killing import killed
 
 NOW = 1_800_000_000_000
 MESSAGES = 2_000
@@ -72,7 +73,7 @@ async def crashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr(committer, "_WATERMARK_S", 0.0)
     storage = RocksStorage(tmp_path / "live")
     await _fill(storage)
-    shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    await killed(tmp_path / "live", tmp_path / "crashed")
     yield tmp_path / "crashed"
     await storage.close()
 
@@ -95,13 +96,14 @@ def _damage(path: Path, chance: random.Random) -> str:
 
 async def test_r11_no_damage_is_silent(crashed: Path, tmp_path: Path) -> None:
     """G1: whatever one fault does to a file, either all messages are read or the store refuses to open."""
-    assert await _read_all(crashed.rename(tmp_path / "whole")) == MESSAGES
+    shutil.copytree(crashed, tmp_path / "whole")
+    assert await _read_all(tmp_path / "whole") == MESSAGES
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     refused = 0
     for trial in range(TRIALS):
         path = tmp_path / f"damaged-{trial}"
-        shutil.copytree(tmp_path / "live", path)
+        shutil.copytree(crashed, path)
         what = _damage(path, random.Random(seed + trial))
         try:
             found = await _read_all(path)

@@ -25,6 +25,7 @@ from dejaq.storage.rocksdb.engine.inspecting import check, inspect
 from dejaq.storage.rocksdb.engine.starting import begin_copy
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.waiting import eventually
+from tests.integration.storage.killing import copied, killed
 
 NOW = 1_800_000_000_000
 LATER = NOW + 86_400_000
@@ -180,7 +181,7 @@ async def test_a_run_is_a_frame_and_is_read_before_and_after_it_is_written(
     await creating
     assert stage.pointers() > 0
     assert await stage.found() == stage.expected
-    await asyncio.to_thread(shutil.copytree, tmp_path / "data", tmp_path / "killed")
+    await killed(tmp_path / "data", tmp_path / "killed")
     again = await reopened(stage, tmp_path / "killed")
     assert await again.found() == stage.expected
     await again.storage.close()
@@ -211,7 +212,7 @@ async def test_files_go_when_their_runs_are_gone(stage: Stage, tmp_path: Path) -
     assert stage.storage.stats()["log_files"] < 5
     assert stage.storage.stats()["log_moved_bytes"] == 0
     await stage.quiet()
-    await asyncio.to_thread(shutil.copytree, tmp_path / "data", tmp_path / "killed")
+    await killed(tmp_path / "data", tmp_path / "killed")
     assert check(tmp_path / "killed")["problems"] == []
     again = await reopened(stage, tmp_path / "killed")
     assert await again.found() == stage.expected
@@ -242,7 +243,7 @@ async def test_an_old_file_that_is_mostly_dead_is_emptied(stage: Stage, tmp_path
         await stage.deliver(10)
     await stage.create(100)
     await stage.quiet()
-    await asyncio.to_thread(shutil.copytree, tmp_path / "data", tmp_path / "killed")
+    await killed(tmp_path / "data", tmp_path / "killed")
     assert check(tmp_path / "killed")["problems"] == []
 
 
@@ -340,23 +341,6 @@ async def test_r11_a_damaged_run_is_found_when_it_is_read_and_by_the_check(
     assert found.value.code is Code.STORE_CORRUPT
     assert stage.storage.corrupt
     await stage.storage.close()
-
-
-def copied(data: Path, path: Path) -> bool:
-    """Copy a directory as a kill leaves it; not where RocksDB changed its files meanwhile."""
-
-    def tables() -> dict[str, int]:
-        return {one.name: one.stat().st_size for one in (data / "db").iterdir() if not one.name.startswith("LOG")}
-
-    try:
-        before = tables()
-        shutil.copytree(data, path)
-        if tables() == before:
-            return True
-    except (shutil.Error, FileNotFoundError):
-        pass
-    shutil.rmtree(path, ignore_errors=True)
-    return False
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,12 +9,19 @@ import httpx
 import pytest
 
 import dejaq
+from dejaq.web import gateway
 from tests.integration.web.serving import serving
 
 
 @pytest.fixture
+def no_wait_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway without a broker serves at once, and not after a wait of three seconds."""
+    monkeypatch.setattr(gateway, "OPEN_SECONDS", 0.1)
+
+
+@pytest.fixture
 async def broker() -> AsyncIterator[dejaq.Broker]:
-    async with dejaq.Broker() as broker:
+    async with dejaq.Broker(drain_ms=0) as broker:
         yield broker
 
 

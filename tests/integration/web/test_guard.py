@@ -140,6 +140,7 @@ async def test_wrong_requests_are_problems(web: httpx.AsyncClient, method: str, 
     assert problem["detail"]
 
 
+@pytest.mark.usefixtures("no_wait_for_brokers")
 async def test_without_a_broker_the_answer_says_so_and_the_gateway_lives() -> None:
     async with (
         serving(dejaq.connect("dejaq://127.0.0.1:1", deadline=0.2, timeout=0.2)) as address,

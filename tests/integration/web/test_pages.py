@@ -67,6 +67,7 @@ async def test_pages_follow_one_another(api: httpx.AsyncClient) -> None:
     assert found == [row["id"] for row in rows]
 
 
+@pytest.mark.usefixtures("no_wait_for_brokers")
 async def test_without_a_broker_the_page_says_what_to_do() -> None:
     async with (
         serving(dejaq.connect("dejaq://127.0.0.1:1", deadline=0.2, timeout=0.2)) as address,
