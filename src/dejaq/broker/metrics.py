@@ -376,7 +376,7 @@ class _Handler(WSGIRequestHandler):
 def _servers(host: str, tls: ServerTls | None) -> type[WSGIServer]:
     class MetricsServer(ThreadingMixIn, WSGIServer):
         daemon_threads = True
-        # Clients that connect at the same time wait in the kernel; beyond the usual 5 they would try again a second later.
+        # Clients that connect at the same time wait in the kernel; beyond the usual 5 they try again a second later.
         request_queue_size = SCRAPES_MAX
         _places = threading.BoundedSemaphore(SCRAPES_MAX)
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
