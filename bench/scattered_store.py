@@ -22,6 +22,7 @@ from typing import Any
 from dejaq.domain.batch import CreateBatch, LeaseRequest
 from dejaq.domain.changes import Create, Delete
 from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.storage.base import Filter, apply_one
@@ -47,7 +48,17 @@ def batches(rows: int, ids: str, spread: str, buckets: int) -> list[CreateBatch]
                 ts.sort()
         own = [f"{chance.getrandbits(64):016x}" for _ in range(BATCH)] if ids == "own" else None
         session = ProducerSession(NOW, 1 + number % IN_FLIGHT)
-        made.append(CreateBatch("o", session, number * BATCH, ts, [BODY] * BATCH, ids=own, bucket=number % buckets))
+        made.append(
+            CreateBatch(
+                "o",
+                session,
+                number * BATCH,
+                ts,
+                [BODY] * BATCH,
+                ids=None if own is None else IdColumn(own),
+                bucket=number % buckets,
+            )
+        )
     return made
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import overload
+from typing import Any, overload
 
 from dejaq.domain.bodies.body_block import varint
 
@@ -21,36 +21,46 @@ _ID_TAG = b"\x22"
 class IdColumn(Sequence[str]):
     """Ids, none of which has a line break. Each form is created when it is first needed."""
 
-    __slots__ = ("_ids", "_text", "_wire")
+    __slots__ = ("_count", "_ids", "_text", "_wire", "hashes")
 
     def __init__(self, ids: Sequence[str]) -> None:
-        self._ids = ids
+        self._ids: Sequence[str] | None = ids
+        self._count = len(ids)
         self._text: str | None = None
         self._wire: bytes | None = None
+        # The hash of each id, once a store has computed them.
+        self.hashes: Any = None
+
+    @classmethod
+    def of_text(cls, text: str, count: int) -> IdColumn:
+        """The ids that `text` has one per line; they become objects when one of them is needed."""
+        column = cls(())
+        column._ids, column._text, column._count = None, text, count
+        return column
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return self._count
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self._ids) == list(other)
+        return isinstance(other, Sequence) and list(self._listed) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._ids)
+        return iter(self._listed)
 
     @overload
     def __getitem__(self, at: int) -> str: ...
     @overload
     def __getitem__(self, at: slice) -> Sequence[str]: ...
     def __getitem__(self, at: int | slice) -> str | Sequence[str]:
-        return self._ids[at]
+        return self._listed[at]
 
     @property
     def text(self) -> str:
         """One id per line."""
         if self._text is None:
-            self._text = SEPARATOR.join(self._ids)
+            self._text = SEPARATOR.join(self._listed)
         return self._text
 
     @property
@@ -60,15 +70,37 @@ class IdColumn(Sequence[str]):
             self._wire = self._packed()
         return self._wire
 
+    @property
+    def lengths(self) -> set[int]:
+        """The lengths that occur."""
+        width = line_width(self.text.encode(), self._count)
+        return set(map(len, self._listed)) if width is None else {width - 1}
+
+    @property
+    def _listed(self) -> Sequence[str]:
+        if self._ids is None:
+            self._ids = self.text.split(SEPARATOR) if self._count else ()
+        return self._ids
+
     def _packed(self) -> bytes:
-        sizes = set(map(len, self._ids))
         packed = self.text.encode()
-        if len(sizes) == 1 and len(packed) == len(self.text):
+        width = line_width(packed, self._count)
+        if width is not None:
             # The common case: all ids have one length, and therefore the same prefix.
-            head = _ID_TAG + varint(sizes.pop())
+            head = _ID_TAG + varint(width - 1)
             return head + packed.replace(SEPARATOR.encode(), head)
-        ids = list(map(str.encode, self._ids))
+        ids = list(map(str.encode, self._listed))
         return b"".join(chain.from_iterable((_ID_TAG, varint(len(one)), one) for one in ids))
+
+
+def line_width(packed: bytes, count: int) -> int | None:
+    """How many bytes each of so many ids takes with its separator; None unless all take the same."""
+    if not count:
+        return None
+    width, rest = divmod(len(packed) + 1, count)
+    if rest or packed.count(b"\n") != count - 1:
+        return None
+    return width if packed[width - 1 :: width] == b"\n" * (count - 1) else None
 
 
 def joined(ids: Sequence[str]) -> str:

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dejaq.domain.id_column import SEPARATOR, IdColumn
+
 _ID = re.compile(r"[0-9A-Za-z._:\-]{1,64}")
 _IDS = re.compile(r"[0-9A-Za-z._:\-]{1,64}(?:\n[0-9A-Za-z._:\-]{1,64})*")
 _GENERATED = re.compile(r"[0-9a-f]{32}")
@@ -56,7 +58,7 @@ def valid_id(message_id: str) -> bool:
 
 def valid_ids(ids: Sequence[str]) -> bool:
     """Whether all have the form of an id: one pass of the matcher over the whole column."""
-    joined = "\n".join(ids)
+    joined = ids.text if isinstance(ids, IdColumn) else SEPARATOR.join(ids)
     # The matcher cannot distinguish a separator from a line break inside an id; their number can.
     return joined.count("\n") == len(ids) - 1 and _IDS.fullmatch(joined) is not None
 

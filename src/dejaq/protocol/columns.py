@@ -13,6 +13,7 @@ from dejaq.domain.bodies.body_block import BodySlices
 from dejaq.domain.bodies.large import reference_of
 from dejaq.domain.bodies.packing import shown
 from dejaq.domain.headers import decode_headers, encode_headers
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
@@ -38,7 +39,7 @@ def create_from_proto(
         sequence=proto.sequence,
         ts=times_from_proto(proto.ts, relative=proto.relative, now=now),
         bodies=list(proto.bodies),
-        ids=list(proto.ids) or None,
+        ids=IdColumn(list(proto.ids)) if proto.ids else None,
         bucket=proto.bucket,
         priorities=list(proto.priorities) or None,
         headers=list(proto.headers) or None,

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dejaq.domain.batch import CreateBatch
 from dejaq.domain.changes import Cancel, Create, Edit, Edits
 from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
@@ -20,8 +22,9 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
+from dejaq.storage.rocksdb.timeline.far import finder
 from dejaq.storage.rocksdb.timeline.ids import id_entries, sorted_run
-from dejaq.storage.rocksdb.timeline.ids.columns import hashes_of
+from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column, hashes_of, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
 
 NOW = 1_800_000_000_000
@@ -60,7 +63,7 @@ class Book:
         self.begin()
 
     def add(self, hashes: list[int], number: int, ts: int) -> None:
-        self.entries.add(hashes, number, [ts] * len(hashes))
+        self.entries.add(np.array(hashes, dtype=np.uint64), number, np.array([ts] * len(hashes)))
         for hashed in hashes:
             self.expected.setdefault(hashed, []).append((number, ts))
 
@@ -80,12 +83,14 @@ class Book:
 
     def check(self, absent: list[int]) -> None:
         wanted = [*self.expected, *absent]
-        found = self.entries.find(wanted)
+        found = self.entries.find(np.array(wanted, dtype=np.uint64))
         assert {wanted[row]: sorted(arrivals) for row, arrivals in found.items()} == {
             hashed: sorted(arrivals) for hashed, arrivals in self.expected.items()
         }
         for hashed in wanted[:5]:
-            assert sorted(self.entries.find([hashed]).get(0, [])) == sorted(self.expected.get(hashed, []))
+            assert sorted(self.entries.find(np.array([hashed], dtype=np.uint64)).get(0, [])) == sorted(
+                self.expected.get(hashed, [])
+            )
 
     def records(self) -> dict[bytes, int]:
         return {table: len(list(self.database.scan_keys(table, keys.after(table)))) for table in TABLES}
@@ -132,7 +137,7 @@ def test_entries_that_were_removed_are_not_written_again(book: Book) -> None:
         book.write()
     assert len(book.entries) < 700
     assert sum(book.records().values()) < 400
-    assert not book.entries.find([chance.getrandbits(48)])
+    assert not book.entries.find(np.array([chance.getrandbits(48)], dtype=np.uint64))
 
 
 def test_no_commit_does_much_of_a_merge(book: Book) -> None:
@@ -183,7 +188,8 @@ async def create(storage: RocksStorage, ids: list[str], ts: list[int], session: 
 
 async def test_ids_with_the_same_hash_are_different_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G5: the message that is found has the id itself, at whatever time it is due."""
-    monkeypatch.setattr(index, "hashes_of", lambda ids: [7 for _ in ids])
+    for module in (index, finder):
+        monkeypatch.setattr(module, "hash_column", lambda ids: np.full(len(ids), 7, dtype=np.uint64))
     storage = await opened(tmp_path / "s")
     ids = [f"m{number}" for number in range(30)]
     assert not await create(storage, ids[:15], [NOW + DAY_MS] * 15, 1)
@@ -204,6 +210,23 @@ def test_ids_that_look_alike_have_different_hashes() -> None:
     ids = [f"order-{number}" for number in range(200_000)]
     assert len(set(hashes_of(ids))) == len(ids)
     assert hashes_of(["", "ü", "order-1"]) == hashes_of(iter(["", "ü", "order-1"]))
+
+
+@pytest.mark.parametrize("lengths", [range(16, 17), range(1, 2), range(64, 65), range(1, 20), range(3)])
+def test_a_column_has_the_hashes_of_its_ids(lengths: range) -> None:
+    chance = random.Random(lengths.stop)
+    for count in (0, 1, 23, 24, 300):
+        ids = [
+            "".join(chance.choices("abc.:-09Z\u00fc"[: 9 + count % 2], k=chance.choice(lengths))) for _ in range(count)
+        ]
+        column = IdColumn(ids)
+        for _ in range(2):
+            assert hash_column(column).tolist() == hash_column(ids).tolist() == hashes_of(ids)
+        rows = [chance.randrange(count) for _ in range(count // 2)]
+        chosen = picked(column, rows)
+        assert list(chosen) == [ids[row] for row in rows]
+        assert (chosen.wire, chosen.text) == (IdColumn(list(chosen)).wire, "\n".join(chosen))
+        assert hash_column(chosen).tolist() == hashes_of(chosen)
 
 
 async def test_an_id_that_was_deleted_is_free_wherever_its_entry_is(tmp_path: Path, small: None) -> None:

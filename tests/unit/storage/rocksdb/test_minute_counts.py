@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import cast
 
+import numpy as np
 import pytest
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline import minute_counts
+from dejaq.storage.rocksdb.timeline import minute_counts, minute_table
 from dejaq.storage.rocksdb.timeline.minute_counts import READY_COUNTS, MinuteCounts
 
 TOPIC = 7
@@ -100,14 +103,66 @@ def test_a_scattered_commit_writes_few_records() -> None:
     assert len(records.items) <= minute_counts.SLOTS + 31
 
 
-def test_records_of_earlier_releases_are_replaced() -> None:
-    """R17: one record per minute."""
-    records = Records()
-    for minute in (30_000_000, 30_000_001, 30_009_999):
+def test_records_of_earlier_releases_are_replaced_a_few_days_per_commit() -> None:
+    """R17: one record per minute. A restart in between finds the same counts."""
+    records, expected = Records(), dict[int, int]()
+    for day in range(100):
+        minute = 30_000_000 + day * 1_440
         records.put(keys.numbered(keys.MINUTE_COUNT, TOPIC, minute), (5).to_bytes(8, "big"))
+        expected[minute] = 5
     counts = records.load()
-    assert counts.total == 15
-    counts.add_times([30_000_001 * keys.MINUTE_MS], -1)
-    records.write(counts)
+    assert counts.total == 500
+    for commit in range(60):
+        minute = 30_000_000 + commit * 1_440
+        counts.add_times([minute * keys.MINUTE_MS] * (commit % 6), -1)
+        expected[minute] -= commit % 6
+        before = records.puts
+        records.write(counts)
+        assert records.puts - before <= 5
+        if commit in (10, 11, 30):
+            counts = records.load()
+        assert minutes_of(counts) == {minute: count for minute, count in expected.items() if count}
     assert not any(key[:1] == keys.MINUTE_COUNT for key in records.items)
-    assert minutes_of(records.load()) == {30_000_000: 5, 30_000_001: 4, 30_009_999: 5}
+    assert minutes_of(records.load()) == {minute: count for minute, count in expected.items() if count}
+
+
+def test_a_commit_with_messages_over_ten_years_takes_little_time() -> None:
+    """Each commit writes a few of the 3,650 days that the commits touch, also after restarts."""
+    records, chance = Records(), random.Random(2)
+    counts = records.load()
+    longest = []
+    for commit in range(200):
+        times = [NOW + chance.randrange(3_650 * DAY_MS) for _ in range(1_000)]
+        began = time.thread_time()
+        counts.add_times(times, 1)
+        records.write(counts)
+        longest.append(time.thread_time() - began)
+        if commit in (40, 80, 120):
+            counts = records.load()
+    assert counts.total == 200_000
+    # The middle of those that write days; it was 40 ms and more.
+    assert sorted(longest)[-20] < 0.01
+
+
+@pytest.mark.parametrize("few", [0, 10, 10_000])
+def test_minutes_in_arrays_and_in_a_dictionary_have_the_same_numbers(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minute_table, "FEW_MINUTES", few)
+    monkeypatch.setattr(minute_table, "_PAGE", 1_000)
+    chance, table, expected = random.Random(few), minute_table.MinuteTable(), Counter[int]()
+    for _ in range(300):
+        minutes = sorted({chance.randrange(5_000) for _ in range(chance.randrange(1, 30))})
+        deltas = [chance.choice((1, 2, -expected[minute])) for minute in minutes]
+        expected.update(dict(zip(minutes, deltas, strict=True)))
+        if chance.random() < 0.5:
+            table.add_column(np.array(minutes), np.array(deltas))
+        else:
+            for minute, delta in zip(minutes, deltas, strict=True):
+                table.add(minute, delta)
+        first = chance.randrange(5_000)
+        behind = first + chance.randrange(1, 2_000)
+        inside = {minute: count for minute, count in expected.items() if count and first <= minute < behind}
+        assert dict(zip(*table.between(first, behind), strict=True)) == inside
+        hour = range(first, first + 60)
+        assert table.total(hour.start, hour.stop) == sum(expected[minute] for minute in hour)
+        assert [table.get(minute) for minute in hour] == [expected[minute] for minute in hour]
+    assert len(table) == sum(count != 0 for count in expected.values())

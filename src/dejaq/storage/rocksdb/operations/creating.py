@@ -9,8 +9,10 @@ from itertools import chain
 from operator import itemgetter
 from typing import TypeVar
 
+import numpy as np
+
 from dejaq.domain.batch import CreateBatch, Outcomes, RowRange
-from dejaq.domain.bodies.body_block import BodyBlock
+from dejaq.domain.bodies.body_block import BodyBlock, varint
 from dejaq.domain.bodies.large import content_of
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import GENERATED_LENGTH
@@ -21,13 +23,18 @@ from dejaq.storage import ranges
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
 from dejaq.storage.rocksdb.engine.database import Batch
+from dejaq.storage.rocksdb.timeline.ids.hashing import picked
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
-from dejaq.storage.rocksdb.timeline.levels.scatter import is_scattered, near_and_far
+from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState, cuts
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 T = TypeVar("T")
+# So few ids are taken from a column one by one.
+_FEW_ROWS = 16
+# Of the times in a run: fixed numbers, packed.
+_TIMES_TAG = varint(records.Run.TS_FIELD_NUMBER << 3 | 2)
 
 
 def decide(state: TopicState, incoming: CreateBatch, *, ids_free: bool = False) -> Outcomes:
@@ -107,10 +114,13 @@ def _add_generated(
 ) -> None:
     ts = incoming.ts
     for stretch in stretches:
-        scattered = is_scattered(state.levels, ts[slice(*stretch)], 1)
-        parts = near_and_far(state.levels, ts, *stretch, now) if scattered else _by_slice(ts, *stretch)
+        times = np.array(ts[slice(*stretch)], dtype=np.int64)
+        parts: Iterable[RowRange] = _by_slice(ts, *stretch)
+        if is_scattered(state.levels, times, 1):
+            parts = [(stretch[0] + a, stretch[0] + b) for a, b in near_and_far(state.levels, times, now)]
         for start, end in parts:
             record = records.Run(owner=incoming.owner, session=incoming.session.pack(), first=incoming.sequence + start)
+            record.ts.extend(ts[start:end])
             block = _fill(state, record, incoming, range(start, end), batch)
             time_slice = ts[start] // keys.SLICE_MS
             state.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now, block=block)
@@ -127,12 +137,11 @@ def _by_slice(ts: Sequence[int], start: int, end: int) -> Iterator[RowRange]:
 def _fill(
     state: TopicState, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch
 ) -> BodyBlock | None:
-    """Copy rows into a record, column by column.
+    """Copy rows into a record that has their times, column by column.
 
     Returns the bodies as a block when none is stored separately; writing them into the record took three times as long.
     """
     bodies = _pick(incoming.bodies, rows)
-    record.ts.extend(_pick(incoming.ts, rows))
     if incoming.priorities is not None and any(priorities := _pick(incoming.priorities, rows)):
         record.priorities.extend(priorities)
     if incoming.headers is not None and any(headers := _pick(incoming.headers, rows)):
@@ -155,32 +164,70 @@ def _add_listed(
     buckets: Sequence[int] | None = None,
 ) -> None:
     """Divide the rows by bucket, unless they may be in one run, and by slice; scattered rows are one wide run."""
-    assert incoming.ids is not None
-    ts, priorities = incoming.ts, incoming.priorities
-    # The order of the rows is kept, so rows that are sorted by time stay sorted.
-    in_order = priorities is None and ts == sorted(ts)
+    count = state.topic.settings.buckets
+    times = _times(incoming.ts)
     divided: Iterable[tuple[int, Sequence[int]]]
     if buckets is not None:
         # Only a run of one bucket says which bucket its ids have, so these rows are wide runs even if they are few.
         scattered, divided = True, _divided(_rows(stretches), buckets)
-    elif scattered := is_scattered(state.levels, ts, state.topic.settings.buckets):
-        divided = [(keys.SPREAD if state.topic.settings.buckets > 1 else 0, _together(stretches))]
+    elif scattered := is_scattered(state.levels, times, count):
+        divided = [(keys.SPREAD if count > 1 else 0, _together(stretches))]
     else:
         divided = _by_bucket(state, incoming, stretches, now)
-    for bucket, rows in divided:
-        if priorities is not None:
-            rows = sorted(rows, key=lambda row: (ts[row], priorities[row]))
-        elif not in_order:
-            rows = sorted(rows, key=ts.__getitem__)
-        times = ts if len(rows) == len(ts) and in_order else _pick(ts, rows)
-        parts = near_and_far(state.levels, times, 0, len(rows), now) if scattered else _by_slice(times, 0, len(rows))
+    for bucket, unsorted in divided:
+        rows = _in_order(unsorted, times, incoming.priorities)
+        column = times[rows]
+        parts = near_and_far(state.levels, column, now) if scattered else _by_slice(column.tolist(), 0, len(rows))
         for start, end in parts:
-            chosen = rows[start:end]
-            listed = IdColumn(_pick(incoming.ids, chosen))
-            record = records.Run(owner=incoming.owner)
-            block = _fill(state, record, incoming, chosen, batch)
-            due, time_slice = times[start] <= now, times[start] // keys.SLICE_MS
-            state.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=due, block=block)
+            part = range(rows[start], rows[end - 1] + 1) if isinstance(rows, range) else rows[start:end]
+            _add_sorted(state, incoming, bucket, part, column[start:end], owner, now, batch)
+
+
+def _times(ts: Sequence[int]) -> Times:
+    return np.array(ts, dtype=np.int64)
+
+
+def _in_order(rows: Sequence[int], times: Times, priorities: Sequence[int] | None) -> Sequence[int]:
+    """Rows in the order of time and priority; equal ones keep their order."""
+    if len(rows) == 1:
+        return rows
+    column = times[rows.start : rows.stop] if isinstance(rows, range) else times[rows]
+    if priorities is not None:
+        order = np.lexsort((_times(priorities)[rows], column))
+    elif bool((column[1:] >= column[:-1]).all()):
+        return rows
+    else:
+        order = np.argsort(column, kind="stable")
+    if isinstance(rows, range):
+        ordered: list[int] = (order + rows.start).tolist()
+        return ordered
+    return [rows[place] for place in order.tolist()]
+
+
+def _add_sorted(
+    state: TopicState,
+    incoming: CreateBatch,
+    bucket: int,
+    rows: Sequence[int],
+    times: Times,
+    owner: int,
+    now: int,
+    batch: Batch,
+) -> None:
+    """Store rows in the order of their times as one run."""
+    assert incoming.ids is not None
+    record = records.Run(owner=incoming.owner)
+    record.MergeFromString(_TIMES_TAG + varint(8 * len(times)) + times.astype("<i8", copy=False).tobytes())
+    listed = _listed_ids(incoming.ids, rows)
+    block = _fill(state, record, incoming, rows, batch)
+    first = int(times[0])
+    state.add_run(batch, bucket, first // keys.SLICE_MS, owner, record, ids=listed, due=first <= now, block=block)
+
+
+def _listed_ids(ids: Sequence[str], rows: Sequence[int]) -> IdColumn:
+    if not isinstance(ids, IdColumn) or len(rows) <= _FEW_ROWS:
+        return IdColumn(_pick(ids, rows))
+    return ids if isinstance(rows, range) and len(rows) == len(ids) else picked(ids, rows)
 
 
 def _by_bucket(
@@ -243,6 +290,7 @@ def _add_by_priority(
             record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
         else:
             listed = IdColumn(_pick(incoming.ids, rows))
+        record.ts.extend(_pick(incoming.ts, rows))
         block = _fill(state, record, incoming, rows, batch)
         state.add_run(batch, bucket, time_slice, owner, record, ids=listed, block=block)
 
@@ -253,7 +301,7 @@ def _check_ids(state: TopicState, incoming: CreateBatch, outcomes: Outcomes) -> 
     """
     assert incoming.ids is not None
     ids = incoming.ids
-    alike = GENERATED_LENGTH in set(map(len, ids))
+    alike = GENERATED_LENGTH in (ids.lengths if isinstance(ids, IdColumn) else set(map(len, ids)))
     if not alike and not state.index.may_have_any(ids):
         return
     suspects = [row for row in range(len(ids)) if row not in outcomes.codes]

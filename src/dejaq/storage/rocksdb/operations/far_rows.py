@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.transitions import Standing, decide_by_owner
@@ -113,9 +115,10 @@ def write_far(state: TopicState, batch: Batch, owner: str, columns: FarColumns) 
     # A generated id, which is listed once its message was changed, stays in the bucket that it names.
     natural = state.index.buckets_of(columns.ids)
     wide = [row for row in rows if natural[row] == columns.buckets[row]]
-    if is_scattered(state.levels, [ts[row] for row in wide], state.topic.settings.buckets):
+    times = np.array([ts[row] for row in wide], dtype=np.int64)
+    if is_scattered(state.levels, times, state.topic.settings.buckets):
         wide.sort(key=lambda row: (ts[row], columns.priorities[row]))
-        for start, end in near_and_far(state.levels, [ts[row] for row in wide], 0, len(wide), state.now):
+        for start, end in near_and_far(state.levels, np.sort(times), state.now):
             _write_wide(state, batch, owner, number, columns, wide[start:end])
         rows = [row for row in rows if natural[row] != columns.buckets[row]]
     draft = Draft()

@@ -12,17 +12,18 @@ to format 5, there was one record per id instead. Runs of that time keep these r
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+
+import numpy as np
 
 from dejaq.domain.ids import bucket_hash
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.ids.columns import hashes_of
-from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, IdEntries
+from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, hash_column
+from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, IdEntries, Times
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.run import Run
 
@@ -49,7 +50,7 @@ class _Generation:
 @dataclass(frozen=True, slots=True)
 class _YoungRun:
     ids: Sequence[str]
-    ts: Sequence[int]
+    ts: Times
     generation: _Generation
 
 
@@ -89,7 +90,7 @@ class Index:
         first = keys.of_topic(keys.YOUNG, self._topic)
         for key in list(self._database.scan_keys(first, keys.after(first))):
             run = run_at(keys.place(key))
-            self._keep(keys.place(key), _ids_of(run, run.live), _times_of(run, run.live))
+            self._keep(keys.place(key), _ids_of(run, run.live), np.array(_times_of(run, run.live)))
 
     def close(self) -> None:
         """Release the memory."""
@@ -138,9 +139,9 @@ class Index:
 
     def arrivals(self, ids: Sequence[str]) -> dict[int, list[Arrival]]:
         """The runs in which ids may have arrived, by position in `ids`, and the time of the message in each."""
-        return {} if self._entries.empty else self._entries.find(hashes_of(ids))
+        return {} if self._entries.empty else self._entries.find(hash_column(ids))
 
-    def arrivals_of(self, hashes: Sequence[int]) -> dict[int, list[Arrival]]:
+    def arrivals_of(self, hashes: Numbers) -> dict[int, list[Arrival]]:
         """The same for ids with these hashes."""
         return self._entries.find(hashes)
 
@@ -157,7 +158,9 @@ class Index:
     def may_have_any(self, ids: Sequence[str]) -> bool:
         """Whether any of these natural ids may be listed; fast when none is."""
         return (
-            not self._taken.isdisjoint(ids) or (self._has_records and any(self.find(ids))) or bool(self.arrivals(ids))
+            bool(self._taken and not self._taken.isdisjoint(ids))
+            or (self._has_records and any(self.find(ids)))
+            or bool(self.arrivals(ids))
         )
 
     def _standing(self, generation: _Generation, ids: Sequence[str]) -> list[tuple[int, bytes]]:
@@ -186,22 +189,22 @@ class Index:
         """Whether the ids of a run are listed as format 5 did."""
         return run.number < self._listed_since and not self.is_young(run.key)
 
-    def add(self, batch: Batch, run_key: bytes, ids: Sequence[str], ts: Sequence[int], *, young: bool) -> None:
+    def add(self, batch: Batch, run_key: bytes, ids: Sequence[str], ts: Times, *, young: bool) -> None:
         """Add the ids of a new run."""
         place = keys.place(run_key)
         if not young:
             self._list(batch, place, ids, ts)
             return
         batch.put(keys.young(run_key), b"")
-        self._keep(place, ids, array("q", ts))
+        self._keep(place, ids, ts)
         # Twice as many ids are written out as added, so that no single change has to write very many.
         self._age(batch, 2 * len(ids))
 
-    def _list(self, batch: Batch, place: bytes, ids: Iterable[str], ts: Sequence[int]) -> None:
+    def _list(self, batch: Batch, place: bytes, ids: Sequence[str], ts: Times) -> None:
         number = keys.number_of_place(place)
         batch.put(keys.numbered(keys.PLACE, self._topic, number), place)
         self._new_places[number] = place
-        self._entries.add(hashes_of(ids), number, ts)
+        self._entries.add(hash_column(ids), number, ts)
 
     def _age(self, batch: Batch, most: int) -> None:
         """Make entries of about so many of the oldest ids, if there are too many."""
@@ -209,9 +212,9 @@ class Index:
         while most > 0 and self._young and (budget.ids > budget.ids_max or len(self._generations) > GENERATIONS_MAX):
             place, young = next(iter(self._young.items()))
             places = young.generation.places
-            standing = [pair for pair in zip(young.ids, young.ts, strict=True) if places.get(pair[0]) == place]
-            ids = [message_id for message_id, _ in standing]
-            self._list(batch, place, ids, [ts for _, ts in standing])
+            rows = [row for row, message_id in enumerate(young.ids) if places.get(message_id) == place]
+            ids = [young.ids[row] for row in rows]
+            self._list(batch, place, ids, young.ts[rows])
             self._taken.difference_update(ids)
             batch.delete(keys.at_place(keys.YOUNG, self._topic, place))
             self._forget(place)
@@ -232,7 +235,7 @@ class Index:
                 batch.delete(entry)
         else:
             numbers = _versions_of(run, mask) if moved else [run.number] * len(ids)
-            self._entries.remove(hashes_of(ids), numbers, _times_of(run, mask))
+            self._entries.remove(hash_column(ids), numbers, _times_of(run, mask))
             if mask == run.live and not moved:
                 self.forget_place(batch, run)
 
@@ -257,7 +260,7 @@ class Index:
             if places.get(message_id) == place:
                 del places[message_id]
 
-    def _keep(self, place: bytes, ids: Sequence[str], ts: Sequence[int]) -> None:
+    def _keep(self, place: bytes, ids: Sequence[str], ts: Times) -> None:
         if not self._generations or len(self._generations[-1].places) >= GENERATION_IDS:
             self._generations.append(_Generation())
         generation = self._generations[-1]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.id_column import IdColumn
@@ -234,7 +236,7 @@ class TopicState:
             batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
         else:
             ids = ids or IdColumn(list(record.ids))
-            self.index.add(batch, key, ids, record.ts, young=record.ts[0] <= self.now + YOUNG_MS)
+            self.index.add(batch, key, ids, np.array(record.ts), young=record.ts[0] <= self.now + YOUNG_MS)
         run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
         self._count(run, run.live, 1)
         if run.wide:
@@ -325,7 +327,7 @@ class TopicState:
             frame = self._put_value(batch, key, value)
             run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
             if shelf.young:
-                self.index.add(batch, key, ids, record.ts, young=True)
+                self.index.add(batch, key, ids, np.array(record.ts), young=True)
                 kind = Ids.LISTED
             else:
                 self.moved.add_piece(batch, merge, run)

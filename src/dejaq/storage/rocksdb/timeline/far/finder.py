@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
-from dejaq.storage.rocksdb.timeline.ids.columns import bucket_of_hash, hashes_of
+from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_of_hash, hash_column
 from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ def find_far(state: TopicState, ids: Sequence[str]) -> dict[int, FarRow]:
     """The rows of the ids whose messages are in such runs, by the position of the id."""
     if state.topic.by_priority or state.runs.is_sharing or not state.index.has_entries:
         return {}
-    hashes = hashes_of(ids)
-    wanted = _runs_of(state, state.index.arrivals_of(hashes))
+    hashed = hash_column(ids)
+    wanted = _runs_of(state, state.index.arrivals_of(hashed))
+    hashes: list[int] = hashed.tolist()
     stored = [key for key in wanted if state.runs.kept(key) is None and not state.leases.on_run(key)]
     found: dict[int, FarRow] = {}
     for run in _read(state, stored):

@@ -7,52 +7,30 @@ neither is written again. So an id is listed under a run as often as it was adde
 from __future__ import annotations
 
 import struct
-from binascii import crc_hqx
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.uint64]
+from dejaq.storage.rocksdb.timeline.ids.hashing import PRINT_SHIFT, Numbers
+
 Prints = npt.NDArray[np.uint32]
 
 _WORD = np.dtype("<u8")
 _ENTRY = struct.Struct("<Q")
 # An entry has three words.
 ENTRY_BYTES = 3 * 8
-# The first 32 of the 48 bits of a hash are its print, of which every entry has a copy in memory.
-_PRINT_SHIFT = 16
-
-
-def hashes_of(ids: Iterable[str]) -> list[int]:
-    """The hash of each id: two checks with different polynomials, so that ids that look alike do not collide.
-
-    Ids may have the same hash, so a caller that finds an entry compares the id itself.
-    """
-    encoded = list(map(str.encode, ids))
-    return [first << _PRINT_SHIFT | second for first, second in zip(map(crc32, encoded), _second(encoded), strict=True)]
-
-
-def bucket_of_hash(hashed: int, buckets: int) -> int:
-    """The bucket of the natural id with a hash, of which the first part is the hash that spreads ids over buckets."""
-    return (hashed >> _PRINT_SHIFT) % buckets
-
-
-def _second(encoded: list[bytes]) -> Iterable[int]:
-    return map(crc_hqx, encoded, repeat(0))
 
 
 def prints_of(hashes: Numbers) -> Prints:
     """The prints of hashes."""
-    return (hashes >> np.uint64(_PRINT_SHIFT)).astype(np.uint32)
+    return (hashes >> np.uint64(PRINT_SHIFT)).astype(np.uint32)
 
 
 def print_of(hashed: int) -> int:
     """The print of one hash."""
-    return hashed >> _PRINT_SHIFT
+    return hashed >> PRINT_SHIFT
 
 
 class Entries(NamedTuple):
@@ -76,7 +54,7 @@ class Entries(NamedTuple):
         return b"".join(column.astype(_WORD, copy=False).tobytes() for column in self)
 
 
-def entries_of(hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> Entries:
+def entries_of(hashes: Sequence[int] | Numbers, numbers: Sequence[int], stamps: Sequence[int]) -> Entries:
     """Entries from columns in any order; the result is not sorted yet."""
     return Entries(*(np.array(column, dtype=np.uint64) for column in (hashes, numbers, stamps)))
 

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, entry_at, joined, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, entry_at, joined, prints_of, unpack
+from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
     PIECE_ENTRIES,
     Discarded,
@@ -24,6 +26,7 @@ from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
     load_runs,
 )
 
+Times = npt.NDArray[np.int64]
 # The number of a run and the time of a message in it.
 Arrival = tuple[int, int]
 # A number and a stamp.
@@ -40,28 +43,65 @@ WORK_MIN = 64
 DELETES_PER_COMMIT = 32
 # So few ids are looked for one by one.
 _FEW_IDS = 8
+# The entries of commits with at most so many are found by hash.
+_SMALL_COMMIT = 32
+_ONE = np.uint64(1)
 
 
 class _Recent:
-    """The entries of the last commits, by hash, and the records that have them."""
+    """The entries of the last commits, and the records that have them.
+
+    Those of small commits are found by hash. Those of a large one are columns; of all of them there is one sorted
+    column of hashes, because nearly all lookups are of ids that have no entry.
+    """
 
     def __init__(self) -> None:
         self.by_hash: dict[int, tuple[_Found, ...]] = {}
         self.count = 0
         self.records: list[int] = []
         self.columns: list[Entries] = []
+        self._large: list[Entries] = []
+        self._hashes: Numbers = np.zeros(0, dtype=np.uint64)
+        # The large commits in the order of their hashes, once one of their entries was looked for.
+        self._sorted: Entries | None = None
 
-    def add(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
-        """Add entries; a hash that occurs twice has them all."""
-        by_hash = self.by_hash
+    def add(self, entries: Entries) -> None:
+        """Add entries of one commit."""
+        if len(entries.hashes) <= _SMALL_COMMIT:
+            self.add_few(*(column.tolist() for column in entries))
+            return
+        self.count += len(entries.hashes)
+        self._large.append(entries)
+        # Two sorted columns: a stable sort merges them.
+        self._hashes = np.sort(np.concatenate((self._hashes, np.sort(entries.hashes))), kind="stable")
+        self._sorted = None
+
+    def add_few(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
+        """Add a few entries; a hash that occurs twice has them all."""
         self.count += len(hashes)
-        if by_hash.keys().isdisjoint(hashes):
-            added = dict(zip(hashes, zip(zip(numbers, stamps, strict=True)), strict=True))
-            if len(added) == len(hashes):
-                by_hash.update(added)
-                return
         for hashed, found in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
-            by_hash[hashed] = (*by_hash.get(hashed, ()), found)
+            self.by_hash[hashed] = (*self.by_hash.get(hashed, ()), found)
+
+    def find(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
+        """Add what there is to `found`, by the position of the hash; `wanted` has the same hashes."""
+        if not self.by_hash.keys().isdisjoint(hashes):
+            for row, hashed in enumerate(hashes):
+                if hashed in self.by_hash:
+                    found.setdefault(row, []).extend(self.by_hash[hashed])
+        if not len(self._hashes):
+            return
+        low = self._hashes.searchsorted(wanted)
+        there = np.flatnonzero(self._hashes.take(low, mode="clip") == wanted)
+        if not len(there):
+            return
+        if self._sorted is None:
+            columns = [np.concatenate(column) for column in zip(*self._large, strict=True)]
+            order = np.argsort(columns[0], kind="stable")
+            self._sorted = Entries(*(column[order] for column in columns))
+        behind = self._hashes.searchsorted(wanted[there], side="right")
+        for row, first, end in zip(there.tolist(), low[there].tolist(), behind.tolist(), strict=True):
+            numbers, stamps = self._sorted.numbers[first:end].tolist(), self._sorted.stamps[first:end].tolist()
+            found.setdefault(row, []).extend(zip(numbers, stamps, strict=True))
 
 
 class IdEntries:
@@ -69,8 +109,8 @@ class IdEntries:
 
     def __init__(self, topic: int, database: RocksDatabase) -> None:
         self._topic, self._database = topic, database
-        # What the present change adds: hashes, numbers, stamps.
-        self._new: tuple[list[int], list[int], list[int]] = ([], [], [])
+        # What the present change adds.
+        self._new: list[Entries] = []
         self._recent = _Recent()
         # What is being merged into a sorted run.
         self._frozen: _Recent | None = None
@@ -85,7 +125,7 @@ class IdEntries:
         for key, value in self._database.scan(prefix, keys.after(prefix)):
             self._next_record = int.from_bytes(key[5:], "big") + 1
             entries = unpack(value)
-            self._recent.add(*(column.tolist() for column in entries))
+            self._recent.add(entries)
             self._recent.records.append(self._next_record - 1)
             self._recent.columns.append(entries)
         self._runs, discarded = load_runs(self._topic, self._database)
@@ -95,29 +135,28 @@ class IdEntries:
     @property
     def empty(self) -> bool:
         """Whether there is no entry."""
-        return not self._recent.by_hash and not self._runs and self._frozen is None
+        return not self._recent.count and not self._runs and self._frozen is None
 
     def __len__(self) -> int:
         return self._recent.count + (self._frozen.count if self._frozen is not None else 0) + sum(map(len, self._runs))
 
     # Changing
 
-    def add(self, hashes: Sequence[int], number: int, ts: Sequence[int]) -> None:
+    def add(self, hashes: Numbers, number: int, ts: Times) -> None:
         """List ids under the run that they arrived in."""
-        self._enter(hashes, [number] * len(hashes), [2 * at for at in ts])
+        self._enter(Entries(hashes, np.full(len(hashes), number, dtype=np.uint64), ts.astype(np.uint64) << _ONE))
 
-    def remove(self, hashes: Sequence[int], numbers: Sequence[int], ts: Sequence[int]) -> None:
+    def remove(self, hashes: Sequence[int] | Numbers, numbers: Sequence[int], ts: Sequence[int]) -> None:
         """Remove ids that were listed under these runs and times."""
-        self._enter(hashes, numbers, [2 * at + 1 for at in ts])
+        self._enter(entries_of(hashes, numbers, [2 * at + 1 for at in ts]))
 
-    def _enter(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
-        for column, values in zip(self._new, (hashes, numbers, stamps), strict=True):
-            column.extend(values)
-        self._recent.add(hashes, numbers, stamps)
+    def _enter(self, entries: Entries) -> None:
+        self._new.append(entries)
+        self._recent.add(entries)
 
     def clear(self, batch: Batch) -> None:
         """Remove every entry: the topic has no message."""
-        self._new = ([], [], [])
+        self._new = []
         for recent in (self._recent, self._frozen):
             for record in recent.records if recent is not None else ():
                 batch.delete(keys.numbered(keys.ID_CHANGES, self._topic, record))
@@ -129,10 +168,10 @@ class IdEntries:
 
     def write(self, batch: Batch) -> None:
         """Put what the change added into the batch, and do a part of the merges."""
-        count = len(self._new[0])
+        count = sum(len(entries.hashes) for entries in self._new)
         if count:
-            entries = entries_of(*self._new)
-            self._new = ([], [], [])
+            new, self._new = self._new, []
+            entries = new[0] if len(new) == 1 else Entries(*map(np.concatenate, zip(*new, strict=True)))
             batch.put(keys.numbered(keys.ID_CHANGES, self._topic, self._next_record), entries.pack())
             self._recent.records.append(self._next_record)
             self._recent.columns.append(entries)
@@ -189,29 +228,28 @@ class IdEntries:
 
     # Searching
 
-    def find(self, hashes: Sequence[int]) -> dict[int, list[Arrival]]:
+    def find(self, wanted: Numbers) -> dict[int, list[Arrival]]:
         """The runs in which ids with these hashes arrived, by the position of the hash; none for an absent hash."""
         found: dict[int, list[_Found]] = {}
+        hashes: list[int] = wanted.tolist()
         for recent in (self._recent, self._frozen):
-            if recent is not None and not recent.by_hash.keys().isdisjoint(hashes):
-                for row, hashed in enumerate(hashes):
-                    if hashed in recent.by_hash:
-                        found.setdefault(row, []).extend(recent.by_hash[hashed])
+            if recent is not None:
+                recent.find(hashes, wanted, found)
         if self._runs:
-            self._find_sorted(hashes, found)
+            self._find_sorted(hashes, wanted, found)
         standing = ((row, _standing(entries)) for row, entries in found.items())
         return {row: arrivals for row, arrivals in standing if arrivals}
 
-    def _find_sorted(self, hashes: Sequence[int], found: dict[int, list[_Found]]) -> None:
+    def _find_sorted(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
         runs = self._runs
         if len(hashes) <= _FEW_IDS:
             runs = [run for run in runs if any(map(run.may_have, hashes))]
             if not runs:
                 return
-        wanted = np.array(hashes, dtype=np.uint64)
+        prints = prints_of(wanted)
         places: list[tuple[SortedRun, int, int]] = []
         for run in runs:
-            for row, low, high in run.find(wanted):
+            for row, low, high in run.find(prints):
                 places += zip(repeat(run), repeat(row), range(low, high))
         needed = {run.piece_key(position // PIECE_ENTRIES) for run, _, position in places}
         pieces = dict(zip(needed, self._database.get_many(list(needed)), strict=True))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Numbers, Prints, joined, print_of, prints_of, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Prints, joined, print_of, unpack
 
 # A lookup that finds a print reads the whole piece of its entry.
 PIECE_ENTRIES = 512
@@ -45,17 +45,19 @@ class SortedRun:
         place = print_of(hashed) >> self._shift
         return bool(self._filter[place >> 3] >> (place & 7) & 1)
 
-    def find(self, hashes: Numbers) -> list[tuple[int, int, int]]:
-        """(position in `hashes`, first and last position in the run) of the hashes whose print the run has."""
-        prints = prints_of(hashes)
+    def find(self, prints: Prints) -> list[tuple[int, int, int]]:
+        """(position in `prints`, first and last position in the run) of the prints that the run has."""
         places = prints >> np.uint32(self._shift)
         rows = np.flatnonzero(self._bits[places >> np.uint32(3)] & _bit_of(places))
         if not len(rows):
             return []
         wanted = prints[rows]
-        low, high = np.searchsorted(self.prints, wanted), np.searchsorted(self.prints, wanted, side="right")
-        there = np.flatnonzero(high > low)
-        return list(zip(rows[there].tolist(), low[there].tolist(), high[there].tolist(), strict=True))
+        low = self.prints.searchsorted(wanted)
+        there = np.flatnonzero(self.prints.take(low, mode="clip") == wanted)
+        if not len(there):
+            return []
+        high = self.prints.searchsorted(wanted[there], side="right")
+        return list(zip(rows[there].tolist(), low[there].tolist(), high.tolist(), strict=True))
 
     def piece_key(self, piece: int) -> bytes:
         """The key of a piece."""

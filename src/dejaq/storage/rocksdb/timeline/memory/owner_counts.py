@@ -10,6 +10,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from dejaq import limits
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
@@ -82,4 +84,5 @@ def count_rows(counts: MinuteCounts, by_owner: OwnerCounts | None, run: Run, row
     if not run.wide:
         counts.add(run.slice, sign * rows.bit_count())
         return
-    counts.add_times(masks.pick(run.record.ts, rows), sign)
+    times = np.array(run.record.ts, dtype=np.int64)
+    counts.add_times(times if rows == masks.full(run.count) else times[list(masks.rows(rows))], sign)
