@@ -40,6 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_entries, "RECENT_RECORDS", 5)
     monkeypatch.setattr(id_entries, "FAN_IN", 2)
     monkeypatch.setattr(id_entries, "WORK_MIN", 3)
+    monkeypatch.setattr(id_entries, "STEP_ENTRIES", 16)
     monkeypatch.setattr(sorted_run, "PRINTS", 40)
     for module in (id_entries, sorted_run):
         monkeypatch.setattr(module, "PIECE_ENTRIES", 8)

@@ -19,7 +19,7 @@ import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.minute_table import Column, MinuteTable
+from dejaq.storage.rocksdb.timeline.minute_table import Column, MinuteTable, firsts_of
 
 # Added to the number in the records of the second counts of a priority topic: those of the messages that are due.
 READY_COUNTS = 1 << 40
@@ -142,15 +142,18 @@ class MinuteCounts:
             for minute, count in Counter([int(at) // width for at in times]).items():
                 self._add(minute, sign * count)
             return
-        minutes, counts = np.unique(np.asarray(times, dtype=np.int64) // width, return_counts=True)
-        self._add_column(minutes, counts * sign)
+        minutes = np.sort(np.asarray(times, dtype=np.int64) // width, kind="stable")
+        firsts = firsts_of(minutes)
+        self._add_column(minutes[firsts], np.diff(firsts, append=len(minutes)) * sign)
 
     def _add_column(self, minutes: Column, deltas: Column) -> None:
         """Add to minutes, which are in order and each of which occurs once."""
         self._minutes.add_column(minutes, deltas)
-        days, firsts = np.unique(minutes // DAY, return_index=True)
+        column = minutes // DAY
+        firsts = firsts_of(column)
+        days: list[int] = column[firsts].tolist()
         fewer = bool((deltas < 0).any())
-        for day, delta in zip(days.tolist(), np.add.reduceat(deltas, firsts).tolist(), strict=True):
+        for day, delta in zip(days, np.add.reduceat(deltas, firsts).tolist(), strict=True):
             if day not in self._days:
                 insort(self._order, day)
             self._days[day] += delta
@@ -159,7 +162,7 @@ class MinuteCounts:
             self.total += delta
         if self._kept:
             self._columns.append((minutes, deltas))
-            self._touched.update(days.tolist())
+            self._touched.update(days)
         for watcher in self._watchers:
             for minute, delta in zip(minutes.tolist(), deltas.tolist(), strict=True):
                 watcher(minute, delta)

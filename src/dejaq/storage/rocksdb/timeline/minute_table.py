@@ -13,6 +13,12 @@ Column = npt.NDArray[np.int64]
 # A topic with more minutes has arrays.
 FEW_MINUTES = 4_096
 _PAGE = 1 << 20
+_BEGIN = np.ones(1, dtype=np.bool_)
+
+
+def firsts_of(ordered: Column) -> Column:
+    """Where each value of a column in order begins."""
+    return np.flatnonzero(np.concatenate((_BEGIN, ordered[1:] != ordered[:-1])))
 
 
 class MinuteTable:

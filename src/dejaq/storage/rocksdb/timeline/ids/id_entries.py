@@ -40,6 +40,7 @@ FAN_IN = 8
 # For each entry that is added so many are merged, on each level that has something to merge; and a few more.
 WORK_PER_ENTRY = 2
 WORK_MIN = 64
+STEP_ENTRIES = 4_096
 DELETES_PER_COMMIT = 32
 # So few ids are looked for one by one.
 _FEW_IDS = 8
@@ -179,8 +180,7 @@ class IdEntries:
             self._begin_jobs(batch)
         if not count and not len(batch):
             return
-        for level in list(self._jobs):
-            self._work(batch, level, WORK_MIN + WORK_PER_ENTRY * count)
+        self._do_jobs(batch, count)
         if self._discarded and self._discarded[0].delete(batch, self._database, DELETES_PER_COMMIT):
             del self._discarded[0]
 
@@ -197,6 +197,20 @@ class IdEntries:
             if len(runs) >= FAN_IN:
                 self._begin(batch, level, runs)
 
+    def _do_jobs(self, batch: Batch, added: int) -> None:
+        """Do a part of the merges for a commit that added so many entries: those first that are most in arrears.
+
+        A step of many entries costs little more than one of few, so a merge waits until it has enough to do.
+        """
+        for job in self._jobs.values():
+            job.due += WORK_MIN + WORK_PER_ENTRY * added
+        most = max(2 * STEP_ENTRIES, 3 * WORK_PER_ENTRY * added)
+        for level, job in sorted(self._jobs.items(), key=lambda item: -item[1].due):
+            if job.due < min(STEP_ENTRIES, job.left) or most <= 0:
+                return
+            most -= job.due
+            self._work(batch, level, job.due)
+
     def _begin(self, batch: Batch, level: int, sources: Sequence[SortedRun | Entries]) -> None:
         self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1))
         self._jobs[level].begin(batch)
@@ -206,7 +220,8 @@ class IdEntries:
         """Merge about so many entries of a level; what it merged is replaced once everything is written."""
         job = self._jobs[level]
         while count > 0 and not job.done:
-            count -= max(1, job.step(batch, self._database, min(count, job.STEP_ENTRIES)))
+            count -= max(1, job.step(batch, self._database, min(count, STEP_ENTRIES)))
+        job.due = min(0, count)
         if not job.done:
             return
         merged = job.finish(batch)

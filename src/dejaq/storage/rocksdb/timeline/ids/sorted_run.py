@@ -183,8 +183,6 @@ class Discarded:
 class MergeJob:
     """Several sources become one run of the next level, a few thousand entries at a time."""
 
-    STEP_ENTRIES = 4_096
-
     def __init__(self, sources: Sequence[SortedRun | Entries], writer: RunWriter) -> None:
         self.sources, self._writer = sources, writer
         self.number = writer.number
@@ -193,6 +191,8 @@ class MergeJob:
         self._left = sum(map(len, self._prints))
         # Entries with a smaller print have been merged.
         self._low = 0
+        # How many entries should have been merged by now, and were not.
+        self.due = 0
 
     def begin(self, batch: Batch) -> None:
         """Write nothing yet, but that there may be pieces."""
@@ -215,6 +215,11 @@ class MergeJob:
             self._writer.add(batch, joined(pieces))
         self._low, self._left = high, self._left - merged
         return merged
+
+    @property
+    def left(self) -> int:
+        """How many entries have to be merged."""
+        return self._left
 
     @property
     def done(self) -> bool:

@@ -22,7 +22,8 @@ def is_scattered(settings: LevelSettings, ts: Times, buckets: int) -> bool:
     slices = int(ts.max()) // keys.SLICE_MS - int(ts.min()) // keys.SLICE_MS + 1
     if slices * settings.cell_rows > rows:
         # Only now is it worth while to count them.
-        slices = len(np.unique(ts // keys.SLICE_MS))
+        ordered = np.sort(ts // keys.SLICE_MS)
+        slices = 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
     if slices == 1:
         # Consumers that share the buckets lease such rows faster if they lie by bucket.
         return buckets > 1 and rows < buckets * settings.bucket_rows
