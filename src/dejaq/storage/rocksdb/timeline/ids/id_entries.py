@@ -246,13 +246,16 @@ class IdEntries:
     def find(self, wanted: Numbers) -> dict[int, list[Arrival]]:
         """The runs in which ids with these hashes arrived, by the position of the hash; none for an absent hash."""
         found: dict[int, list[_Found]] = {}
+        # In order, because then a search is near the one before.
+        order = np.argsort(wanted)
+        wanted = wanted[order]
         hashes: list[int] = wanted.tolist()
         for recent in (self._recent, self._frozen):
             if recent is not None:
                 recent.find(hashes, wanted, found)
         if self._runs:
             self._find_sorted(hashes, wanted, found)
-        standing = ((row, _standing(entries)) for row, entries in found.items())
+        standing = ((int(order[row]), _standing(entries)) for row, entries in found.items())
         return {row: arrivals for row, arrivals in standing if arrivals}
 
     def _find_sorted(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
