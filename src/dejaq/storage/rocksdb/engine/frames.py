@@ -12,7 +12,7 @@ from dejaq.storage.commit_log.record import FrameAddress
 
 _ADDRESS = Struct(">IQI")
 # A field of a protobuf message never has the number 0.
-_POINTER = b"\0"
+POINTER = b"\0"
 # What a batch of a log begins with that is in the database itself.
 MOVED_BATCH = b"\1"
 POINTER_BYTES = 1 + _ADDRESS.size
@@ -29,7 +29,7 @@ class NewFrame:
         self.data = data
         # The topic that has it, or None for a record of the journal.
         self.topic = topic
-        self.prefix = b"" if topic is None else _POINTER
+        self.prefix = b"" if topic is None else POINTER
         # What is stored behind the address.
         self.suffix = suffix
         self.address: FrameAddress | None = None
@@ -51,12 +51,12 @@ def unpack_address(value: bytes) -> FrameAddress:
 
 def pointer_to(address: FrameAddress) -> bytes:
     """What is stored in the place of a value."""
-    return _POINTER + _ADDRESS.pack(*address)
+    return POINTER + _ADDRESS.pack(*address)
 
 
 def address_in(value: bytes) -> FrameAddress | None:
     """The address in a pointer; None where the value itself is there."""
-    return FrameAddress(*_ADDRESS.unpack_from(value, 1)) if value.startswith(_POINTER) else None
+    return FrameAddress(*_ADDRESS.unpack_from(value, 1)) if value.startswith(POINTER) else None
 
 
 def behind_pointer(value: bytes) -> bytes:

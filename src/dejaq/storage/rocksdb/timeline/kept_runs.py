@@ -10,6 +10,7 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in, size_of
 from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.far.packed_run import Layouts
 from dejaq.storage.rocksdb.timeline.lease import LeaseBook
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget, bytes_of_run
 from dejaq.storage.rocksdb.timeline.memory.remaining import forget_settled, is_mostly_settled
@@ -30,6 +31,8 @@ class KeptRuns:
         self._leases = leases
         self.budget = budget
         self._runs: dict[bytes, Run] = {}
+        # Of runs that are only on disk.
+        self.layouts = Layouts()
         self._shared: dict[bytes, Run] | None = None
 
     def close(self) -> None:

@@ -100,9 +100,13 @@ def _places(state: TopicState, numbers: set[int]) -> dict[int, bytes]:
 
 def _read(state: TopicState, stored: list[bytes]) -> Iterator[PackedRun]:
     """The runs one after the other: their bytes together would need much memory."""
-    database = state.database
+    database, layouts = state.database, state.runs.layouts
     values = database.get_many(stored)
     gone = database.get_many([keys.gone(key) for key in stored])
     for key, value, mask in zip(stored, values, gone, strict=True):
         if value is not None:
-            yield PackedRun(key, database.value_of(value), masks.unpack(mask) if mask else 0)
+            layout = layouts.of(value)
+            run = PackedRun(key, database.value_of(value), masks.unpack(mask) if mask else 0, layout)
+            if layout is None:
+                layouts.keep(value, run.layout)
+            yield run

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.rocksdb.engine.frames import POINTER
 from dejaq.storage.rocksdb.timeline import masks
 
+# So many layouts are kept, of about 300 bytes each.
+LAYOUTS_MAX = 16_384
 # The tags of the columns of a run.
 _OWNER, _TS, _IDS, _BODIES, _PRIORITIES, _VERSIONS = 0x0A, 0x2A, 0x22, 0x32, 0x3A, 0x6A
 
@@ -29,6 +32,11 @@ class EqualCells:
         self._data, self._head, self._size, self._count = data, head, size, count
         self._first, self._stride = start + head, head + size
         self.end = start + count * self._stride
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it begins, and the sizes of prefix and value."""
+        return self._first - self._head, self._head, self._size
 
     def are_equal(self) -> bool:
         """Whether all cells have the length of the first, so that each begins with the same prefix."""
@@ -49,6 +57,38 @@ class EqualCells:
         return self._data[at : at + self._size]
 
 
+class Layout(NamedTuple):
+    """Where the columns of some bytes are; what never changes needs to be examined once."""
+
+    owner: str
+    # Where the times begin, and how many they are.
+    times: int
+    rows: int
+    plain: bool
+    # Start, size of the prefix and size of the value of the cells of ids and of bodies; None where they differ.
+    ids: tuple[int, int, int]
+    bodies: tuple[int, int, int] | None
+
+
+class Layouts:
+    """The layouts of frames by the pointers to them: a frame never changes, and each read verifies its checksum."""
+
+    def __init__(self) -> None:
+        self._by_pointer: dict[bytes, Layout | None] = {}
+
+    def of(self, pointer: bytes) -> Layout | None:
+        """The layout of a frame that was examined before."""
+        return self._by_pointer.get(pointer)
+
+    def keep(self, pointer: bytes, layout: Layout | None) -> None:
+        """Remember a layout; most of those that are kept were used lately."""
+        if layout is None or not pointer.startswith(POINTER):
+            return
+        if len(self._by_pointer) >= LAYOUTS_MAX:
+            self._by_pointer.clear()
+        self._by_pointer[pointer] = layout
+
+
 class PackedRun:
     """The bytes of a run and where its columns are. `live` rows exist; none of them may be in memory or leased."""
 
@@ -60,14 +100,16 @@ class PackedRun:
         "_ts",
         "count",
         "key",
+        "layout",
         "live",
         "owner",
         "plain",
         "rare",
     )
 
-    def __init__(self, key: bytes, data: bytes, gone: int) -> None:
+    def __init__(self, key: bytes, data: bytes, gone: int, layout: Layout | None = None) -> None:
         self.key, self._data = key, data
+        self.layout = layout
         self.owner = ""
         self._ts: Sequence[int] = ()
         self._ids: EqualCells | None = None
@@ -77,14 +119,25 @@ class PackedRun:
         self.plain = True
         # Whether its rows were leased before, have large bodies, or ids that are counters.
         self.rare = False
-        if not self._divide():
+        if layout is not None:
+            self._use(layout)
+        elif not self._divide():
             self._decode()
         self.count = len(self._ts)
         self.live = masks.full(self.count) & ~gone
 
+    def _use(self, layout: Layout) -> None:
+        """Take the columns where they are known to be."""
+        data, count = self._data, layout.rows
+        self.owner, self.plain = layout.owner, layout.plain
+        self._ts = memoryview(data)[layout.times : layout.times + 8 * count].cast("q")
+        self._ids = EqualCells(data, *layout.ids, count)
+        self._bodies = None if layout.bodies is None else EqualCells(data, *layout.bodies, count)
+
     def _divide(self) -> bool:
         """Find the columns; whether those that are not cells of one length may be decoded later."""
         data, at, end = self._data, 0, len(self._data)
+        times = 0
         while at < end:
             tag = data[at]
             length, start = _varint_at(data, at + 1)
@@ -92,10 +145,16 @@ class PackedRun:
                 self.owner = data[start : start + length].decode()
             elif tag == _TS:
                 self._ts = memoryview(data)[start : start + length].cast("q")
+                times = start
             elif tag == _PRIORITIES:
                 self.plain = False
             elif tag != _VERSIONS:
-                return self._divide_cells(at)
+                if not self._divide_cells(at):
+                    return False
+                if self._ids is not None:
+                    bodies = None if self._bodies is None else self._bodies.place
+                    self.layout = Layout(self.owner, times, len(self._ts), self.plain, self._ids.place, bodies)
+                return True
             at = start + length
         return True
 

@@ -8,7 +8,7 @@ does much. A lookup of an id that is not there reads nothing: the prints of all 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, repeat
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -265,20 +265,27 @@ class IdEntries:
             if not runs:
                 return
         prints = prints_of(wanted)
-        places: list[tuple[SortedRun, int, int]] = []
+        places: list[tuple[bytes, int, int]] = []
         for run in runs:
             for row, low, high in run.find(prints):
-                places += zip(repeat(run), repeat(row), range(low, high))
-        needed = {run.piece_key(position // PIECE_ENTRIES) for run, _, position in places}
-        pieces = dict(zip(needed, self._database.get_many(list(needed)), strict=True))
-        for run, row, position in places:
-            entry = entry_at(pieces[run.piece_key(position // PIECE_ENTRIES)] or b"", position % PIECE_ENTRIES)
-            if entry[0] == hashes[row]:
-                found.setdefault(row, []).append(entry[1:])
+                for position in range(low, high):
+                    piece, place = divmod(position, PIECE_ENTRIES)
+                    places.append((run.piece_key(piece), place, row))
+        if not places:
+            return
+        needed = list(dict.fromkeys([key for key, _, _ in places]))
+        pieces = dict(zip(needed, self._database.get_many(needed), strict=True))
+        for key, place, row in places:
+            hashed, number, stamp = entry_at(pieces[key] or b"", place)
+            if hashed == hashes[row]:
+                found.setdefault(row, []).append((number, stamp))
 
 
 def _standing(entries: list[_Found]) -> list[Arrival]:
     """The entries that no other one removes."""
+    if len(entries) == 1:
+        number, stamp = entries[0]
+        return [] if stamp & 1 else [(number, stamp >> 1)]
     if not any(stamp & 1 for _, stamp in entries):
         return [(number, stamp >> 1) for number, stamp in entries]
     counts: dict[Arrival, int] = {}
