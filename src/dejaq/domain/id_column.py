@@ -28,7 +28,7 @@ class IdColumn(Sequence[str]):
         self._count = len(ids)
         self._text: str | None = None
         self._wire: bytes | None = None
-        # The hash of each id, once a store has computed them.
+        # The hash of each id, when a store has computed them.
         self.hashes: Any = None
 
     @classmethod

@@ -13,7 +13,8 @@ import pytest
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline import minute_counts, minute_table
+from dejaq.storage.rocksdb.timeline import minute_counts
+from dejaq.storage.rocksdb.timeline.memory import minute_table
 from dejaq.storage.rocksdb.timeline.minute_counts import READY_COUNTS, MinuteCounts
 
 TOPIC = 7
@@ -131,17 +132,17 @@ def test_a_commit_with_messages_over_ten_years_takes_little_time() -> None:
     records, chance = Records(), random.Random(2)
     counts = records.load()
     longest = []
-    for commit in range(200):
+    for commit in range(120):
         times = [NOW + chance.randrange(3_650 * DAY_MS) for _ in range(1_000)]
         began = time.thread_time()
         counts.add_times(times, 1)
         records.write(counts)
         longest.append(time.thread_time() - began)
-        if commit in (40, 80, 120):
+        if commit in (40, 80):
             counts = records.load()
-    assert counts.total == 200_000
+    assert counts.total == 120_000
     # The middle of those that write days; it was 40 ms and more.
-    assert sorted(longest)[-20] < 0.01
+    assert sorted(longest)[-12] < 0.01
 
 
 @pytest.mark.parametrize("few", [0, 10, 10_000])

@@ -19,7 +19,7 @@ import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.minute_table import Column, MinuteTable, firsts_of
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column, MinuteTable, firsts_of
 
 # Added to the number in the records of the second counts of a priority topic: those of the messages that are due.
 READY_COUNTS = 1 << 40
