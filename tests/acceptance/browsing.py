@@ -62,7 +62,7 @@ def apart(work: Callable[[], Result]) -> Result:
 @contextmanager
 def broker_apart(data: Path) -> Iterator[BrokerProcess]:
     """A broker on a directory."""
-    serving = serve(data)
+    serving = serve(data, "--broker", "broker-1")
     broker = apart(serving.__enter__)
     try:
         yield broker
@@ -124,7 +124,9 @@ class Tab:
         """A picture for the docs."""
         target = Path(IMAGES) if IMAGES else folder
         with Image.open(BytesIO(self.page.screenshot())) as picture:
-            picture.convert("RGB").quantize(128).save(target / f"{name}.png", optimize=True)
+            picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                target / f"{name}.png", optimize=True
+            )
         assert (target / f"{name}.png").stat().st_size < IMAGE_BYTES_MAX
 
 

@@ -76,6 +76,6 @@ def test_wrong_options_are_one_clear_sentence() -> None:
     """S11: without users the gateway serves this machine only."""
     done = dejaq("web", "--listen", "0.0.0.0:0")
     assert done.code == 1
-    assert "neither TLS nor users" in done.err
+    assert "give the gateway TLS and users" in done.err
     assert "Traceback" not in done.err
     assert dejaq("web", "--listen", "nonsense").code == 1

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -32,9 +36,45 @@ def broker(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="module")
-def address(broker: BrokerProcess) -> Iterator[str]:
-    with gateway(broker) as serving:
+def address(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    lake = tmp_path_factory.mktemp("lake")
+    keep_results(lake)
+    with gateway(broker, "--lake", str(lake)) as serving:
         yield serving
+
+
+def keep_results(lake: Path) -> None:
+    """What the jobs on a lake leave, as docs/pipeline.md describes it."""
+    now = time.time_ns() // 1_000_000 // 60_000 * 60_000
+    minutes = [
+        {
+            "topic": "shop",
+            "minute_ms": now + n * 60_000,
+            "due": round(60 * (1 + math.sin(n / 20)) * math.exp(-n / 150)),
+            "expected": round(25 * (1 - math.exp(-n / 60)), 1),
+            "consumers": 1 + (n // 40) % 3,
+        }
+        for n in range(240)
+    ]
+    audit: dict[str, Any] = {
+        "created": 2_004,
+        "deleted": 0,
+        "cancelled": 0,
+        "dead_lettered": 3,
+        "dropped": 0,
+        "pending": 2_001,
+    }
+    audit |= {"lost": 0, "doubled": 0, "early": 0, "unexplained": 0, "missing_records": 0, "verdict": "balanced"}
+    balance = [{"topic": "shop", "created": 2_001, "deleted": 0, "pending": 2_001, "difference": 0}]
+    results: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "audit": (audit, {"balance": balance, "findings": []}),
+        "forecast": ({"due": 2_001, "expected": 3_900.5, "consumers_max": 3, "hours": 4}, {"minutes": minutes}),
+        "traffic": ({"created": 2_004, "groups": 2}, {"groups": [{"topic": "shop", "owner": MARKUP, "created": 3}]}),
+    }
+    (lake / "_results").mkdir()
+    for job, (figures, tables) in results.items():
+        content = {"format": 1, "made_ms": now, "job": job, "failed": False, "version": 3, "newest_ms": now}
+        (lake / "_results" / f"{job}.json").write_text(json.dumps({**content, "figures": figures, "tables": tables}))
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +251,11 @@ def test_every_page_is_accessible_and_keeps_its_policy(
         "dead-letters": "/topics/orders/dead-letters",
         "schedules": "/topics/reports/schedules",
         "clients": "/clients",
+        "cluster": "/cluster",
+        "lateness": "/lateness",
+        "log": "/topics/clicks/log",
+        "pipeline": "/pipeline",
+        "access": "/access?operation=produce&topic=shop",
         "api": "/api",
         "markup": "/topics/shop/messages/markup",
         "missing": "/topics/nothing",
@@ -253,6 +298,14 @@ def fill(client: dejaq.sync.Client) -> None:
         producer.send(MARKUP.encode(), id="markup", delay=600, headers={MARKUP: MARKUP})
     with client.producer("orders") as producer:
         producer.send_batch([b'{"order": %d}' % n for n in range(3)])
+    client.create_topic("clicks", kind="log", buckets=4)
+    log = client.log("clicks")
+    log.append_batch([b'{"page": "/%d"}' % n for n in range(60)], keys=[b"user-%d" % (n % 7) for n in range(60)])
+    with log.group("dashboard") as group:
+        for n, _ in enumerate(group, 1):
+            if n == 40:
+                break
+        group.commit()
     with client.consumer("orders", name="worker-1", max_messages=3) as consumer:
         for lease in consumer:
             lease.reject("no such customer", error="customer 77 is unknown")

@@ -1,9 +1,10 @@
-"""The ASGI application of the gateway: the API, the pages, live data, and the guard in front of them."""
+"""The ASGI application of the gateway: the API, the pages, live data, signing in, and the guards in front of them."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -15,46 +16,76 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from dejaq.errors import Code
-from dejaq.sdk.client import Client
+from dejaq.security.openid import OpenIdClient
 from dejaq.web.api.dispatch import api_routes
 from dejaq.web.api.table import BASE, operations
-from dejaq.web.gateway import Gateway
 from dejaq.web.guard import WebGuard
-from dejaq.web.live.hub import LiveHub
 from dejaq.web.live.socket import live
+from dejaq.web.login.gate import CallerFinder
+from dejaq.web.login.openid import OpenIdLogins
+from dejaq.web.login.pages import LoginPages
+from dejaq.web.login.pool import Connect, GatewayPool
+from dejaq.web.login.sessions import WebSessions
+from dejaq.web.metrics.history import MetricsHistory
+from dejaq.web.metrics.recorder import MetricsRecorder
 from dejaq.web.pages.rendering import FOLDER
 from dejaq.web.pages.views import page_routes
 from dejaq.web.problem import refused
 from dejaq.web.rates import RateLimiter
 from dejaq.web.settings import BURST_SECONDS, WebSettings
 
+SESSION_SWEEP_SECONDS = 1.0
 
-def application(client: Client, settings: WebSettings) -> ASGIApp:
-    """The gateway in front of the brokers that `client` reaches; it opens and closes the client."""
-    gateway = Gateway(client, settings)
+
+def application(
+    connect: Connect,
+    settings: WebSettings,
+    providers: Mapping[str, OpenIdClient] | None = None,
+    history: MetricsHistory | None = None,
+) -> ASGIApp:
+    """The gateway in front of the brokers that the clients of `connect` reach; it opens and closes them.
+
+    `providers` are the OpenID providers where users may sign in, by alias; `history` is what is known of the metrics.
+    """
+    history = history if history is not None else MetricsHistory()
+    pool, sessions = GatewayPool(connect, settings, history), WebSessions()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with gateway:
-            try:
-                yield
-            finally:
-                await app.state.hub.close()
+        if not settings.login:
+            async with pool.use(""):
+                pass
+        recorder = MetricsRecorder(settings.url, pool, history)
+        tasks = [asyncio.ensure_future(one) for one in (pool.run(), _sweep(sessions), recorder.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await pool.close()
 
     app = Starlette(
         routes=[
             *api_routes(operations()),
             *page_routes(),
+            *(LoginPages(pool, sessions, OpenIdLogins(providers or {})).routes() if settings.login else ()),
             WebSocketRoute("/live", live),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_problem},
     )
-    app.state.gateway = gateway
-    app.state.hub = LiveHub(client)
+    app.state.settings = settings
     limiter = RateLimiter(settings.rate, settings.rate * BURST_SECONDS)
-    return WebGuard(app, hosts=settings.hosts, limiter=limiter, monotonic=time.monotonic)
+    gate = CallerFinder(app, pool, sessions, login=settings.login)
+    return WebGuard(gate, settings, limiter=limiter, monotonic=time.monotonic)
+
+
+async def _sweep(sessions: WebSessions) -> None:
+    while True:
+        await asyncio.sleep(SESSION_SWEEP_SECONDS)
+        sessions.sweep()
 
 
 async def _http_problem(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The gateway's connection to the brokers: one client, and the producers that requests share."""
+"""A caller's connection to the brokers: one client, and what the requests of that caller share."""
 
 from __future__ import annotations
 
@@ -8,45 +8,66 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from dejaq.errors import DejaqError, Missing, OutOfState
+from dejaq.errors import DejaqError, Missing, OutOfState, Unauthenticated
 from dejaq.sdk.client import Client
+from dejaq.sdk.log.log import Log
 from dejaq.sdk.producing.producer import Producer
 from dejaq.web.leases import LeaseDesk
+from dejaq.web.live.hub import LiveHub
+from dejaq.web.metrics.history import MetricsHistory
+from dejaq.web.rights import CallerRights
 from dejaq.web.settings import WebSettings
 
 log = logging.getLogger("dejaq.web")
 
 PRODUCERS_MAX = 256
+LOGS_MAX = 256
 OPEN_SECONDS = 3.0
 PING_SECONDS = 5.0
 
 
 class Gateway:
-    """Everything that requests share. Open it with `async with`."""
+    """Everything that the requests of one caller share."""
 
-    def __init__(self, client: Client, settings: WebSettings) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: WebSettings,
+        *,
+        history: MetricsHistory | None = None,
+        turns: asyncio.Semaphore | None = None,
+    ) -> None:
         self.client = client
         self.settings = settings
         self.leases = LeaseDesk(client)
+        # Shared by all callers; what a page shows of it depends on the topics that its caller sees.
+        self.history = history if history is not None else MetricsHistory()
+        self.hub = LiveHub(client, self.history, turns=turns)
+        self.rights = CallerRights(client)
         self._producers: OrderedDict[tuple[str, str], asyncio.Task[Producer]] = OrderedDict()
+        self._logs: OrderedDict[str, Log] = OrderedDict()
         self._uses: dict[tuple[str, str], int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Gateway:
+    async def open(self) -> None:
+        """Connect; raises UNAUTHENTICATED. A broker that does not answer is no error."""
         try:
             await self.client.open(deadline=OPEN_SECONDS)
+        except Unauthenticated:
+            raise
         except DejaqError as error:
             log.warning("no broker yet: %s", error)
         self._tasks = [
             asyncio.ensure_future(self._keep_time()),
             asyncio.ensure_future(self.leases.run()),
         ]
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Return what HTTP clients hold, and disconnect."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.hub.close()
         await self.leases.close()
         await self.client.close()
 
@@ -86,6 +107,17 @@ class Gateway:
             await producer.close()
             raise
         return producer
+
+    def log(self, topic: str) -> Log:
+        """A log topic, which other requests may use at the same time."""
+        log = self._logs.get(topic)
+        if log is None:
+            log = self._logs[topic] = self.client.log(topic)
+        self._logs.move_to_end(topic)
+        while len(self._logs) > LOGS_MAX:
+            # Closed with its last request.
+            self._logs.popitem(last=False)
+        return log
 
     def _shrink(self) -> None:
         for key in list(self._producers):

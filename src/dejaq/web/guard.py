@@ -8,18 +8,22 @@ come from a page of the gateway or from no page at all. Neither needs a token in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dejaq.config import is_loopback
+from dejaq.config import is_loopback, split_address
 from dejaq.errors import Code
 from dejaq.web.problem import refused
 from dejaq.web.rates import RateLimiter
+from dejaq.web.settings import WebSettings
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# Pages of other origins, which the operator names, may use this one.
+CLIENT_PATH = "/api/v1/socket"
+HTTPS_ONLY = {"Strict-Transport-Security": "max-age=31536000"}
 SECURITY = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -37,10 +41,12 @@ class WebGuard:
     """An ASGI application in front of another one."""
 
     def __init__(
-        self, app: ASGIApp, *, hosts: tuple[str, ...], limiter: RateLimiter, monotonic: Callable[[], float]
+        self, app: ASGIApp, settings: WebSettings, *, limiter: RateLimiter, monotonic: Callable[[], float]
     ) -> None:
         self._app = app
-        self._hosts = frozenset(hosts)
+        self._hosts = frozenset((*settings.hosts, split_address(settings.listen)[0].lower()))
+        self._origins = frozenset(settings.origins)
+        self._security = SECURITY | (HTTPS_ONLY if settings.tls is not None else {})
         self._limiter = limiter
         self._monotonic = monotonic
 
@@ -52,7 +58,7 @@ class WebGuard:
         headers = Headers(scope=scope)
         problem = self._problem(scope, headers)
         if problem is None:
-            await self._app(scope, receive, _with_headers(send))
+            await self._app(scope, receive, _with_headers(send, self._security))
         elif scope["type"] == "websocket":
             # Before the handshake is accepted, so no page of another site ever has an open socket.
             await receive()
@@ -60,20 +66,24 @@ class WebGuard:
         else:
             status, code, detail, retry = problem
             more = {"Retry_After": str(retry)} if retry else {}
-            await refused(status, code, detail, **more)(scope, receive, _with_headers(send))
+            await refused(status, code, detail, **more)(scope, receive, _with_headers(send, self._security))
 
     def _problem(self, scope: Scope, headers: Headers) -> tuple[int, Code, str, int] | None:
         host = headers.get("host", "")
         if not self._knows(host):
             return 421, Code.INVALID_ARGUMENT, f"this gateway does not serve the host {host[:100]!r}", 0
         changes = scope["type"] == "websocket" or scope["method"] not in SAFE
-        if changes and not _same_site(headers, host):
+        if changes and not _same_site(headers, host) and not self._is_program(scope, headers):
             return 403, Code.PERMISSION_DENIED, "the request comes from a page of another site", 0
         client = scope.get("client")
         wait = self._limiter.wait_seconds(client[0] if client else "", self._monotonic())
         if wait:
             return 429, Code.OVERLOADED, "this client sends too many requests per second", math.ceil(wait)
         return None
+
+    def _is_program(self, scope: Scope, headers: Headers) -> bool:
+        """Whether this is the socket of a web program from an origin that the operator has named."""
+        return scope["path"] == CLIENT_PATH and headers.get("origin") in self._origins
 
     def _knows(self, host: str) -> bool:
         name = _name_of(host)
@@ -95,11 +105,11 @@ def _same_site(headers: Headers, host: str) -> bool:
     return headers.get("sec-fetch-site", "none") in ("same-origin", "none")
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, security: Mapping[str, str]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in SECURITY.items():
+            for name, value in security.items():
                 headers.setdefault(name, value)
             headers.setdefault("Cache-Control", "no-store")
         await send(message)

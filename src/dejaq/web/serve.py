@@ -6,31 +6,42 @@ import asyncio
 import errno
 import signal
 import socket
+import ssl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
 import dejaq
 from dejaq.config import is_loopback, join_address, split_address
 from dejaq.errors import Code, PortTaken, error_of
+from dejaq.sdk.client import Client
+from dejaq.security.openid import LoginSettings, OpenIdClient
+from dejaq.security.settings import load_settings
+from dejaq.security.tls import ServerTls
 from dejaq.web.application import application
 from dejaq.web.settings import WebSettings
 
 # How long a page waits for a broker before it says that none answers.
 DEADLINE_SECONDS = 5.0
 STOP_SECONDS = 3
+TLS_RELOAD_SECONDS = 1.0
 CLIENT_NAME = "dejaq web"
 
 
-def bind(listen: str) -> socket.socket:
-    """The listening socket; raises PORT_TAKEN, or INVALID_ARGUMENT for an address that other machines reach."""
+def bind(listen: str, *, is_safe: bool = False) -> socket.socket:
+    """The listening socket; raises PORT_TAKEN, or INVALID_ARGUMENT for an address that other machines reach.
+
+    A gateway `is_safe` for those with TLS and callers who sign in.
+    """
     host, port = split_address(listen)
-    if not is_loopback(host):
+    if not is_safe and not is_loopback(host):
         raise error_of(
             Code.INVALID_ARGUMENT,
-            f"{listen} is open to other machines, and the gateway has neither TLS nor users; listen on loopback, and "
-            "reach it from elsewhere through an SSH tunnel or a proxy that checks its users",
+            f"{listen} is open to other machines; give the gateway TLS and users (--tls-cert, --tls-key, --login), or "
+            "listen on loopback and reach it from elsewhere through an SSH tunnel",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -48,10 +59,42 @@ def bind(listen: str) -> socket.socket:
 
 def serve(settings: WebSettings, *, started: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; `started` gets the address of the pages."""
-    listener = bind(settings.listen)
+    tls = ServerTls(settings.tls, now_s=time.time) if settings.tls is not None else None
+    providers = providers_of(settings)
+    listener = bind(settings.listen, is_safe=tls is not None and settings.login)
     host, port = listener.getsockname()[:2]
-    started(f"http://{join_address(host, port)}")
-    asyncio.run(_serve(settings, listener))
+    started(f"http{'s' if tls is not None else ''}://{join_address(host, port)}")
+    asyncio.run(_serve(settings, listener, tls, providers))
+
+
+def providers_of(settings: WebSettings) -> dict[str, OpenIdClient]:
+    """The OpenID providers in the auth file that name the client for signing in; raises INVALID_ARGUMENT."""
+    if settings.auth is None:
+        return {}
+    secret = ""
+    if settings.openid_secret_file is not None:
+        try:
+            secret = Path(settings.openid_secret_file).read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            path = settings.openid_secret_file
+            raise error_of(Code.INVALID_ARGUMENT, f"the secret file {path} cannot be read: {error}") from None
+    issuers = [one for one in load_settings(settings.auth).issuers if one.client_id]
+    return {one.alias: OpenIdClient(LoginSettings.of(one), secret=secret) for one in issuers}
+
+
+def connection(settings: WebSettings) -> Callable[[str], Client]:
+    """Makes the clients of callers."""
+
+    def connect(credentials: str) -> Client:
+        return dejaq.connect(
+            settings.url,
+            name=CLIENT_NAME,
+            deadline=DEADLINE_SECONDS,
+            timeout=DEADLINE_SECONDS,
+            token=credentials or None,
+        )
+
+    return connect
 
 
 class GatewayServer(uvicorn.Server):
@@ -63,10 +106,11 @@ class GatewayServer(uvicorn.Server):
         yield
 
 
-async def _serve(settings: WebSettings, listener: socket.socket) -> None:
-    client = dejaq.connect(settings.url, name=CLIENT_NAME, deadline=DEADLINE_SECONDS, timeout=DEADLINE_SECONDS)
+async def _serve(
+    settings: WebSettings, listener: socket.socket, tls: ServerTls | None, providers: dict[str, OpenIdClient]
+) -> None:
     config = uvicorn.Config(
-        application(client, settings),
+        application(connection(settings), settings, providers),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -76,7 +120,36 @@ async def _serve(settings: WebSettings, listener: socket.socket) -> None:
         limit_concurrency=2_000,
     )
     server = GatewayServer(config)
+    renewing = asyncio.ensure_future(renew(tls)) if tls is not None else None
+    if tls is not None:
+        config.load()
+        config.ssl = reloading_context(tls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.handle_exit, number, None)
-    await server.serve(sockets=[listener])
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if renewing is not None:
+            renewing.cancel()
+
+
+def reloading_context(tls: ServerTls) -> ssl.SSLContext:
+    """A context whose new connections get the certificate that is valid then."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.files.cert or "", tls.files.key)
+
+    def choose(connected: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+        connected.context = tls.material.context
+
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Called for every connection, also for one that names no host.
+    context.sni_callback = choose
+    return context
+
+
+async def renew(tls: ServerTls) -> None:
+    """Read the files again when they change, until cancelled."""
+    while True:
+        await asyncio.sleep(TLS_RELOAD_SECONDS)
+        await asyncio.to_thread(tls.refresh)

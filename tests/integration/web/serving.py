@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import uvicorn
 
 from dejaq.sdk.client import Client
+from dejaq.security.tls import ServerTls
 from dejaq.testing.waiting import eventually
 from dejaq.web.application import application
-from dejaq.web.serve import GatewayServer, bind
+from dejaq.web.login.pool import Connect
+from dejaq.web.serve import GatewayServer, bind, reloading_context, renew
 from dejaq.web.settings import WebSettings
 
 
@@ -34,16 +37,29 @@ class QuickServer(GatewayServer):
 
 
 @asynccontextmanager
-async def serving(client: Client, **settings: Any) -> AsyncIterator[str]:
-    """The address of a gateway in front of the brokers that the client reaches."""
+async def serving(
+    client: Client | Connect, providers: Any = None, history: Any = None, **settings: Any
+) -> AsyncIterator[str]:
+    """The address of a gateway in front of the brokers that the client reaches, or the client of each caller."""
     chosen = WebSettings(url="dejaq://127.0.0.1:7400", listen="127.0.0.1:0", **settings)
+    connect: Connect = (lambda _: client) if isinstance(client, Client) else client
     listener = bind(chosen.listen)
-    server = QuickServer(uvicorn.Config(application(client, chosen), log_config=None, ws_per_message_deflate=False))
+    config = uvicorn.Config(
+        application(connect, chosen, providers, history), log_config=None, ws_per_message_deflate=False
+    )
+    tls = ServerTls(chosen.tls, now_s=time.time) if chosen.tls is not None else None
+    if tls is not None:
+        config.load()
+        config.ssl = reloading_context(tls)
+    server = QuickServer(config)
+    renewing = asyncio.ensure_future(renew(tls)) if tls is not None else None
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
     try:
         await eventually(lambda: server.started or task.done(), within=10, what="the gateway serves")
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http{'s' if tls is not None else ''}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
+        if renewing is not None:
+            renewing.cancel()
         server.end()
         await task
         listener.close()

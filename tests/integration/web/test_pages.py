@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
+import zstandard
 
 import dejaq
 from dejaq.web.api.table import operations
-from dejaq.web.pages.bodies import HEX_BYTES_MAX, SHOWN_BYTES_MAX, shown_body
+from dejaq.web.pages.bodies import HEX_BYTES_MAX, PART_BYTES, shown_body
 from tests.integration.web.serving import serving
 
 MARKUP = "<img src=x onerror=alert(1)>\"'`{{7*7}}</script>"
-PAGES = ["", "/messages", "/due", "/produce", "/consume", "/dead-letters", "/schedules", "/messages/one"]
+PAGES = [
+    *("", "/messages", "/due", "/produce", "/consume", "/dead-letters", "/schedules", "/lateness", "/log"),
+    "/messages/one",
+]
 
 
 @pytest.mark.parametrize("tail", PAGES)
@@ -81,14 +87,35 @@ async def test_without_a_broker_the_page_says_what_to_do() -> None:
 
 
 def test_a_body_is_shown_in_every_form_that_suits_it() -> None:
-    assert shown_body(b'{"a":[1]}').pretty == '{\n  "a": [\n    1\n  ]\n}'
-    assert shown_body(b"{broken").pretty == ""
-    binary = shown_body(b"\xff\x00A")
-    assert (binary.text, binary.pretty) == ("", "")
+    assert shown_body(b'{"a":[1]}', 0, whole=True).pretty == '{\n  "a": [\n    1\n  ]\n}'
+    assert shown_body(b"{broken", 0, whole=True).pretty == ""
+    binary = shown_body(b"\xff\x00A", 0, whole=True)
+    assert (binary.text, binary.pretty, binary.unpacked) == ("", "", "")
     assert binary.hex.startswith("00000000  ff 00 41 ")
     assert binary.hex.endswith("..A")
-    large = shown_body("ä".encode() * SHOWN_BYTES_MAX)
-    assert large.cut
-    assert set(large.text) == {"ä"}
-    assert len(large.hex.splitlines()) == HEX_BYTES_MAX // 16
-    assert shown_body(b"[" * 60_000).pretty == ""
+    middle = shown_body("ä".encode()[1:] + "ä".encode() * 20_000 + "ä".encode()[:1], 65_536, whole=False)
+    assert set(middle.text) == {"ä"}
+    assert middle.hex.startswith("00010000  ")
+    assert len(middle.hex.splitlines()) == HEX_BYTES_MAX // 16
+    assert shown_body(b"[" * 60_000, 0, whole=True).pretty == ""
+
+
+@pytest.mark.parametrize(("packing", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+def test_a_compressed_body_is_shown_decompressed_up_to_a_limit(packing: str, pack: Callable[[bytes], bytes]) -> None:
+    shown = shown_body(pack(b'{"a": 1}'), 0, whole=True)
+    assert (shown.packing, shown.unpacked) == (packing, '{\n  "a": 1\n}')
+    bomb = shown_body(pack(b"x" * 50_000_000), 0, whole=True)
+    assert 0 < len(bomb.unpacked) <= PART_BYTES
+    assert shown_body(pack(b"abc")[:4] + b"\xff" * 30, 0, whole=True).unpacked == ""
+
+
+async def test_a_large_body_is_shown_in_parts(web: httpx.AsyncClient, broker: dejaq.Broker) -> None:
+    async with dejaq.connect(broker) as client:
+        await client.create_topic("files", max_body_bytes=1 << 26)
+        async with client.producer("files") as producer:
+            await producer.send(b"".join(b"%015d\n" % n for n in range(400_000)), id="big", delay=600)
+            await producer.send(b"y" * 200_000, id="middle", delay=600)
+    page = (await web.get("/topics/files/messages/big?part=50")).text
+    assert "Part 51 of 98" in page
+    assert f"{50 * 65_536 // 16:015d}" in page
+    assert "Part 4 of 4" in (await web.get("/topics/files/messages/middle?part=99")).text

@@ -27,6 +27,7 @@ from dejaq.protocol.version import package_version
 from dejaq.security.rights.matching import creator_name
 from dejaq.security.rights.operations import Operation
 from dejaq.storage.base import Filter, RotatesKeys, innermost
+from dejaq.storage.sharded.placement import Spread
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +73,28 @@ class OverseerService:
             broker.seen_ms = reported_ms if broker.id in silent else self._broker.clock.now_ms()
             if sample is not None:
                 broker.offset_ms, broker.latency_ms = sample.offset_ms, sample.round_trip_ms / 2
+        info.shards.extend(await self._shards())
         await self._reduce(context, info)
         return info
+
+    async def _shards(self) -> list[overseer.ShardInfo]:
+        """The shards of the storage, with the buckets that each has."""
+        storage = innermost(self._broker.storage)
+        if not isinstance(storage, Spread):
+            return []
+        placed = storage.map
+        found = [overseer.ShardInfo(name=shard.name) for shard in placed.shards]
+        for shard in found:
+            if shard.name == placed.changing:
+                shard.state = "leaving" if placed.leaving else "joining"
+        for number, topic in enumerate(self._broker.catalog.all(), 1):
+            for bucket in range(topic.settings.buckets):
+                shard = found[placed.owner(topic, bucket)]
+                shard.buckets += 1
+                shard.moving += placed.frozen(topic, bucket)
+            if number % TOPICS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def _reduce(self, context: CallContext, info: overseer.InfoResponse) -> None:
         """Leave out the clients of topics that the caller may not see, and what names topics."""
@@ -83,7 +104,7 @@ class OverseerService:
         seen = {topic.name for topic in await self._seen(context, self._broker.catalog.all())}
         topics = [topic for topic in info.topics if topic.name in seen]
         clients = [client for client in info.clients if client.topic in seen]
-        del info.topics[:], info.clients[:]
+        del info.topics[:], info.clients[:], info.shards[:]
         info.topics.extend(topics)
         info.clients.extend(clients)
         for broker in info.brokers:

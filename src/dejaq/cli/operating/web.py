@@ -19,7 +19,14 @@ NEEDED = ("starlette", "uvicorn", "msgspec", "jinja2", "websockets")
     metavar="HOST:PORT",
     default="127.0.0.1:7480",
     show_default=True,
-    help="A loopback address for the pages and the API; port 0 uses a free port.",
+    help="The address of the pages and the API; port 0 uses a free port. Beyond loopback it needs TLS and --login.",
+)
+@click.option("--tls-cert", metavar="FILE", help="The certificate chain; read again when it changes.")
+@click.option("--tls-key", metavar="FILE", help="The key of the certificate.")
+@click.option("--login", is_flag=True, help="Callers sign in; each has the rights of their own credentials.")
+@click.option("--auth", metavar="FILE", help="The auth file with the OpenID providers where users may sign in.")
+@click.option(
+    "--openid-secret-file", metavar="FILE", help="The secret of DejaQ's client at the provider, if it has one."
 )
 @click.option("--read-only", is_flag=True, help="Show everything and change nothing.")
 @click.option(
@@ -29,11 +36,28 @@ NEEDED = ("starlette", "uvicorn", "msgspec", "jinja2", "websockets")
     show_default=True,
     help="Requests per second of a client; 0: any.",
 )
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name that requests may use, of a proxy.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A host name that requests may use.")
+@click.option(
+    "--origin", "origins", multiple=True, metavar="URL", help="A site whose programs may use the browser client."
+)
+@click.option("--lake", metavar="DIR", help="The lake whose results the pipeline page shows.")
 @click.option("--log-level", type=LEVELS, default="info", show_default=True, help="The lowest level that is logged.")
 @pass_invocation
 def web(
-    invocation: Invocation, /, listen: str, read_only: bool, rate: int, hosts: tuple[str, ...], log_level: str
+    invocation: Invocation,
+    /,
+    listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    login: bool,
+    auth: str | None,
+    openid_secret_file: str | None,
+    read_only: bool,
+    rate: int,
+    hosts: tuple[str, ...],
+    origins: tuple[str, ...],
+    lake: str | None,
+    log_level: str,
 ) -> None:
     """Serve pages, an HTTP API and live data in front of the brokers at --url, until SIGTERM or Ctrl-C."""
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -43,11 +67,22 @@ def web(
             f"dejaq web needs {' and '.join(missing)}; install them with: pip install 'dejaq-mq[web]'",
         )
     log_to_stderr(log_level, as_json=False)
+    from dejaq.security.tls import TlsFiles
     from dejaq.web.serve import serve
     from dejaq.web.settings import WebSettings
 
     settings = WebSettings(
-        url=invocation.url, listen=listen, read_only=read_only, rate=rate, hosts=tuple(name.lower() for name in hosts)
+        url=invocation.url,
+        listen=listen,
+        read_only=read_only,
+        rate=rate,
+        hosts=tuple(name.lower() for name in hosts),
+        tls=TlsFiles(tls_cert, tls_key) if tls_cert is not None or tls_key is not None else None,
+        login=login or auth is not None,
+        auth=auth,
+        openid_secret_file=openid_secret_file,
+        origins=tuple(origin.rstrip("/").lower() for origin in origins),
+        lake=lake,
     )
     serve(
         settings,

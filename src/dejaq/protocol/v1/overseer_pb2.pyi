@@ -35,16 +35,30 @@ class InfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoResponse(_message.Message):
-    __slots__ = ("cluster", "brokers", "topics", "clients")
+    __slots__ = ("cluster", "brokers", "topics", "clients", "shards")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerInfo]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
     clients: _containers.RepeatedCompositeFieldContainer[ClientInfo]
-    def __init__(self, cluster: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ...) -> None: ...
+    shards: _containers.RepeatedCompositeFieldContainer[ShardInfo]
+    def __init__(self, cluster: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[BrokerInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientInfo, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardInfo, _Mapping]]] = ...) -> None: ...
+
+class ShardInfo(_message.Message):
+    __slots__ = ("name", "buckets", "moving", "state")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    buckets: int
+    moving: int
+    state: str
+    def __init__(self, name: _Optional[str] = ..., buckets: _Optional[int] = ..., moving: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
 
 class BrokerInfo(_message.Message):
     __slots__ = ("id", "address", "version", "storage", "started_ms", "clock_ms", "degradations", "draining", "drift_ms", "notes", "seen_ms", "offset_ms", "latency_ms", "sessions", "synchronization")

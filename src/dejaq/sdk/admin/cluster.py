@@ -139,13 +139,24 @@ class ClientInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageShard:
+    """A shard of the storage: its buckets, those that are being moved, and `joining`, `leaving` or an empty state."""
+
+    name: str
+    buckets: int
+    moving: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster: brokers, topics and clients."""
+    """The cluster: brokers, topics, clients, and the shards of its storage for callers with the right `operate`."""
 
     cluster: str
     brokers: tuple[BrokerInfo, ...]
     topics: tuple[TopicInfo, ...]
     clients: tuple[ClientInfo, ...]
+    shards: tuple[StorageShard, ...] = ()
 
     @classmethod
     def from_proto(cls, proto: overseer.InfoResponse) -> ClusterInfo:
@@ -155,6 +166,7 @@ class ClusterInfo:
             brokers=tuple(map(BrokerInfo.from_proto, proto.brokers)),
             topics=tuple(map(TopicInfo.from_proto, proto.topics)),
             clients=tuple(map(ClientInfo.from_proto, proto.clients)),
+            shards=tuple(StorageShard(one.name, one.buckets, one.moving, one.state) for one in proto.shards),
         )
 
 

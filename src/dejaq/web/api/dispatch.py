@@ -74,7 +74,7 @@ def _endpoint(by_method: dict[str, ApiOperation]) -> Any:
 
 async def answer(operation: ApiOperation, request: Request) -> Response:
     """Run one operation; every error becomes a problem."""
-    gateway: Gateway = request.app.state.gateway
+    gateway: Gateway = request.state.gateway
     try:
         if gateway.settings.read_only and operation.right is not ApiRight.READ:
             raise error_of(Code.PERMISSION_DENIED, "this gateway is read-only (dejaq web --read-only)")

@@ -18,6 +18,10 @@ _PLACES = {
     "id": "The id of a message.",
     "lease": "A lease id, as `takeLeases` answered it.",
     "name": "The name of a schedule.",
+    "group": "The name of a group that reads a log.",
+    "session": "The id of a session, as `listSessions` answered it.",
+    "key": "The id of an API key: the 12 characters after `dq_`.",
+    "rule": "The id of a rule.",
 }
 PROBLEM = {
     "type": "object",

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from dejaq.errors import Code, error_of
 from dejaq.sdk.client import Client
+from dejaq.sdk.log.log import Log
 from dejaq.web.gateway import Gateway
 
 JSON = "application/json"
@@ -67,6 +68,11 @@ class ApiCall:
     def topic(self) -> str:
         """The topic in the path."""
         return self.path["topic"]
+
+    @property
+    def log(self) -> Log:
+        """The log topic in the path."""
+        return self.gateway.log(self.topic)
 
     @property
     def kind(self) -> str:

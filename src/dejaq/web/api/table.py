@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dejaq.sdk.admin.access import Caller
 from dejaq.sdk.admin.cluster import ClusterInfo, TopicInfo
 from dejaq.sdk.admin.cron import ScheduleInfo
-from dejaq.web.api import bulk, cluster, dead_letters, messages, receiving, schedules, sending, topics
+from dejaq.sdk.admin.rights import RightsDecision, RightsRule
 from dejaq.web.api.filters import MessageFilter, OwnerFilter, PageQuery
 from dejaq.web.api.operation import BYTES, JSON, NDJSON, ApiOperation, ApiRight
+from dejaq.web.api.operations import (
+    access,
+    bulk,
+    cluster,
+    dead_letters,
+    logs,
+    messages,
+    receiving,
+    schedules,
+    sending,
+    topics,
+)
 from dejaq.web.api.values import (
     BulkOutcome,
     CountValue,
@@ -30,7 +43,8 @@ _KEY = {"Idempotency-Key": "Names the request: messages without an id get one th
 
 def operations() -> tuple[ApiOperation, ...]:
     """The table."""
-    return (*_of_topics(), *_of_messages(), *_of_leases(), *_of_dead_letters(), *_of_schedules(), *_of_cluster())
+    timelines = (*_of_topics(), *_of_messages(), *_of_leases(), *_of_dead_letters(), *_of_schedules())
+    return (*timelines, *_of_logs(), *_of_cluster(), *_of_access())
 
 
 def _of_topics() -> Iterator[ApiOperation]:
@@ -181,11 +195,72 @@ def _of_schedules() -> Iterator[ApiOperation]:
     )  # fmt: skip
 
 
+def _of_logs() -> Iterator[ApiOperation]:
+    log, group = f"{_TOPIC}/log", f"{_TOPIC}/log/groups/{{group}}"
+    yield ApiOperation(
+        "GET", log, "describeLog", "Describe a log and its groups", ApiRight.READ, logs.describe_log,
+        answer=logs.LogDescription,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{log}/messages", "readLog", "Read messages of a log", ApiRight.READ, logs.read_log,
+        query=logs.LogReadQuery, answer=logs.LogMessageList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{log}/messages", "appendToLog", "Append a message to a log", ApiRight.SEND, logs.append_message,
+        body=logs.NewLogMessage, answer=logs.LogPlace, status=201,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{group}/reset", "resetGroup", "Set the offsets of a group", ApiRight.ADMIN, logs.reset_group,
+        body=logs.LogReset, answer=logs.LogOffsets,
+    )  # fmt: skip
+    yield ApiOperation("DELETE", group, "removeGroup", "Forget a group", ApiRight.ADMIN, logs.remove_group, status=204)
+
+
+def _of_access() -> Iterator[ApiOperation]:
+    read, admin = ApiRight.READ, ApiRight.ADMIN
+    yield ApiOperation("GET", f"{BASE}/me", "readMe", "Describe the caller", read, access.read_me, answer=Caller)
+    yield ApiOperation(
+        "GET", f"{BASE}/sessions", "listSessions", "List sessions", read, access.list_sessions,
+        answer=access.SessionList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", f"{BASE}/sessions/{{session}}", "endSession", "End a session", admin, access.end_session, status=204
+    )
+    yield ApiOperation(
+        "GET", f"{BASE}/keys", "listKeys", "List API keys", read, access.list_keys, answer=access.KeyList
+    )
+    yield ApiOperation(
+        "POST", f"{BASE}/keys", "createKey", "Make an API key", admin, access.create_key,
+        body=access.NewKey, answer=access.KeyMade, status=201,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", f"{BASE}/keys/{{key}}", "revokeKey", "Revoke an API key", admin, access.revoke_key, status=204
+    )
+    yield ApiOperation(
+        "GET", f"{BASE}/rights", "listRules", "List rules and quotas", read, access.list_rules, answer=access.RuleList
+    )
+    yield ApiOperation(
+        "POST", f"{BASE}/rights", "addRule", "Allow or deny something", admin, access.add_rule,
+        body=access.NewRule, answer=RightsRule, status=201,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{BASE}/rights:check", "checkRight", "Explain a right", read, access.check_right,
+        query=access.CheckQuery, answer=RightsDecision,
+    )  # fmt: skip
+    yield ApiOperation(
+        "DELETE", f"{BASE}/rights/{{rule}}", "removeRule", "Remove a rule", admin, access.remove_rule, status=204
+    )
+
+
 def _of_cluster() -> Iterator[ApiOperation]:
     read = ApiRight.READ
     yield ApiOperation(
         "GET", f"{BASE}/info", "readInfo", "Describe the cluster", read, cluster.read_info, answer=ClusterInfo
     )
+    yield ApiOperation(
+        "GET", f"{BASE}/lateness", "readLateness", "Lateness and rates over time", read, cluster.read_lateness,
+        query=cluster.LatenessQuery, answer=cluster.LatenessValue,
+    )  # fmt: skip
     yield ApiOperation(
         "GET", f"{BASE}/time", "readTime", "Read the broker's clock", read, cluster.read_time, answer=cluster.TimeValue
     )

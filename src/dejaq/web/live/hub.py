@@ -13,6 +13,7 @@ import msgspec
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.sdk.client import Client
 from dejaq.web.live.views import View
+from dejaq.web.metrics.history import MetricsHistory
 from dejaq.web.problem import problem_of
 
 log = logging.getLogger("dejaq.web")
@@ -62,15 +63,19 @@ class LiveHub:
     def __init__(
         self,
         client: Client,
+        history: MetricsHistory | None = None,
+        *,
+        turns: asyncio.Semaphore | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
+        self._history = history if history is not None else MetricsHistory()
         self._sleep = sleep
         self._monotonic = monotonic
         self._polled: dict[View, _Polled] = {}
         self._clients = 0
-        self._turns = asyncio.Semaphore(QUERIES_MAX)
+        self._turns = turns if turns is not None else asyncio.Semaphore(QUERIES_MAX)
 
     def join(self) -> LiveClient:
         """Admit a page; raises OVERLOADED when there are too many."""
@@ -124,7 +129,7 @@ class LiveHub:
         """The answer as it is sent, and whether the brokers gave it."""
         try:
             async with self._turns:
-                data = await view.read(self._client)
+                data = await view.read(self._client, self._history)
             answer: dict[str, object] = {"view": view, "now": self._client.now_ms(), "data": data}
         except DejaqError as error:
             answer = {"view": view, "now": self._client.now_ms(), "error": problem_of(error)}

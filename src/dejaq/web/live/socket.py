@@ -19,7 +19,7 @@ _POLICY = 1008
 
 async def live(socket: WebSocket) -> None:
     """Serve one page until it leaves. The guard has checked its host and its origin before."""
-    hub: LiveHub = socket.app.state.hub
+    hub: LiveHub = socket.state.gateway.hub
     try:
         client = hub.join()
     except DejaqError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,7 @@ from dejaq import limits
 from dejaq.sdk.client import Client
 from dejaq.web.api.times import iso_of
 from dejaq.web.api.values import message_value
+from dejaq.web.metrics.history import MetricsHistory
 
 DUE_MS = 60_000
 DUE_MESSAGES = 100
@@ -22,9 +23,16 @@ _Topic = Annotated[str, Meta(min_length=1, max_length=200)]
 class OverviewView(msgspec.Struct, frozen=True, tag="overview", tag_field="kind"):
     """Brokers, topics with exact counts, and clients."""
 
-    async def read(self, client: Client) -> object:
-        """The cluster now."""
-        return await client.info()
+    async def read(self, client: Client, history: MetricsHistory) -> object:
+        """The cluster now, with the rates of its topics."""
+        info = await client.info()
+        return {
+            "cluster": info.cluster,
+            "brokers": info.brokers,
+            "topics": info.topics,
+            "clients": info.clients,
+            "rates": history.rates({topic.name for topic in info.topics}),
+        }
 
 
 class DueView(msgspec.Struct, frozen=True, tag="due", tag_field="kind"):
@@ -32,7 +40,7 @@ class DueView(msgspec.Struct, frozen=True, tag="due", tag_field="kind"):
 
     topic: _Topic
 
-    async def read(self, client: Client) -> object:
+    async def read(self, client: Client, history: MetricsHistory) -> object:
         """The first messages of the next minute, and how many there are in each second."""
         now = client.now_ms()
         end = min(now + DUE_MS, limits.TS_MS_MAX)
@@ -57,7 +65,7 @@ class TimelineView(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"
     end: _Ms
     step_ms: _Ms
 
-    async def read(self, client: Client) -> object:
+    async def read(self, client: Client, history: MetricsHistory) -> object:
         """The counts now. Waiting and available messages are distinguished by the clock, not by a third query."""
         step = max(1, self.step_ms, -(-(self.end - self.start) // STEPS_MAX)) / 1_000
         if self.end <= self.start:
@@ -72,7 +80,30 @@ class TimelineView(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"
         }
 
 
-View = OverviewView | DueView | TimelineView
+class LatenessView(msgspec.Struct, frozen=True, tag="lateness", tag_field="kind"):
+    """How late messages of one topic, or of all, were pushed."""
+
+    topic: Annotated[str, Meta(max_length=200)] = ""
+    fine: bool = False
+
+    async def read(self, client: Client, history: MetricsHistory) -> object:
+        """The history of the topics that the caller sees."""
+        return await lateness_of(client, history, self.topic, fine=self.fine)
+
+
+async def lateness_of(client: Client, history: MetricsHistory, topic: str, *, fine: bool) -> dict[str, Any]:
+    """The lateness over time, for a page and for the API."""
+    found = [await client.describe_topic(topic)] if topic else await client.topics()
+    names = {one.name for one in found}
+    return {
+        "lateness": history.lateness(names, fine=fine),
+        "rates": history.rates(names),
+        "began_ms": history.began_ms,
+        "problem": history.problem,
+    }
+
+
+View = OverviewView | DueView | TimelineView | LatenessView
 
 
 class LiveSubscription(msgspec.Struct):

@@ -10,13 +10,14 @@ from urllib.parse import quote
 
 import jinja2
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.version import package_version
 from dejaq.web.api.times import iso_of
-from dejaq.web.gateway import Gateway
+from dejaq.web.login.sessions import COOKIE
 from dejaq.web.problem import status_of_error
+from dejaq.web.settings import WebSettings
 
 FOLDER = Path(__file__).resolve().parent.parent
 NEXT = {
@@ -25,6 +26,15 @@ NEXT = {
     Code.TOPIC_NOT_FOUND: "The topic may have been deleted. The list of topics shows those that exist.",
     Code.PERMISSION_DENIED: "Ask an administrator of the broker for the right.",
 }
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1_000:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1_000
+    return f"{size:,.1f} TB"
 
 
 @cache
@@ -36,31 +46,46 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"iso": iso_of, "segment": lambda text: quote(text, safe="~/"), "number": "{:,}".format}
+    environment.filters |= {
+        "iso": iso_of,
+        "segment": lambda text: quote(text, safe="~/"),
+        "number": "{:,}".format,
+        "bytes": _bytes,
+    }
     return environment
 
 
-def page(request: Request, gateway: Gateway, template: str, status: int = 200, **values: Any) -> Response:
+def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """Render one page."""
+    settings: WebSettings = request.app.state.settings
+    session = getattr(request.state, "session", None)
     html = (
         _environment()
         .get_template(template)
         .render(
             path=request.url.path,
             version=package_version(),
-            url=gateway.settings.url,
-            read_only=gateway.settings.read_only,
+            url=settings.url,
+            read_only=settings.read_only,
+            has_lake=settings.lake is not None,
+            caller=session.caller if session is not None else None,
+            csrf=session.csrf if session is not None else "",
             **values,
         )
     )
     return Response(html, status_code=status, media_type="text/html")
 
 
-def problem_page(request: Request, gateway: Gateway, error: DejaqError) -> Response:
-    """Say what happened, and what to do next."""
+def problem_page(request: Request, error: DejaqError) -> Response:
+    """Say what happened, and what to do next; a caller whose session has ended signs in again."""
+    if error.code is Code.UNAUTHENTICATED and getattr(request.state, "session", None) is not None:
+        request.state.session.ended.set()
+        there = quote(request.url.path, safe="")
+        answer = RedirectResponse(f"/login?ended=1&next={there}", 303)
+        answer.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="lax")
+        return answer
     return page(
         request,
-        gateway,
         "problem.html",
         status=status_of_error(error),
         code=error.code.name,

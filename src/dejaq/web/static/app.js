@@ -18,7 +18,8 @@ export const segment = (text) => encodeURIComponent(text).replaceAll("%2F", "/")
 export class Problem extends Error {}
 
 export async function api(method, path, { json, content, kind, headers = {} } = {}) {
-  const options = { method, headers: { ...headers } };
+  const token = $("meta[name=csrf]")?.content;
+  const options = { method, headers: { ...(token ? { "X-CSRF-Token": token } : {}), ...headers } };
   if (json !== undefined) { options.body = JSON.stringify(json); options.headers["Content-Type"] = "application/json"; }
   if (content !== undefined) { options.body = content; options.headers["Content-Type"] = kind; }
   const response = await fetch(path, options);
@@ -26,6 +27,7 @@ export async function api(method, path, { json, content, kind, headers = {} } = 
   if (!response.ok) {
     let problem = {};
     try { problem = JSON.parse(text); } catch { problem = { code: String(response.status), detail: text.slice(0, 200) }; }
+    if (response.status === 401 && token) problem.detail += ". Your session has ended: load the page again to sign in.";
     throw new Problem(`${problem.code}: ${problem.detail}`);
   }
   return text && response.headers.get("content-type").startsWith("application/json") ? JSON.parse(text) : text;
@@ -70,14 +72,14 @@ function startTheme() {
   });
 }
 
+const PLACES = { o: "/", t: "/topics", c: "/clients", m: "/cluster", l: "/lateness", p: "/pipeline", a: "/access" };
 function startKeys() {
   let before = "";
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
     if (event.key === "?") $("#keys").showModal();
     else if (event.key === "/" && $("[data-search]")) { event.preventDefault(); $("[data-search]").focus(); }
-    else if (before === "g" && event.key === "o") location.assign("/");
-    else if (before === "g" && event.key === "t") location.assign("/topics");
+    else if (before === "g" && PLACES[event.key]) location.assign(PLACES[event.key]);
     before = event.key;
   });
 }
@@ -105,7 +107,7 @@ function gathered(form) {
     if (!field.name || field.type === "file" || field.name.startsWith("_") || field.tagName === "BUTTON") continue;
     if (field.value === "" && !("keep" in field.dataset)) continue;
     values[field.name] = field.value;
-    json[field.name] = "json" in field.dataset ? JSON.parse(field.value) : field.value;
+    json[field.name] = "json" in field.dataset ? JSON.parse(field.value) : "list" in field.dataset ? field.value.split(",").map((one) => one.trim()).filter(Boolean) : field.value;
   }
   return { values, json };
 }

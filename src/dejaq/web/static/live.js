@@ -22,5 +22,7 @@ function connect() {
     const key = JSON.stringify(Object.entries(answer.view).sort());
     for (const one of handlers.values()) if (one.key === key) one.handler(answer.data, answer.now);
   });
-  socket.addEventListener("close", () => { state("disconnected; connecting again"); setTimeout(connect, delay); delay = Math.min(delay * 2, 8000); });
+  socket.addEventListener("close", (event) => {
+    // The session has ended: the page leads to the sign-in and back.
+    if (event.code === 4401) { location.reload(); return; } state("disconnected; connecting again"); setTimeout(connect, delay); delay = Math.min(delay * 2, 8000); });
 }

@@ -1,6 +1,7 @@
 // What single pages do.
-import { $, $$, Problem, api, at, curl, element, number, say, segment, setTime, summary } from "./app.js";
+import { $, $$, Problem, api, at, curl, described, element, number, say, segment, setTime, summary } from "./app.js";
 import { watch } from "./live.js";
+import { forecast, lateness } from "./charts.js";
 import { Timeline } from "./timeline.js";
 
 export function startPages() {
@@ -10,9 +11,59 @@ export function startPages() {
   if ($("[data-produce]")) produce();
   if ($("[data-lease]")) consume();
   if ($("[data-schedule]")) schedules();
+  if ($("#lateness")) lateness();
+  if ($("#forecast-chart")) forecast();
+  if ($("[data-letters]")) letters();
+  for (const form of $$("[data-dry]")) dryRun(form);
+  for (const form of $$("[data-secret]")) secret(form);
+  for (const button of $$("button.act")) sure(button);
   for (const button of $$("button.letter")) button.addEventListener("click", () => act(button, { json: { ids: [button.dataset.id] } }, $("#letter-outcome")));
   for (const button of $$("button.schedule")) button.addEventListener("click", () => act(button, {}, $("#schedule-outcome")));
   for (const form of $$("#by-id")) form.addEventListener("submit", (event) => { event.preventDefault(); location.assign(`/topics/${segment(form.dataset.topic)}/messages/${encodeURIComponent(form.elements.id.value)}`); });
+}
+
+// A button that changes something asks once, beside itself, and shows what it would run.
+function sure(button) {
+  button.addEventListener("click", () => {
+    const place = button.parentElement, output = $("[data-outcome]", button.closest("section")) ?? element("output", "", { class: "outcome", role: "status" });
+    const yes = element("button", button.dataset.sure, { type: "button", class: "danger" }), no = element("button", "Keep it", { type: "button" }), shown = element("code", button.dataset.cli, { class: "muted" });
+    const back = () => { place.replaceChildren(button); button.focus(); };
+    no.addEventListener("click", back);
+    yes.addEventListener("click", async () => {
+      try { await api(button.dataset.method, button.dataset.path); place.replaceChildren(element("span", "Done.", { class: "ok" })); setTimeout(() => location.reload(), 400); }
+      catch (error) { back(); place.append(output); say(output, error.message, false); }
+    });
+    place.replaceChildren(yes, " ", no, element("br"), shown);
+    yes.focus();
+  });
+}
+
+function dryRun(form) {
+  form.customSubmit = async (button) => {
+    const call = described(form), dry = button?.name === "dry";
+    const answer = await api(call.method, call.path, { json: { ...call.body, dry_run: dry } });
+    const offsets = Object.entries(answer.offsets).slice(0, 20).map(([bucket, offset]) => `${bucket}: ${number(offset)}`).join(", ");
+    say($(".outcome", form), `${dry ? "Would read on from" : "Reads on from"} ${offsets}.${dry ? " Nothing was changed." : ""}`, true);
+    if (!dry) setTimeout(() => location.reload(), 800);
+  };
+}
+
+function secret(form) {
+  form.customSubmit = async () => {
+    const call = described(form), { key, secret: text } = await api(call.method, call.path, { json: call.body });
+    say($(".outcome", form), `Key ${key.id}. Copy its secret now; it is never shown again:\n${text}`, true);
+  };
+}
+
+function letters() {
+  const form = $("[data-letters]");
+  form.customSubmit = async (button) => {
+    const call = described(form), purge = button?.name === "purge", dry = button?.name === "dry";
+    if (!Object.keys(call.body).length) throw new Problem("Give a reason, a time or an owner; the cards below are for all.");
+    const path = purge ? call.path.replace(":redrive", ":purge") : call.path;
+    say($(".outcome", form), summary(await api("POST", path, { json: { ...call.body, dry_run: dry } })), true);
+    if (!dry) setTimeout(() => location.reload(), 800);
+  };
 }
 
 async function act(button, options, output) {
@@ -32,6 +83,8 @@ function overview() {
       points.push(topic.waiting); past.set(topic.name, points.slice(-160));
       if (!row) continue;
       for (const cell of $$("[data-of]", row)) cell.textContent = number(topic[cell.dataset.of]);
+      const rates = info.rates[topic.name];
+      for (const cell of $$("[data-rate]", row)) { const value = rates?.[cell.dataset.rate]; cell.textContent = cell.dataset.rate !== "p99_ms" ? (value ?? 0).toFixed(1) : value === undefined || value === null ? "—" : `${value.toFixed(1)} ms`; }
       spark($("canvas", row), past.get(topic.name));
     }
     for (const one of $$("[data-sum]")) one.textContent = number(sums[one.dataset.sum]);

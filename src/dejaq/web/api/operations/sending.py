@@ -14,8 +14,8 @@ from dejaq.domain.ids import valid_id
 from dejaq.errors import MEANINGS, Code, DejaqError, Refused, error_of
 from dejaq.sdk.times import RelativeTime, delay_us
 from dejaq.web.api.cloudevents import is_event, message_headers
-from dejaq.web.api.messages import checked_id
 from dejaq.web.api.operation import JSON, NDJSON, ApiAnswer, ApiCall
+from dejaq.web.api.operations.messages import checked_id
 from dejaq.web.api.times import parse_time
 from dejaq.web.api.values import Group, ItemOutcome, NewMessage, Priority, Seconds, decoded_body
 

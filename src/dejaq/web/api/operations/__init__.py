@@ -1,0 +1,1 @@
+"""What each operation of the HTTP API does, by subject."""
