@@ -53,6 +53,7 @@ lint: $(DEV) ## Check style, types, imports and that generated files are fresh
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/bandit --quiet --recursive src --severity-level high
+	$(BIN)/python scripts/audit_dependencies.py
 	$(BIN)/python scripts/generate_protocol.py --check
 	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/python scripts/generate_docs.py --check
