@@ -13,6 +13,7 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Refused
 from dejaq.storage.base import Storage
+from dejaq.storage.encrypted.providers.base import KeyProvider
 from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
 from dejaq.storage.encrypted.store import EncryptedStorage
 from dejaq.storage.memory.store import MemoryStorage
@@ -104,14 +105,24 @@ class EncryptsEverything(EncryptedStorage):
         return True
 
 
-def encrypted(backend: Callable[[Path], StorageFactory]) -> Callable[[Path], StorageFactory]:
+class EncryptsHeaders(EncryptsEverything):
+    """Encrypts the headers of every topic too."""
+
+    def __init__(self, inner: Storage, provider: KeyProvider) -> None:
+        super().__init__(inner, provider)
+        setattr(self._keyring, "seals_headers", lambda topic: True)  # noqa: B010 - a method, for this instance
+
+
+def encrypted(
+    backend: Callable[[Path], StorageFactory], kind: type[EncryptedStorage] = EncryptsEverything
+) -> Callable[[Path], StorageFactory]:
     """Another backend that sees only sealed bodies."""
     line = new_key_line("test")
     keys = ListedKeys(lambda: line, source="the test")
 
     def of(path: Path) -> StorageFactory:
         make = backend(path)
-        return lambda: EncryptsEverything(make(), keys)
+        return lambda: kind(make(), keys)
 
     return of
 
@@ -124,8 +135,8 @@ BACKENDS: dict[str, Callable[[Path], StorageFactory]] = {
     "postgres": postgres,
     "sharded": sharded,
 }
-ENCRYPTED = {
-    "memory": encrypted(memory),
-    "rocksdb": encrypted(rocksdb),
-    "postgres": encrypted(postgres),
+ENCRYPTED: dict[str, Callable[[Path], StorageFactory]] = {
+    "encrypted_memory": encrypted(memory, EncryptsHeaders),
+    "encrypted_rocksdb": encrypted(rocksdb, EncryptsHeaders),
+    "encrypted_postgres": encrypted(postgres),
 }

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from dejaq.testing.conformance import CHECKS, Check
-from tests.conformance.backends import BACKENDS, merge_eagerly
+from tests.conformance.backends import BACKENDS, ENCRYPTED, merge_eagerly
 
+ALL = {**BACKENDS, **ENCRYPTED}
 # The memory store runs every check with sealed bodies, and the others those in which bodies move.
 MOVING = ("large.", "dead_letters.", "restart.", "snapshots.", "create.")
 # The journal has the sizes and check values of sealed bodies, and the key of dead letters is removed with their topic.
@@ -31,14 +32,16 @@ def checks_of(backend: str) -> list[Check]:
 
 @pytest.mark.parametrize(
     ("backend", "check"),
-    [
-        pytest.param(backend, check, id=f"{backend}-{check.name}")
-        for backend in BACKENDS
-        for check in checks_of(backend)
-    ],
+    [pytest.param(backend, check, id=f"{backend}-{check.name}") for backend in ALL for check in checks_of(backend)],
 )
 async def test_storage(backend: str, check: Check, tmp_path: Path) -> None:
-    await check.run(BACKENDS[backend](tmp_path / "store"))
+    await check.run(ALL[backend](tmp_path / "store"))
+
+
+def test_the_suite_runs_on_sealed_bodies() -> None:
+    """A backend without cases would pass unseen."""
+    assert len(checks_of("encrypted_memory")) > 200
+    assert {backend for backend in ALL if backend.startswith("encrypted_")} == set(ENCRYPTED) != set()
 
 
 def test_only_known_checks_are_left_out_with_sealed_bodies() -> None:

@@ -42,6 +42,7 @@ class Encryption(StrEnum):
 
     NONE = "none"
     BODIES = "bodies"
+    BODIES_AND_HEADERS = "bodies+headers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class TopicSettings:
         default=Encryption.NONE,
         metadata={
             "doc": "`bodies`: the broker encrypts bodies in the store, with the keys of its setting `encryption_keys`. "
-            "Ids, times, headers and sizes stay readable. It cannot be changed."
+            "`bodies+headers`: the values of headers too. Ids, times and sizes stay readable. It cannot be changed."
         },
     )
 

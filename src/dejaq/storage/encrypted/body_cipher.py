@@ -132,6 +132,13 @@ class Opener:
         self._keys = {prefix: key for prefix, key in self._keys.items() if key.topic != topic}
         self._derived.cache_clear()
 
+    def key_of(self, prefix: bytes) -> TopicKey:
+        """The key that a sealed text names by its prefix; raises `UnknownKeyError`."""
+        key = self._keys.get(prefix)
+        if key is None:
+            raise UnknownKeyError(int.from_bytes(prefix[:_TOPIC_BYTES], "big"))
+        return key
+
     def open(
         self, ids: Iterable[str], sealed: Sequence[bytes], headers: Sequence[bytes] | None, *, all_known: bool = False
     ) -> list[bytes]:
@@ -174,9 +181,7 @@ class Opener:
         return body if is_reference(body) else None
 
     def _derive(self, head: bytes) -> AESGCM:
-        key = self._keys.get(head[1:_PREFIX_BYTES])
-        if key is None:
-            raise UnknownKeyError(int.from_bytes(head[1 : 1 + _TOPIC_BYTES], "big"))
+        key = self.key_of(head[1:_PREFIX_BYTES])
         purpose = b"body" if head[:1] == _OWN else b"shared"
         return AESGCM(key.derive(purpose, head[_PREFIX_BYTES:]))
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from dejaq.domain.context import CallContext
+from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.topic import Encryption, Topic, TopicSettings
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
 from dejaq.storage.encrypted.body_cipher import Opener, Sealer, UnknownKeyError
+from dejaq.storage.encrypted.header_cipher import UNREADABLE_NAMES, HeaderOpener, HeaderSealer, is_sealed
 from dejaq.storage.encrypted.large_cipher import LargeCipher
 from dejaq.storage.encrypted.providers.base import KeyProvider
 from dejaq.storage.encrypted.sealing import Ciphers
@@ -40,6 +42,7 @@ class Keyring:
         self._store: Topic | None = None
         self._ciphers: dict[int, Ciphers] = {}
         self._opener = Opener()
+        self._headers = HeaderOpener(self._opener.key_of)
         self._reloaded = -RELOAD_SECONDS
         # A record is read, changed and written by one call at a time; other brokers keep out by the topic's claim.
         self._changing = asyncio.Lock()
@@ -89,6 +92,7 @@ class Keyring:
         self._ciphers.pop(topic.number, None)
         self._keys.forget(topic.number)
         self._opener.forget(topic.number)
+        self._headers.forget()
 
     async def rekey(self, topic: Topic, context: CallContext, *, new_key: bool) -> str:
         """Protect the keys of a topic and of the store with the provider's current key, which is named in the answer.
@@ -126,7 +130,8 @@ class Keyring:
         (store_key, *_) = await self._keys.unwrapped(self._store)
         self._opener.learn(keys)
         sealer = Sealer(keys[-1], shares=topic.settings.share_bodies)
-        made = self._ciphers[topic.number] = Ciphers(sealer, LargeCipher(store_key))
+        headers = HeaderSealer(keys[0]) if self.seals_headers(topic) else None
+        made = self._ciphers[topic.number] = Ciphers(sealer, LargeCipher(store_key), headers)
         return made
 
     async def opened(
@@ -138,6 +143,36 @@ class Keyring:
         if bodies is None:
             bodies = self._opener.open(ids, sealed, headers, all_known=True)
         return list(map(large.outer_body, bodies))
+
+    def seals_headers(self, topic: Topic) -> bool:
+        """Whether the headers of a topic are encrypted too."""
+        return topic.settings.encryption is Encryption.BODIES_AND_HEADERS
+
+    def takes_dead_letters(self, topic: Topic) -> bool:
+        """Whether another encrypted topic sends its dead letters to this one, with headers of its own key."""
+        return any(one.dead_letter_name == topic.name for one in self._records.values() if one.number != topic.number)
+
+    async def opened_rows(self, topic: Topic, rows: Sequence[bytes] | None) -> list[bytes] | None:
+        """The headers of messages, with opened values."""
+        if rows is None or not self.seals_headers(topic):
+            return rows if rows is None else list(rows)
+        await self.ciphers_of(topic)
+        opened = await self._with_keys(lambda: list(map(self._headers.row, rows)))
+        return opened if opened is not None else [self._left_headers(row) for row in rows]
+
+    async def opened_headers(self, topic: Topic, headers: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+        """The same for maps."""
+        rows = await self.opened_rows(topic, list(map(encode_headers, headers)))
+        assert rows is not None
+        return list(map(decode_headers, rows))
+
+    def _left_headers(self, row: bytes) -> bytes:
+        """The headers of a message, when some message has headers of a key that no topic has."""
+        try:
+            return self._headers.row(row)
+        except UnknownKeyError:
+            known = {name: text for name, text in decode_headers(row).items() if not is_sealed(name)}
+            return encode_headers({**known, UNREADABLE_NAMES: "*"})
 
     async def same(self, message_id: str, sealed: bytes, body: bytes) -> bool:
         """Whether a stored body has this content; references are as the store knows them."""

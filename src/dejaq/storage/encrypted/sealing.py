@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dejaq.domain.batch import CreateBatch
 from dejaq.domain.changes import Edits
 from dejaq.storage.encrypted.body_cipher import Sealer
+from dejaq.storage.encrypted.header_cipher import HeaderSealer
 from dejaq.storage.encrypted.large_cipher import LargeCipher
 
 
@@ -17,16 +18,32 @@ class Ciphers:
 
     bodies: Sealer
     large: LargeCipher
+    # None where headers stay readable.
+    headers: HeaderSealer | None = None
 
     def batch(self, batch: CreateBatch) -> CreateBatch:
         """A batch with sealed bodies."""
         bodies = self.bodies.seal(batch.all_ids(), batch.bodies, large=batch.large)
         if batch.large:
             bodies = list(map(self.large.inner_body, bodies))
-        return replace(batch, bodies=bodies, check=self.large.check_value(batch.check))
+        return replace(
+            batch, bodies=bodies, headers=self._row_headers(batch.headers), check=self.large.check_value(batch.check)
+        )
+
+    def _row_headers(self, headers: Sequence[bytes] | None) -> Sequence[bytes] | None:
+        if headers is None or self.headers is None:
+            return headers
+        return list(map(self.headers.row, headers))
+
+    def row(self, batch: CreateBatch, row: int, body: bytes) -> CreateBatch:
+        """A batch with one row of another, whose headers are not sealed yet, and with this stored body."""
+        made = row_of(batch, row, body)
+        return replace(made, headers=self._row_headers(made.headers))
 
     def edits(self, edits: Edits) -> Edits:
-        """Edits with sealed bodies."""
+        """Edits with sealed bodies and headers."""
+        if edits.headers is not None and self.headers is not None:
+            edits = replace(edits, headers=list(map(self.headers.change, edits.headers)))
         if edits.bodies is None:
             return edits
         bodies: list[bytes | None] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from dejaq.domain.batch import Portion, StoredRuns
 from dejaq.domain.topic import Topic
@@ -13,7 +13,15 @@ from dejaq.storage.encrypted.keyring import Keyring
 class OpeningSnapshot:
     """Implements `storage.base.Snapshot`: opens the bodies of another snapshot."""
 
-    def __init__(self, inner: Snapshot, topic: Topic, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        inner: Snapshot,
+        topic: Topic,
+        keyring: Keyring,
+        stored_filter: Callable[[Topic, Filter], Awaitable[Filter]],
+    ) -> None:
+        """`stored_filter` is the filter for what is stored, in place of a caller's."""
+        self._stored_filter = stored_filter
         self._inner = inner
         self._topic = topic
         self._keyring = keyring
@@ -30,18 +38,20 @@ class OpeningSnapshot:
 
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """The messages, with opened bodies."""
-        async for portion in self._inner.scan(buckets, where, bodies=bodies):
+        stored = await self._stored_filter(self._topic, where)
+        async for portion in self._inner.scan(buckets, stored, bodies=bodies):
             if portion.bodies is not None:
                 ids = [message_id for stretch in portion.stretches for message_id in stretch.span.expand()]
                 portion.bodies = await self._keyring.opened(self._topic, ids, portion.bodies, portion.headers)
+            portion.headers = await self._keyring.opened_rows(self._topic, portion.headers)
             yield portion
 
     def scan_stored(
         self, buckets: Sequence[int], where: Filter, *, bodies: bool
     ) -> AsyncIterator[Portion | StoredRuns]:
-        """The same; stored runs have sealed bodies, so only a scan without bodies returns them."""
-        if bodies:
-            return self.scan(buckets, where, bodies=True)
+        """The same; stored runs have sealed bodies and headers, so only a scan that returns neither has them."""
+        if bodies or self._keyring.seals_headers(self._topic):
+            return self.scan(buckets, where, bodies=bodies)
         return self._inner.scan_stored(buckets, where, bodies=False)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A storage that encrypts the bodies of topics with the setting `encryption`, around any other storage.
+"""A storage that encrypts bodies, and on request headers, of topics with the setting `encryption`, around another one.
 
 The inner storage sees only sealed bodies, so they are sealed wherever it keeps or copies them: in its logs, in large
 and shared bodies, in dead-letter topics, in snapshots and in backups. The journal's check values of bodies are those of
@@ -12,17 +12,18 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
-from dejaq.domain.changes import Change, Create, Edit
+from dejaq.domain.changes import Change, Create, Edit, Reject
 from dejaq.domain.context import CallContext
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Encryption, Topic, TopicStage
-from dejaq.errors import Code, DejaqError, Refused
+from dejaq.errors import Code, DejaqError, Refused, error_of
 from dejaq.storage.base import Bodies, Capabilities, Filter, Holder, Page, Snapshot, Storage
+from dejaq.storage.encrypted.header_cipher import is_sealed
 from dejaq.storage.encrypted.keyring import Keyring
 from dejaq.storage.encrypted.large_bodies import EncryptedBodies
 from dejaq.storage.encrypted.providers.base import KeyProvider
-from dejaq.storage.encrypted.sealing import row_of, with_bodies
+from dejaq.storage.encrypted.sealing import with_bodies
 from dejaq.storage.encrypted.snapshot import OpeningSnapshot
 from dejaq.storage.log.base import KeepsLogs, LogStorage
 from dejaq.storage.transactions import Step, Transaction, Verdict
@@ -141,6 +142,9 @@ class EncryptedStorage:
             return replace(change, batch=(await self._keyring.ciphers_of(change.topic)).batch(change.batch))
         if isinstance(change, Edit):
             return replace(change, edits=(await self._keyring.ciphers_of(change.topic)).edits(change.edits))
+        if isinstance(change, Reject):
+            headers = (await self._keyring.ciphers_of(change.topic)).headers
+            return change if headers is None else replace(change, cause=headers.cause(change.cause))
         return change
 
     async def _compare(self, change: Create, outcomes: Outcomes, now: int, context: CallContext) -> None:
@@ -150,7 +154,8 @@ class EncryptedStorage:
             again = await self._stored_again(change, taken, now)
             if not again:
                 return
-            creates = [Create(change.topic, row_of(change.batch, row, stored)) for row, stored in again.items()]
+            ciphers = await self._keyring.ciphers_of(change.topic)
+            creates = [Create(change.topic, ciphers.row(change.batch, row, stored)) for row, stored in again.items()]
             for row, answer in zip(again, await self._inner.apply(creates, now, context), strict=True):
                 if isinstance(answer, Refused):
                     return
@@ -249,15 +254,15 @@ class EncryptedStorage:
 
     async def count(self, topic: Topic, where: Filter, now: int) -> int:
         """The answer of the inner storage."""
-        return await self._inner.count(topic, where, now)
+        return await self._inner.count(topic, await self._stored_filter(topic, where), now)
 
     async def histogram(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
         """The answer of the inner storage."""
-        return await self._inner.histogram(topic, where, step, now)
+        return await self._inner.histogram(topic, await self._stored_filter(topic, where), step, now)
 
     async def browse(self, topic: Topic, where: Filter, cursor: bytes | None, limit: int, now: int) -> Page:
         """A page, with opened bodies."""
-        page = await self._inner.browse(topic, where, cursor, limit, now)
+        page = await self._inner.browse(topic, await self._stored_filter(topic, where), cursor, limit, now)
         if not self._encrypts(topic):
             return page
         return replace(page, messages=await self._opened_messages(topic, page.messages))
@@ -269,17 +274,41 @@ class EncryptedStorage:
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
         """A view of the topic, with opened bodies."""
         snapshot = await self._inner.snapshot(topic, now)
-        return OpeningSnapshot(snapshot, topic, self._keyring) if self._encrypts(topic) else snapshot
+        if not self._encrypts(topic):
+            return snapshot
+        return OpeningSnapshot(snapshot, topic, self._keyring, self._stored_filter)
 
     def _encrypts(self, topic: Topic) -> bool:
         return topic.settings.encryption is not Encryption.NONE
 
+    async def _stored_filter(self, topic: Topic, where: Filter) -> Filter:
+        """The filter for what is stored: with sealed values of headers.
+
+        Raises INVALID_ARGUMENT in a topic with dead letters of others, which are sealed with other keys.
+        """
+        if not where.headers or not self._encrypts(topic):
+            return where
+        headers = (await self._keyring.ciphers_of(topic)).headers
+        if headers is None:
+            return where
+        if self._keyring.takes_dead_letters(topic) and any(is_sealed(name) for name, _ in where.headers):
+            raise error_of(
+                Code.INVALID_ARGUMENT,
+                f"{topic.name!r} has dead letters whose headers are encrypted with the keys of other topics: only "
+                "headers that begin with dejaq-dead- can be in a filter",
+            )
+        return replace(where, headers=tuple((name, headers.value(name, text)) for name, text in where.headers))
+
     async def _opened_lease(self, topic: Topic, lease: LeaseSet) -> LeaseSet:
-        return replace(lease, bodies=await self._keyring.opened(topic, lease.ids(), lease.bodies, lease.headers))
+        bodies = await self._keyring.opened(topic, lease.ids(), lease.bodies, lease.headers)
+        return replace(lease, bodies=bodies, headers=await self._keyring.opened_rows(topic, lease.headers))
 
     async def _opened_messages(self, topic: Topic, messages: Sequence[Message]) -> list[Message]:
         if not messages:
             return []
         ids, headers = [one.id for one in messages], [encode_headers(one.headers) for one in messages]
         opened = await self._keyring.opened(topic, ids, [one.body for one in messages], headers)
-        return [replace(one, body=body) for one, body in zip(messages, opened, strict=True)]
+        shown = await self._keyring.opened_headers(topic, [one.headers for one in messages])
+        return [
+            replace(one, body=body, headers=texts) for one, body, texts in zip(messages, opened, shown, strict=True)
+        ]
