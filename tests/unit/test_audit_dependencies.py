@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import date
+from pathlib import Path
 
-from scripts.audit_dependencies import CANARY, Answer, audit, installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from audit_dependencies import CANARY, Answer, audit, installed
 
 TODAY = date(2026, 11, 19)
 WANTED = {"a": "1", "b": "2"}

@@ -92,8 +92,7 @@ class Central:
         self.tls = EndpointTls(config, clock)
         self.auth = load_settings(config.auth) if config.auth is not None else None
         self.background = Background()
-        self.rosters = Rosters()
-        self.pinger = Pinger()
+        self.rosters, self.pinger = Rosters(), Pinger()
         self.doctor = Doctor(
             storage=storage, clock=clock, memory_bytes_max=config.memory_bytes_max, drift_ms_max=config.drift_ms_max
         )
@@ -198,8 +197,9 @@ class Central:
         )
 
     def _make_logs(self) -> LogTopics:
-        parts = {"clock": self.clock, "metrics": self.metrics, "doctor": self.doctor, "background": self.background}
-        return LogTopics(storage=self.storage, catalog=self.catalog, **parts)  # type: ignore[arg-type]
+        parts = {"metrics": self.metrics, "doctor": self.doctor, "background": self.background, "clock": self.clock}
+        stores = {"storage": self.storage, "catalog": self.catalog, "quotas": self.rights.quotas}
+        return LogTopics(**parts, **stores)  # type: ignore[arg-type]
 
     def _make_snapshots(self) -> Snapshots:
         return Snapshots(

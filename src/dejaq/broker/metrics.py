@@ -112,7 +112,13 @@ OCCURRENCES = MetricSpec(
 )
 REFUSED = MetricSpec("dejaq_items_refused", "counter", "Items of batches that were refused, by code.", ("code",))
 QUOTA_REFUSED = MetricSpec(
-    "dejaq_quota_refused", "counter", "Requests refused because of a quota: topics, rate or pending.", ("quota",)
+    "dejaq_quota_refused", "counter", "Requests refused because of a quota: topics, rate, pending or bytes.", ("quota",)
+)
+QUOTA_USED = MetricSpec(
+    "dejaq_quota_used_ratio",
+    "gauge",
+    "The largest share of its quota of pending messages or of bytes that one creator of topics uses.",
+    ("quota",),
 )
 SECURITY_EVENTS = MetricSpec(
     "dejaq_security_events", "counter", "Events of the security log, such as refusals.", ("event", "outcome")
@@ -206,7 +212,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TRANSACTIONS, REFUSED, ERRORS, FRAMES, LATENESS, LOOP_LAG, SESSIONS, TOPICS, INFLIGHT, PENDING, OLDEST, DRIFT,
     CLIENT_OFFSET, CLIENT_LATENCY, DEGRADED, MEMORY, MEMBERS, PEER_OFFSET, NOTICES, STORAGE,
     JOURNAL_EVENTS, JOURNAL_LAG, JOURNAL_SEGMENTS, JOURNAL_BYTES,
-    TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED,
+    TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED, QUOTA_USED,
     REFUSED_CALLERS, ENDED_STREAMS, USER_SESSIONS,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
     LOG_APPENDED, LOG_PUSHED, LOG_REMOVED,

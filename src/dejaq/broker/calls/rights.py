@@ -84,7 +84,7 @@ class RightsCalls:
     async def set_quota(self, context: CallContext, request: proto.QuotaRequest) -> proto.QuotaResponse:
         """Set or remove the quota of a principal."""
         asked = request.quota
-        quota = Quota(asked.principal, asked.topics, asked.rate, asked.pending)
+        quota = Quota(asked.principal, asked.topics, asked.rate, asked.pending, asked.bytes)
         await self._book.set_quota(context, quota)
         return proto.QuotaResponse(quota=self._quota(quota))
 
@@ -107,6 +107,8 @@ class RightsCalls:
             pending=quota.pending,
             topics_used=self._quotas.topics_of(creator),
             pending_used=self._quotas.pending[creator],
+            bytes=quota.bytes,
+            bytes_used=self._quotas.bytes[creator],
         )
 
 

@@ -101,7 +101,8 @@ class Transactions:
         """Count what an owner creates or changes in topics that bound it; raises OVERLOADED for a client above that."""
         for step in steps:
             if isinstance(step, Create | Edit | Cancel):
-                self._broker.quotas.take(context, step.topic, _counted(step)[1], creates=isinstance(step, Create))
+                creates, bodies = isinstance(step, Create), _bodies_of(step)
+                self._broker.quotas.take(context, step.topic, _counted(step)[1], creates=creates, bodies=bodies)
         rows: dict[int, int] = {}
         topics: dict[int, Topic] = {}
         for step in steps:
@@ -247,6 +248,14 @@ def _counted(step: Step) -> tuple[MetricSpec, int]:
         return CANCELLED, len(step.ids)
     rows = 1 if step.rows is None else sum(end - start for start, end in step.rows)
     return (DELETED if isinstance(step, Delete) else RELEASED), rows
+
+
+def _bodies_of(step: Create | Edit | Cancel) -> Sequence[bytes]:
+    """The bodies that a step stores."""
+    if isinstance(step, Create):
+        return step.batch.bodies
+    edited = step.edits.bodies if isinstance(step, Edit) else None
+    return [body for body in edited or () if body is not None]
 
 
 def _times_of(step: Step) -> Iterator[int]:

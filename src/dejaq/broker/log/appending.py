@@ -33,6 +33,9 @@ async def append(logs: LogTopics, context: CallContext, request: log_pb2.LogAppe
         window = topic.settings.rollback_window_ms
         checked.append(Append(batch.bucket, batch.records, count, name, until, window))
     appends = [one for one in checked if isinstance(one, Append)]
+    # A quota of bytes counts whole batches, as a log stores them.
+    rows, records = sum(one.count for one in appends), [one.records for one in appends]
+    logs.quotas.take(context, topic, rows, creates=False, bodies=records)
     answers = iter(await logs.storage.append(topic, appends, logs.clock.now_ms(), context) if appends else [])
     response = log_pb2.LogAppended()
     count = 0

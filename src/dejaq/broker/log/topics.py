@@ -13,6 +13,7 @@ from dejaq.broker.log.encoding import EncodedBatches
 from dejaq.broker.log.groups import ReaderGroups
 from dejaq.broker.log.reader import LogFeed
 from dejaq.broker.metrics import LOG_APPENDED, LOG_PUSHED, LOG_REMOVED, Metrics
+from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, error_of
@@ -38,7 +39,9 @@ class LogTopics:
         metrics: Metrics,
         doctor: Doctor,
         background: Background,
+        quotas: UserQuotas,
     ) -> None:
+        self.quotas = quotas
         self.doctor = doctor
         self.catalog, self.clock, self.metrics = catalog, clock, metrics
         self.groups = ReaderGroups(clock, background)

@@ -347,9 +347,10 @@ class Session:
         """Count an owner's change; how long the client should wait before its next."""
         if self.producer is None:
             return 0
-        rows = len(frame.create.ts) if command == "create" else len(getattr(frame, command).ids)
-        topic = self.producer.topic
-        wait = self._broker.quotas.take(self.context, topic, rows, creates=command == "create")
+        creates, change = command == "create", getattr(frame, command)
+        rows = len(change.ts) if creates else len(change.ids)
+        topic, bodies = self.producer.topic, () if command == "cancel" else change.bodies
+        wait = self._broker.quotas.take(self.context, topic, rows, creates=creates, bodies=bodies)
         return max(wait, self._broker.throttles.take(topic, self.client, rows))
 
     def _change(self, context: CallContext, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.admin.rights import RightsDecision, RightsQuota, RightsRule
     from dejaq.sdk.client import Client
 
-QUOTA_COLUMNS = ("principal", "topics", "topics_used", "rate", "pending", "pending_used")
+QUOTA_COLUMNS = ("principal", "topics", "topics_used", "rate", "pending", "pending_used", "bytes", "bytes_used")
 COLUMNS = ("id", "effect", "principal", "operations", "topic", "group", "made_by", "made_at")
 OPERATIONS = "create, inspect, read, produce, change, consume, schedule, admin or operate"
 
@@ -154,20 +154,26 @@ def quota() -> None:
 @click.option("--topics", type=click.IntRange(1), default=0, help="Topics that it may create.")
 @click.option("--rate", type=click.IntRange(1), default=0, help="Messages per second that it may create or change.")
 @click.option("--pending", type=click.IntRange(1), default=0, help="Messages that its topics may have.")
+@click.option("--bytes", "size", type=click.IntRange(1), default=0, help="Bytes that its topics may have.")
 @pass_invocation
-def set_quota(invocation: Invocation, /, principal: str, topics: int, rate: int, pending: int) -> None:
+def set_quota(invocation: Invocation, /, principal: str, topics: int, rate: int, pending: int, size: int) -> None:
     """Set the quota of each caller that PRINCIPAL means, in place of the earlier one.
 
     The most specific quota counts: of the user, key or certificate, then of a group, then of '*'.
     """
-    if not (topics or rate or pending):
-        raise click.UsageError("Give a limit: --topics, --rate or --pending.")
+    if not (topics or rate or pending or size):
+        raise click.UsageError("Give a limit: --topics, --rate, --pending or --bytes.")
 
     async def work(client: Client) -> RightsQuota:
-        return await client.rights().set_quota(principal, topics=topics, rate=rate, pending=pending)
+        return await client.rights().set_quota(principal, topics=topics, rate=rate, pending=pending, bytes=size)
 
     made = invocation.run(work)
-    limits = {"topics": made.topics, "messages per second": made.rate, "pending messages": made.pending}
+    limits = {
+        "topics": made.topics,
+        "messages per second": made.rate,
+        "pending messages": made.pending,
+        "bytes": made.bytes,
+    }
     named = ", ".join(f"{value:,} {name}" for name, value in limits.items() if value)
     invocation.output.record(asdict(made), f"quota of {made.principal}: {named}")
 

@@ -24,41 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64\x65jaq/v1/rights.proto\x12\x08\x64\x65jaq.v1\"z\n\x0bRightsQuota\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x01(\x04\x12\x0c\n\x04rate\x18\x03 \x01(\x04\x12\x0f\n\x07pending\x18\x04 \x01(\x04\x12\x13\n\x0btopics_used\x18\x05 \x01(\x04\x12\x14\n\x0cpending_used\x18\x06 \x01(\x04\"4\n\x0cQuotaRequest\x12$\n\x05quota\x18\x01 \x01(\x0b\x32\x15.dejaq.v1.RightsQuota\"5\n\rQuotaResponse\x12$\n\x05quota\x18\x01 \x01(\x0b\x32\x15.dejaq.v1.RightsQuota\"\x13\n\x11ListQuotasRequest\";\n\x12ListQuotasResponse\x12%\n\x06quotas\x18\x01 \x03(\x0b\x32\x15.dejaq.v1.RightsQuota\"\x8f\x01\n\nRightsRule\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x12\n\noperations\x18\x04 \x03(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\r\n\x05group\x18\x06 \x01(\t\x12\x0f\n\x07made_by\x18\x07 \x01(\t\x12\x0f\n\x07made_ms\x18\x08 \x01(\x10\"4\n\x10ListRulesRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"8\n\x11ListRulesResponse\x12#\n\x05rules\x18\x01 \x03(\x0b\x32\x14.dejaq.v1.RightsRule\"4\n\x0ePutRuleRequest\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\"C\n\x0cRuleResponse\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x1f\n\x11RemoveRuleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"8\n\x12RemoveRuleResponse\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\"X\n\x11\x43heckRightRequest\x12\x11\n\toperation\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x12\n\nprincipals\x18\x04 \x03(\t\"k\n\x12\x43heckRightResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\"\n\x04rule\x18\x03 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\x12\x10\n\x08\x65nforced\x18\x04 \x01(\x08\x32\x91\x03\n\x06Rights\x12?\n\x04List\x12\x1a.dejaq.v1.ListRulesRequest\x1a\x1b.dejaq.v1.ListRulesResponse\x12\x37\n\x03Put\x12\x18.dejaq.v1.PutRuleRequest\x1a\x16.dejaq.v1.RuleResponse\x12\x43\n\x06Remove\x12\x1b.dejaq.v1.RemoveRuleRequest\x1a\x1c.dejaq.v1.RemoveRuleResponse\x12\x42\n\x05\x43heck\x12\x1b.dejaq.v1.CheckRightRequest\x1a\x1c.dejaq.v1.CheckRightResponse\x12;\n\x08SetQuota\x12\x16.dejaq.v1.QuotaRequest\x1a\x17.dejaq.v1.QuotaResponse\x12G\n\nListQuotas\x12\x1b.dejaq.v1.ListQuotasRequest\x1a\x1c.dejaq.v1.ListQuotasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x64\x65jaq/v1/rights.proto\x12\x08\x64\x65jaq.v1\"\x9d\x01\n\x0bRightsQuota\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06topics\x18\x02 \x01(\x04\x12\x0c\n\x04rate\x18\x03 \x01(\x04\x12\x0f\n\x07pending\x18\x04 \x01(\x04\x12\x13\n\x0btopics_used\x18\x05 \x01(\x04\x12\x14\n\x0cpending_used\x18\x06 \x01(\x04\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x12\n\nbytes_used\x18\x08 \x01(\x04\"4\n\x0cQuotaRequest\x12$\n\x05quota\x18\x01 \x01(\x0b\x32\x15.dejaq.v1.RightsQuota\"5\n\rQuotaResponse\x12$\n\x05quota\x18\x01 \x01(\x0b\x32\x15.dejaq.v1.RightsQuota\"\x13\n\x11ListQuotasRequest\";\n\x12ListQuotasResponse\x12%\n\x06quotas\x18\x01 \x03(\x0b\x32\x15.dejaq.v1.RightsQuota\"\x8f\x01\n\nRightsRule\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12\x12\n\noperations\x18\x04 \x03(\t\x12\r\n\x05topic\x18\x05 \x01(\t\x12\r\n\x05group\x18\x06 \x01(\t\x12\x0f\n\x07made_by\x18\x07 \x01(\t\x12\x0f\n\x07made_ms\x18\x08 \x01(\x10\"4\n\x10ListRulesRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"8\n\x11ListRulesResponse\x12#\n\x05rules\x18\x01 \x03(\x0b\x32\x14.dejaq.v1.RightsRule\"4\n\x0ePutRuleRequest\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\"C\n\x0cRuleResponse\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x1f\n\x11RemoveRuleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"8\n\x12RemoveRuleResponse\x12\"\n\x04rule\x18\x01 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\"X\n\x11\x43heckRightRequest\x12\x11\n\toperation\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x12\n\nprincipals\x18\x04 \x03(\t\"k\n\x12\x43heckRightResponse\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\"\n\x04rule\x18\x03 \x01(\x0b\x32\x14.dejaq.v1.RightsRule\x12\x10\n\x08\x65nforced\x18\x04 \x01(\x08\x32\x91\x03\n\x06Rights\x12?\n\x04List\x12\x1a.dejaq.v1.ListRulesRequest\x1a\x1b.dejaq.v1.ListRulesResponse\x12\x37\n\x03Put\x12\x18.dejaq.v1.PutRuleRequest\x1a\x16.dejaq.v1.RuleResponse\x12\x43\n\x06Remove\x12\x1b.dejaq.v1.RemoveRuleRequest\x1a\x1c.dejaq.v1.RemoveRuleResponse\x12\x42\n\x05\x43heck\x12\x1b.dejaq.v1.CheckRightRequest\x1a\x1c.dejaq.v1.CheckRightResponse\x12;\n\x08SetQuota\x12\x16.dejaq.v1.QuotaRequest\x1a\x17.dejaq.v1.QuotaResponse\x12G\n\nListQuotas\x12\x1b.dejaq.v1.ListQuotasRequest\x1a\x1c.dejaq.v1.ListQuotasResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dejaq.v1.rights_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RIGHTSQUOTA']._serialized_start=35
-  _globals['_RIGHTSQUOTA']._serialized_end=157
-  _globals['_QUOTAREQUEST']._serialized_start=159
-  _globals['_QUOTAREQUEST']._serialized_end=211
-  _globals['_QUOTARESPONSE']._serialized_start=213
-  _globals['_QUOTARESPONSE']._serialized_end=266
-  _globals['_LISTQUOTASREQUEST']._serialized_start=268
-  _globals['_LISTQUOTASREQUEST']._serialized_end=287
-  _globals['_LISTQUOTASRESPONSE']._serialized_start=289
-  _globals['_LISTQUOTASRESPONSE']._serialized_end=348
-  _globals['_RIGHTSRULE']._serialized_start=351
-  _globals['_RIGHTSRULE']._serialized_end=494
-  _globals['_LISTRULESREQUEST']._serialized_start=496
-  _globals['_LISTRULESREQUEST']._serialized_end=548
-  _globals['_LISTRULESRESPONSE']._serialized_start=550
-  _globals['_LISTRULESRESPONSE']._serialized_end=606
-  _globals['_PUTRULEREQUEST']._serialized_start=608
-  _globals['_PUTRULEREQUEST']._serialized_end=660
-  _globals['_RULERESPONSE']._serialized_start=662
-  _globals['_RULERESPONSE']._serialized_end=729
-  _globals['_REMOVERULEREQUEST']._serialized_start=731
-  _globals['_REMOVERULEREQUEST']._serialized_end=762
-  _globals['_REMOVERULERESPONSE']._serialized_start=764
-  _globals['_REMOVERULERESPONSE']._serialized_end=820
-  _globals['_CHECKRIGHTREQUEST']._serialized_start=822
-  _globals['_CHECKRIGHTREQUEST']._serialized_end=910
-  _globals['_CHECKRIGHTRESPONSE']._serialized_start=912
-  _globals['_CHECKRIGHTRESPONSE']._serialized_end=1019
-  _globals['_RIGHTS']._serialized_start=1022
-  _globals['_RIGHTS']._serialized_end=1423
+  _globals['_RIGHTSQUOTA']._serialized_start=36
+  _globals['_RIGHTSQUOTA']._serialized_end=193
+  _globals['_QUOTAREQUEST']._serialized_start=195
+  _globals['_QUOTAREQUEST']._serialized_end=247
+  _globals['_QUOTARESPONSE']._serialized_start=249
+  _globals['_QUOTARESPONSE']._serialized_end=302
+  _globals['_LISTQUOTASREQUEST']._serialized_start=304
+  _globals['_LISTQUOTASREQUEST']._serialized_end=323
+  _globals['_LISTQUOTASRESPONSE']._serialized_start=325
+  _globals['_LISTQUOTASRESPONSE']._serialized_end=384
+  _globals['_RIGHTSRULE']._serialized_start=387
+  _globals['_RIGHTSRULE']._serialized_end=530
+  _globals['_LISTRULESREQUEST']._serialized_start=532
+  _globals['_LISTRULESREQUEST']._serialized_end=584
+  _globals['_LISTRULESRESPONSE']._serialized_start=586
+  _globals['_LISTRULESRESPONSE']._serialized_end=642
+  _globals['_PUTRULEREQUEST']._serialized_start=644
+  _globals['_PUTRULEREQUEST']._serialized_end=696
+  _globals['_RULERESPONSE']._serialized_start=698
+  _globals['_RULERESPONSE']._serialized_end=765
+  _globals['_REMOVERULEREQUEST']._serialized_start=767
+  _globals['_REMOVERULEREQUEST']._serialized_end=798
+  _globals['_REMOVERULERESPONSE']._serialized_start=800
+  _globals['_REMOVERULERESPONSE']._serialized_end=856
+  _globals['_CHECKRIGHTREQUEST']._serialized_start=858
+  _globals['_CHECKRIGHTREQUEST']._serialized_end=946
+  _globals['_CHECKRIGHTRESPONSE']._serialized_start=948
+  _globals['_CHECKRIGHTRESPONSE']._serialized_end=1055
+  _globals['_RIGHTS']._serialized_start=1058
+  _globals['_RIGHTS']._serialized_end=1459
 # @@protoc_insertion_point(module_scope)

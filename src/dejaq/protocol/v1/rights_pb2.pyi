@@ -7,20 +7,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RightsQuota(_message.Message):
-    __slots__ = ("principal", "topics", "rate", "pending", "topics_used", "pending_used")
+    __slots__ = ("principal", "topics", "rate", "pending", "topics_used", "pending_used", "bytes", "bytes_used")
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     TOPICS_USED_FIELD_NUMBER: _ClassVar[int]
     PENDING_USED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_USED_FIELD_NUMBER: _ClassVar[int]
     principal: str
     topics: int
     rate: int
     pending: int
     topics_used: int
     pending_used: int
-    def __init__(self, principal: _Optional[str] = ..., topics: _Optional[int] = ..., rate: _Optional[int] = ..., pending: _Optional[int] = ..., topics_used: _Optional[int] = ..., pending_used: _Optional[int] = ...) -> None: ...
+    bytes: int
+    bytes_used: int
+    def __init__(self, principal: _Optional[str] = ..., topics: _Optional[int] = ..., rate: _Optional[int] = ..., pending: _Optional[int] = ..., topics_used: _Optional[int] = ..., pending_used: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_used: _Optional[int] = ...) -> None: ...
 
 class QuotaRequest(_message.Message):
     __slots__ = ("quota",)

@@ -60,13 +60,17 @@ class RightsQuota:
     rate: int
     # Messages in all the topics that it created.
     pending: int
+    # Bytes of the bodies in those topics.
+    bytes: int
     topics_used: int
     pending_used: int
+    bytes_used: int
 
     @classmethod
     def from_proto(cls, proto: rights.RightsQuota) -> RightsQuota:
         """The quota that the broker's answer describes."""
-        return cls(proto.principal, proto.topics, proto.rate, proto.pending, proto.topics_used, proto.pending_used)
+        limits = (proto.topics, proto.rate, proto.pending, proto.bytes)
+        return cls(proto.principal, *limits, proto.topics_used, proto.pending_used, proto.bytes_used)
 
 
 class Rights:
@@ -116,14 +120,16 @@ class Rights:
         rule = RightsRule.from_proto(answer.rule) if answer.HasField("rule") else None
         return RightsDecision(answer.allowed, answer.reason, rule, answer.enforced)
 
-    async def set_quota(self, principal: str, *, topics: int = 0, rate: int = 0, pending: int = 0) -> RightsQuota:
+    async def set_quota(
+        self, principal: str, *, topics: int = 0, rate: int = 0, pending: int = 0, bytes: int = 0
+    ) -> RightsQuota:
         """Limit each caller that a principal means, in place of its earlier quota; without a limit it is removed.
 
         `topics` is how many topics it may create, `rate` the messages per second that it may create or change at each
         broker, and `pending` the messages that its topics may have. Beyond, the broker answers QUOTA_EXCEEDED; a caller
         that is too fast waits.
         """
-        quota = rights.RightsQuota(principal=principal, topics=topics, rate=rate, pending=pending)
+        quota = rights.RightsQuota(principal=principal, topics=topics, rate=rate, pending=pending, bytes=bytes)
         request = rights.QuotaRequest(quota=quota)
         answer = await self._seeds.call("Rights.SetQuota", request, rights.QuotaResponse, patience=self._settings)
         return RightsQuota.from_proto(answer.quota)

@@ -38,14 +38,18 @@ class Rights(Blocking[AsyncRights]):
         """Whether the caller may do something, and why; or another caller, by its names and those of its groups."""
         return self._portal.run(self._inner.check(operation, topic, group=group, principals=principals))
 
-    def set_quota(self, principal: str, *, topics: int = 0, rate: int = 0, pending: int = 0) -> RightsQuota:
+    def set_quota(
+        self, principal: str, *, topics: int = 0, rate: int = 0, pending: int = 0, bytes: int = 0
+    ) -> RightsQuota:
         """Limit each caller that a principal means, in place of its earlier quota; without a limit it is removed.
 
         `topics` is how many topics it may create, `rate` the messages per second that it may create or change at each
         broker, and `pending` the messages that its topics may have. Beyond, the broker answers QUOTA_EXCEEDED; a caller
         that is too fast waits.
         """
-        return self._portal.run(self._inner.set_quota(principal, topics=topics, rate=rate, pending=pending))
+        return self._portal.run(
+            self._inner.set_quota(principal, topics=topics, rate=rate, pending=pending, bytes=bytes)
+        )
 
     def quotas(self) -> Sequence[RightsQuota]:
         """All quotas for operators; otherwise the one that counts for the caller, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -25,29 +26,33 @@ class Quota:
     rate: int = 0
     # Messages that are pending in all the topics that it created.
     pending: int = 0
+    # Bytes of the bodies in all the topics that it created.
+    bytes: int = 0
 
     def check(self) -> None:
         """Raise INVALID_ARGUMENT when the quota can mean nothing."""
         check_principal(self.principal)
-        for name in ("topics", "rate", "pending"):
+        for name in ("topics", "rate", "pending", "bytes"):
             if not 0 <= getattr(self, name) <= _MOST:
                 raise InvalidArgument(f"{name}={getattr(self, name)} is not an integer from 0, for no limit")
 
     @property
     def empty(self) -> bool:
         """Whether it limits nothing."""
-        return not (self.topics or self.rate or self.pending)
+        return not (self.topics or self.rate or self.pending or self.bytes)
 
-    def packed(self) -> bytes:
+    def packed(self) -> builtins.bytes:
         """The record of the quota."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
-    def unpack(cls, record: bytes) -> Quota:
+    def unpack(cls, record: builtins.bytes) -> Quota:
         """The quota that `packed` wrote; raises ValueError for anything else."""
         try:
             values = json.loads(record)
-            return cls(str(values["principal"]), int(values["topics"]), int(values["rate"]), int(values["pending"]))
+            topics, rate, pending = (int(values[name]) for name in ("topics", "rate", "pending"))
+            # Records of 0.2 have no bytes.
+            return cls(str(values["principal"]), topics, rate, pending, int(values.get("bytes", 0)))
         except (KeyError, TypeError) as wrong:
             raise ValueError(f"not a quota: {wrong!r}") from None
 

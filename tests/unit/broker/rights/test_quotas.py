@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dejaq.broker import Broker
@@ -9,6 +11,7 @@ from dejaq.domain.context import Principal, PrincipalKind
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import rights_pb2 as rights
 from dejaq.security.rights.quotas import Quota, QuotaSet
@@ -23,10 +26,12 @@ async def limit(broker: Broker, principal: str, **limits: int) -> None:
     await call(broker, ROOT, "Rights.SetQuota", rights.QuotaRequest(quota=quota))
 
 
-async def send(broker: Broker, who: Principal, topic: str, count: int, *, sequence: int = 0) -> list[int]:
+async def send(
+    broker: Broker, who: Principal, topic: str, count: int, *, sequence: int = 0, body: bytes = b""
+) -> list[int]:
     """Create messages in a session; the codes of its errors."""
     batch = carrier.CreateBatch(
-        session=ProducerSession(2, sequence).pack(), ts=[1_700_000_900_000] * count, bodies=[b""] * count
+        session=ProducerSession(2, sequence).pack(), ts=[1_700_000_900_000] * count, bodies=[body] * count
     )
     answers = await session(
         broker,
@@ -74,6 +79,67 @@ async def test_the_creator_of_a_topic_is_charged_for_its_messages(guarded: Broke
     assert await code_of(guarded, BOB, "Carrier.Transact", request) is Code.QUOTA_EXCEEDED
 
 
+async def test_the_creator_of_a_topic_is_charged_for_its_bytes(guarded: Broker) -> None:
+    await make_topic(guarded, ALICE, "~/mail")
+    await allow(guarded, "user:bob", "produce", "~alice/mail")
+    await limit(guarded, "user:alice", bytes=1_000)
+    assert await send(guarded, BOB, "~alice/mail", 4, body=b"x" * 200) == []
+    assert await send(guarded, BOB, "~alice/mail", 2, sequence=1, body=b"x" * 200) == [Code.QUOTA_EXCEEDED]
+    quotas = guarded.central.rights.quotas
+    assert quotas.bytes["user:alice"] == 800
+    await quotas.count()
+    assert quotas.bytes["user:alice"] == 800
+    text = guarded.central.metrics.render().decode()
+    assert 'dejaq_quota_used_ratio{quota="bytes"} 0.8' in text
+    assert 'dejaq_quota_refused_total{quota="bytes"} 1' in text
+    # Another broker, which created none of them, finds the sizes in the store.
+    quotas._created.clear()
+    await quotas.count()
+    assert quotas.bytes["user:alice"] == 800
+    page = await call(guarded, ALICE, "Carrier.Browse", carrier.BrowseRequest(topic="~/mail"))
+    await call(guarded, ALICE, "Carrier.Purge", carrier.PurgeRequest(topic="~/mail", ids=page.ids))
+    await quotas.count()
+    assert await send(guarded, BOB, "~alice/mail", 5, sequence=3, body=b"x" * 200) == []
+
+
+async def test_appends_to_a_log_count_in_the_quotas_of_rate_and_bytes(guarded: Broker) -> None:
+    settings = overseer.TopicSettings(kind="log", buckets=1)
+    await call(guarded, ALICE, "Overseer.CreateTopic", overseer.CreateTopicRequest(name="~/log", settings=settings))
+    await limit(guarded, "user:alice", rate=10, bytes=10_000)
+
+    def append(count: int, body: bytes = b"x") -> log_pb2.LogAppend:
+        records = log_pb2.LogRecords(bodies=[body] * count).SerializeToString()
+        return log_pb2.LogAppend(topic="~/log", batches=[log_pb2.LogBatch(bucket=0, records=records)])
+
+    hello = carrier.ClientFrame(request=1, hello=carrier.Hello(protocol=99))
+    requests = [append(1, b"x" * 20_000), append(30), append(1)]
+    frames = [
+        carrier.ClientFrame(request=number, log=log_pb2.LogCommand(append=one))
+        for number, one in enumerate(requests, 2)
+    ]
+    answers = await session(guarded, ALICE, hello, *frames)
+    refused = {one.request: one.error.code for one in answers if one.HasField("error")}
+    assert refused == {2: Code.QUOTA_EXCEEDED, 4: Code.OVERLOADED}
+    quotas = guarded.central.rights.quotas
+    await quotas.count()
+    assert 0 < quotas.bytes["user:alice"] < 1_000
+
+
+async def test_a_change_that_a_quota_refuses_uses_up_nothing_of_another(guarded: Broker) -> None:
+    """Neither what is pending nor the rate is counted for messages that were not created."""
+    await make_topic(guarded, ALICE, "~/mail")
+    await limit(guarded, "user:alice", pending=5, bytes=1_000, rate=1_000)
+    for body, count in ((b"", 6), (b"x" * 600, 2)):
+        assert await send(guarded, ALICE, "~/mail", count, body=body, sequence=count) == [Code.QUOTA_EXCEEDED]
+    quotas = guarded.central.rights.quotas
+    assert quotas.pending["user:alice"] == quotas.bytes["user:alice"] == 0
+    assert quotas._rates == {}
+    await limit(guarded, "user:alice", pending=50, rate=10)
+    assert await send(guarded, ALICE, "~/mail", 30, sequence=7) == []
+    assert await send(guarded, ALICE, "~/mail", 1, sequence=8) == [Code.OVERLOADED]
+    assert quotas.pending["user:alice"] == 30
+
+
 async def test_a_caller_that_is_too_fast_must_wait(guarded: Broker, clock: VirtualClock) -> None:
     await make_topic(guarded, ALICE, "~/mail")
     await limit(guarded, "group:partners", rate=10)
@@ -114,7 +180,9 @@ def test_a_quota_out_of_range_is_refused(quota: Quota) -> None:
 
 
 def test_a_quota_survives_its_record() -> None:
-    quota = Quota("user:alice", 1, 2, 3)
+    quota = Quota("user:alice", 1, 2, 3, 4)
     assert Quota.unpack(quota.packed()) == quota
+    old = b'{"principal": "user:alice", "topics": 1, "rate": 2, "pending": 3}'
+    assert Quota.unpack(old) == replace(quota, bytes=0)
     with pytest.raises(ValueError, match=r"."):
         Quota.unpack(b"{}")
