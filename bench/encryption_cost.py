@@ -55,7 +55,7 @@ async def _compared(size: int, messages: int, rounds: int) -> dict[str, dict[str
                 await client.create_topic(encryption, encryption=encryption)
             for number in range(rounds + 1):
                 for encryption in list(runs)[:: 1 if number % 2 else -1]:
-                    figures = await _run(client, broker.pid, encryption, size, messages)
+                    figures = await run_batches(client, broker.pid, encryption, size, messages)
                     if number:
                         runs[encryption].append(figures)
                         print(f"{size} bytes, round {number}, {encryption}: {figures}", file=sys.stderr, flush=True)
@@ -67,7 +67,8 @@ async def _compared(size: int, messages: int, rounds: int) -> dict[str, dict[str
     return compared
 
 
-async def _run(client: dejaq.Client, pid: int, topic: str, size: int, messages: int) -> dict[str, float]:
+async def run_batches(client: dejaq.Client, pid: int, topic: str, size: int, messages: int) -> dict[str, float]:
+    """Create messages in batches, then lease and delete them; rates, and the broker's processor time per message."""
     batches = [[os.urandom(size) for _ in range(BATCH)] for _ in range(8)]
     began, cpu = time.monotonic(), cpu_seconds(pid)
     async with client.producer(topic) as producer:
