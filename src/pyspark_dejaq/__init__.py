@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from dejaq.domain.topic import TopicKind
 from pyspark_dejaq.asking import topic_of
 from pyspark_dejaq.columns import READ_SCHEMA
-from pyspark_dejaq.journal import EVENT_SCHEMA, JournalStreamReader
+from pyspark_dejaq.journal import EVENT_SCHEMA, SEGMENT_SCHEMA, JournalStreamReader, SegmentStreamReader
 from pyspark_dejaq.logs.columns import LOG_SCHEMA, check_log_schema
 from pyspark_dejaq.logs.reading import LogBatchReader, LogStreamReader
 from pyspark_dejaq.logs.writing import LogBatchWriter, LogStreamWriter
@@ -45,7 +45,7 @@ class DefaultSource(DataSource):
         """The columns of a message of a timeline or of a log, or of an event when the journal is read."""
         options = self._options()
         if options.journal:
-            return EVENT_SCHEMA
+            return EVENT_SCHEMA if options.content == "events" else SEGMENT_SCHEMA
         return LOG_SCHEMA if options.subscribe and self._names_log(options, options.subscribe) else READ_SCHEMA
 
     def _names_log(self, options: Options, topic: str) -> bool:
@@ -89,8 +89,9 @@ class DefaultSource(DataSource):
             check_read_schema(schema, LOG_SCHEMA)
             return LogStreamReader(options)
         options.need("journal")
-        check_read_schema(schema, EVENT_SCHEMA)
-        return JournalStreamReader(options)
+        events = options.content == "events"
+        check_read_schema(schema, EVENT_SCHEMA if events else SEGMENT_SCHEMA)
+        return (JournalStreamReader if events else SegmentStreamReader)(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         """Write the rows of a stream."""

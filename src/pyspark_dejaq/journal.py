@@ -30,6 +30,10 @@ EVENT_SCHEMA = (
     "lease bigint, expires_ms bigint, ts_ms bigint, priority int, attempts int, body_bytes int, body_crc bigint, "
     "handed_us bigint, store string, ticket bigint, principal string"
 )
+SEGMENT_SCHEMA = "origin string, last bigint, path string"
+_ARROW_SEGMENT = pa.schema(
+    [pa.field("origin", pa.string()), pa.field("last", pa.int64()), pa.field("path", pa.string())]
+)
 _ARROW_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in [*SCHEMA, *OF_SHARED, *OF_CALLERS]])
 # Spark asks for the latest offset every few milliseconds; the directory is listed at most this often.
 _LIST_EVERY_S = 0.5
@@ -239,6 +243,18 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except FileNotFoundError:
             return {}
         return found
+
+
+class SegmentStreamReader(JournalStreamReader):
+    """Streams the segments themselves, one row for each, for programs that read the files in their own way."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One segment."""
+        assert isinstance(partition, SegmentPart)
+        origin = Path(partition.path).name.partition("-")[0]
+        yield pa.RecordBatch.from_pylist(
+            [{"origin": origin, "last": partition.last, "path": partition.path}], schema=_ARROW_SEGMENT
+        )
 
 
 @dataclass(frozen=True, slots=True)

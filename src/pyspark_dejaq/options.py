@@ -18,6 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 OPERATIONS = ("create", "move", "cancel")
 MODES = ("failfast", "collect")
+CONTENTS = ("events", "segments")
 KNOWN = frozenset(
     {
         "dejaq.url",
@@ -36,6 +37,7 @@ KNOWN = frozenset(
         "outcomespath",
         "timeout",
         "journal",
+        "content",
         "startingoffsets",
         "endingoffsets",
         "maxoffsetspertrigger",
@@ -73,6 +75,8 @@ class Options:
     outcomes_path: str = ""
     timeout: float = 60.0
     journal: str = ""
+    # What a stream of the journal has one row for.
+    content: str = "events"
     # "earliest", "latest", or for each origin the last sequence before the first one to read.
     starting_offsets: str | dict[str, int] = "earliest"
     # Of a log: "latest", or for each bucket the offset before which to end.
@@ -108,6 +112,7 @@ class Options:
             outcomes_path=_directory(values, "outcomesPath"),
             timeout=float(_number(values, "timeout", 60, low=1, high=3_600)),
             journal=values.get("journal", ""),
+            content=_choice(values, "content", CONTENTS),
             starting_offsets=_offsets(values, "startingOffsets", "earliest"),
             ending_offsets=_ending(values),
             max_per_trigger=_number(values, "maxOffsetsPerTrigger", 0, low=0, high=2**62),

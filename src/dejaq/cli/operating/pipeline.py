@@ -13,6 +13,7 @@ import click
 from dejaq.cli.operating.ingestion import current_lake, take_in, tell_state, warn_of
 from dejaq.cli.operating.pipeline_options import (
     LakeSession,
+    Watching,
     batch_option,
     fresh_option,
     job_options,
@@ -21,10 +22,10 @@ from dejaq.cli.operating.pipeline_options import (
     lake_options,
     settle_option,
     topic_option,
+    watch_options,
 )
 from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.terminal.progress import ProgressBar
-from dejaq.cli.terminal.times import SECONDS
 
 if TYPE_CHECKING:
     from dejaq.pipeline.lake.gaps import Gap
@@ -99,8 +100,7 @@ def _ms(seconds: float | None) -> int | None:
 @journal_option
 @lake_options
 @batch_option
-@click.option("--interval", type=SECONDS, default=5.0, show_default=True, help="How often to look for new segments.")
-@click.option("--times", type=click.IntRange(min=1), metavar="N", help="Stop after looking N times.")
+@watch_options
 @keep_option
 @pass_invocation
 def watch(
@@ -108,33 +108,16 @@ def watch(
     journal: str,
     where: LakeSession,
     batch_events: int,
-    interval: float,
-    times: int | None,
+    watching: Watching,
     keep: float | None,
 ) -> None:
-    """Add new segments continuously, until Ctrl-C."""
+    """Add new segments continuously, and report what is wrong, until Ctrl-C."""
+    from dejaq.cli.operating.watching import watch_lake
     from dejaq.pipeline.intake.segments import journal_directory
 
     directory = journal_directory(journal)
     with _opened(invocation, where, journal=directory) as opened:
-        looks = total = 0
-        missing: Sequence[Gap] = ()
-        try:
-            while True:
-                begun = time.monotonic()
-                taken = take_in(invocation, opened, directory, batch_events, _ms(keep))
-                total += taken.events
-                if taken.missing != missing:
-                    missing = taken.missing
-                    warn_of(invocation.output, missing)
-                looks += 1
-                if looks == times:
-                    break
-                time.sleep(max(0.0, interval - (time.monotonic() - begun)))
-        except KeyboardInterrupt:
-            # Commits that were made remain; the next run adds the rest.
-            pass
-        tell_state(invocation.output, opened.files.address, opened.head, missing, total)
+        watch_lake(invocation, opened, directory, watching, events_max=batch_events, keep_ms=_ms(keep))
 
 
 @pipeline.command()

@@ -70,6 +70,59 @@ class LakeSession:
     settings: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """How a journal is watched, and who gets alarms."""
+
+    interval_s: float
+    times: int | None
+    objective: float
+    silent_s: float
+    webhook: str | None
+    alarm_topic: str | None
+    metrics: str | None
+
+
+def watch_options(function: Function) -> Function:
+    """The options of `watch`."""
+
+    @click.option("--interval", type=SECONDS, default=2.0, show_default=True, help="How often to look for what is new.")
+    @click.option("--times", type=click.IntRange(min=1), metavar="N", help="Stop after looking N times.")
+    @click.option(
+        "--objective",
+        type=click.FloatRange(50, 99.999),
+        default=99.9,
+        show_default=True,
+        help="The percentage of deliveries that must be less than a second late.",
+    )
+    @click.option(
+        "--silent",
+        type=SECONDS,
+        default=60.0,
+        show_default=True,
+        help="For how long a journal may have nothing new while messages are due.",
+    )
+    @click.option("--webhook", metavar="URL", help="Post each alarm there, as JSON.")
+    @click.option("--alarm-topic", metavar="TOPIC", help="Send each alarm to this topic of the broker at --url.")
+    @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus there.")
+    @wraps(function)
+    def chosen(
+        *args: Any,
+        interval: float,
+        times: int | None,
+        objective: float,
+        silent: float,
+        webhook: str | None,
+        alarm_topic: str | None,
+        metrics: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        found = Watching(interval, times, objective / 100, silent, webhook, alarm_topic, metrics)
+        return function(*args, watching=found, **kwargs)
+
+    return cast("Function", chosen)
+
+
 def _parsed(settings: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in settings]
     wrong = [key for key, equals, _ in pairs if not key or not equals]

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EVENTS_MAX_DEFAULT = 10_000_000
-# Of a partition with more small files than this, they are made one.
-FILES_MAX, BYTES_SMALL = 256, 16 * 1024 * 1024
+# If a partition of a table has more small files than this, they are made one. Each segment is a file of events; a batch
+# adds files to many hours of pending messages, which are read more often.
+FILES_MAX = {"events": 256, "messages": 64, "releases": 64, "facts": 8}
+BYTES_SMALL = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,6 @@ def run(
                 late=batch.late,
                 seconds=time.monotonic() - begun,
             )
-        if found:
             compact(lake, files_max=FILES_MAX, bytes_small=BYTES_SMALL)
 
 

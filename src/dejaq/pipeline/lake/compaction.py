@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,10 @@ class Compacted:
     files: int
 
 
-def compact(lake: Lake, *, files_max: int = 1, bytes_small: int | None = None) -> list[Compacted]:
-    """In every partition with more than `files_max` files, make those below `bytes_small` one, in one commit.
+def compact(
+    lake: Lake, *, files_max: Mapping[str, int] | None = None, bytes_small: int | None = None
+) -> list[Compacted]:
+    """In every partition with more than so many files (of its table, or 1), make those below `bytes_small` one.
 
     A file that has grown beyond that is never written again, so that all compactions together write a row a few times.
     The rows stay the same. The lake must be held for writing.
@@ -39,7 +42,8 @@ def compact(lake: Lake, *, files_max: int = 1, bytes_small: int | None = None) -
     after, done = lake.head, []
     for table in TABLES:
         small = _small_files(lake, table, bytes_small)
-        crowded = {name: files for name, files in small.items() if len(files) > files_max}
+        most = 1 if files_max is None else files_max[table]
+        crowded = {name: files for name, files in small.items() if len(files) > most}
         if not crowded:
             continue
         gone = [file for files in crowded.values() for file in files]
