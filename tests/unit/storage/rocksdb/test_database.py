@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from rocksdict import Options, Rdict, ReadOptions
+from rocksdict import DbClosedError, Options, Rdict, ReadOptions
 
 from dejaq.errors import Code, StoreError
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch, open_error
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> RocksDatabase:
+def database(tmp_path: Path) -> Iterator[RocksDatabase]:
     database = RocksDatabase(tmp_path / "db")
     batch = new_batch()
     for number in range(100):
         batch.put(b"k%03d" % number, b"v%03d" % number)
     database.apply(batch, 1)
-    return database
+    yield database
+    # A test may have closed it.
+    with suppress(DbClosedError):
+        database.close()
 
 
 def test_a_scan_starts_at_its_lower_bound(database: RocksDatabase, tmp_path: Path) -> None:
