@@ -239,7 +239,7 @@ class TopicSettings:
 _OF_LOGS = ("keep_ms", "keep_bytes", "rollback_window_ms", "trim_read")
 _NOT_OF_LOGS = (
     *("max_future_ms", "max_lease_ms", "durability", "max_attempts", "dead_letter", "expiry_backoff", "client_rate"),
-    *("compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption"),
+    *("compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires"),
 )
 _DEFAULTS = TopicSettings()
 

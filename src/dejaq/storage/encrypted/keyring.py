@@ -139,10 +139,18 @@ class Keyring:
     ) -> list[bytes]:
         """The bodies, with references as clients know them."""
         large = (await self.ciphers_of(topic)).large
+        return list(map(large.outer_body, await self._opened(ids, sealed, headers)))
+
+    async def opened_blocks(self, topic: Topic, names: Sequence[str], sealed: Sequence[bytes]) -> list[bytes]:
+        """Batches of a log, which are never references."""
+        await self.ciphers_of(topic)
+        return await self._opened(names, sealed, None)
+
+    async def _opened(
+        self, ids: Sequence[str], sealed: Sequence[bytes], headers: Sequence[bytes] | None
+    ) -> list[bytes]:
         bodies = await self._with_keys(lambda: self._opener.open(ids, sealed, headers))
-        if bodies is None:
-            bodies = self._opener.open(ids, sealed, headers, all_known=True)
-        return list(map(large.outer_body, bodies))
+        return bodies if bodies is not None else self._opener.open(ids, sealed, headers, all_known=True)
 
     def seals_headers(self, topic: Topic) -> bool:
         """Whether the headers of a topic are encrypted too."""

@@ -22,6 +22,7 @@ from dejaq.storage.base import Bodies, Capabilities, Filter, Holder, Page, Snaps
 from dejaq.storage.encrypted.header_cipher import is_sealed
 from dejaq.storage.encrypted.keyring import Keyring
 from dejaq.storage.encrypted.large_bodies import EncryptedBodies
+from dejaq.storage.encrypted.logs import EncryptedLogs
 from dejaq.storage.encrypted.providers.base import KeyProvider
 from dejaq.storage.encrypted.sealing import with_bodies
 from dejaq.storage.encrypted.snapshot import OpeningSnapshot
@@ -48,10 +49,10 @@ class EncryptedStorage:
 
     @property
     def logs(self) -> LogStorage:
-        """Those of the inner storage; a log is not encrypted. AttributeError where it has none."""
+        """Those of the inner storage, with sealed batches. AttributeError where it has none."""
         if not isinstance(self._inner, KeepsLogs):
             raise AttributeError("the inner storage keeps no logs")
-        return self._inner.logs
+        return EncryptedLogs(self._inner.logs, self._keyring, self._encrypts)
 
     @property
     def capabilities(self) -> Capabilities:
