@@ -324,10 +324,11 @@ def test_the_report_is_one_page_that_escapes_what_it_shows(filled: Lake, store: 
     evil = '<script>alert("x")</script>'
     found[0].tables["balance"][0]["topic"] = evil
     text = page(found, lake=f"/lake/{evil}", made_ms=store.now, newest_ms=store.now)
-    assert "<script" not in text
-    assert text.count("&lt;script&gt;") == 2
-    assert text.count("data:image/png;base64,") == len(found)
-    assert "://" not in text
+    # The data and the script; tests/acceptance/test_report_page.py opens a page in a browser.
+    assert text.count("<script") == 2
+    assert text.count("&lt;script&gt;") == 1
+    assert text.count('"job":') == len(found)
+    assert text.replace("http://www.w3.org/2000/svg", "").count("://") == 0
 
 
 def test_an_empty_selection_is_also_drawn(filled: Lake) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 # What is listed one by one; the numbers of all are exact.
-LISTED_MAX = 1_000
+LISTED_MAX = 10_000
 DRAWN_MAX = 20_000
 
 
@@ -225,7 +225,8 @@ def traffic(lake: Lake, *, topics: Sequence[str] = ()) -> Findings:
         "groups": len({row["owner"] for row in groups}),
         "duplicates": sum(row["duplicates"] for row in groups),
     }
-    return Findings("traffic", {"groups": groups, "duplicates": repeated}, figures, draw)
+    tables = {"groups": groups, "duplicates": repeated, "created_by_minute": facts}
+    return Findings("traffic", tables, figures, draw)
 
 
 def _of(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
