@@ -71,3 +71,20 @@ def test_an_invalid_line_is_an_error_with_its_line_number(line: str, complaint: 
     refused = dejaq("transaction", "-", stdin=line)
     assert refused.code == 2
     assert complaint in refused.err
+
+
+def test_a_message_of_a_log_is_appended_with_other_changes(broker: BrokerProcess, topic: str) -> None:
+    log = f"{topic}-log"
+    assert dejaq("topic", "create", log, "--kind", "log", url=broker.url).code == 0
+    changes = lines(
+        {"do": "send", "topic": topic, "body": "x", "delay": 60},
+        {"do": "append", "topic": log, "body": "paid", "key": "order-7", "headers": {"kind": "order"}},
+    )
+    done = dejaq("transaction", "-", url=broker.url, stdin=changes)
+    assert (done.code, done.out.splitlines()[1]) == (0, f"appended to {log}")
+    (message,) = dejaq("log", "read", log, "--json", url=broker.url).objects
+    assert (message["body"], message["key"], message["headers"]) == ("paid", "order-7", {"kind": "order"})
+    refused = dejaq(
+        "transaction", "-", url=broker.url, stdin=lines({"do": "append", "topic": log, "id": "x", "body": "y"})
+    )
+    assert (refused.code, "a 'key'" in refused.err) == (2, True)

@@ -197,9 +197,8 @@ class Central:
         )
 
     def _make_logs(self) -> LogTopics:
-        parts = {"metrics": self.metrics, "doctor": self.doctor, "background": self.background, "clock": self.clock}
-        stores = {"storage": self.storage, "catalog": self.catalog, "quotas": self.rights.quotas}
-        return LogTopics(**parts, **stores)  # type: ignore[arg-type]
+        parts = (self.storage, self.catalog, self.clock, self.metrics, self.doctor, self.background, self.rights.quotas)
+        return LogTopics(*parts, broker=self.config.name, notify=self.cluster.notify)
 
     def _make_snapshots(self) -> Snapshots:
         return Snapshots(
@@ -216,6 +215,7 @@ class Central:
             steward=self.cluster.steward,
             describe=lambda: self._overseer.describe(counts=False),
             create_topic=self._overseer.create_topic_here,
+            woken=self.logs.woken,
         )
         return peer_calls_of(
             access=self._access_service,

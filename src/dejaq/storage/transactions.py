@@ -10,9 +10,35 @@ from dejaq.domain.changes import Cancel, Create, Delete, Edit, Release
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
+from dejaq.storage.log.base import Append, OffsetCommit, check_bucket
 
 # The possible changes of a transaction. A created row that exists with the same content is not refused.
 Step = Create | Edit | Cancel | Delete | Release
+
+
+@dataclass(frozen=True, slots=True)
+class LogAppendStep:
+    """A batch that is appended to a log. It has no name of its own and no rollback window."""
+
+    topic: Topic
+    batch: Append
+
+    def refusal(self, now: int) -> Code | None:
+        """Why it is not appended; raises for a bucket that the log does not have."""
+        check_bucket(self.topic, self.batch.bucket)
+        return Code.EXPIRED if self.batch.until is not None and now > self.batch.until else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogCommitStep:
+    """Offsets that a group commits."""
+
+    topic: Topic
+    group: str
+    commits: Sequence[OffsetCommit]
+
+
+LogStep = LogAppendStep | LogCommitStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +54,8 @@ class Transaction:
     # The same meaning as in a batch.
     acknowledged: int = 0
     check: int = 0
+    # Steps on logs. They are numbered behind the other steps.
+    log_steps: Sequence[LogStep] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +65,11 @@ class Verdict:
     code: Code = Code.OK
     step: int = 0
     row: int = 0
+
+
+def first_refused(codes: Sequence[Code], number: int) -> Verdict | None:
+    """The verdict for the first commit of a step that is refused."""
+    return next((Verdict(code, number, row) for row, code in enumerate(codes) if code is not Code.OK), None)
 
 
 class Names:

@@ -89,6 +89,7 @@ class LogService:
         """The groups of a log."""
         topic = self._logs.catalog.live_log(request.topic)
         found = await self._logs.storage.groups(topic)
+        members = await self._logs.members(topic)
         return log_pb2.LogGroupsResponse(
             groups=[
                 log_pb2.LogGroup(
@@ -98,7 +99,7 @@ class LogService:
                         for bucket, one in sorted(offsets.items())
                         if one.offset >= 0
                     ],
-                    members=self._logs.groups.members(topic, name),
+                    members=members.get(name, []),
                 )
                 for name, offsets in sorted(found.items())
             ]
@@ -112,7 +113,9 @@ class LogService:
         offsets = {position.bucket: position.offset for position in request.positions}
         storage = self._logs.storage
         await storage.reset(topic, request.group, offsets, self._logs.clock.now_ms(), context)
-        await self._logs.groups.of(topic, request.group, storage).restart()
+        await self._logs.groups.of(topic, request.group).restart()
+        # Members at other brokers find that their claims have ended.
+        self._logs.group_changed(topic)
         return log_pb2.LogResetResponse()
 
     async def remove_group(
@@ -121,7 +124,7 @@ class LogService:
         """Forget a group without members."""
         self._broker.doctor.admit("settle")
         topic = self._logs.catalog.live_log(request.topic)
-        if members := self._logs.groups.members(topic, request.group):
+        if members := (await self._logs.members(topic)).get(request.group, []):
             raise OutOfState(f"group {request.group!r} has {len(members)} members; stop them first")
         removed = await self._logs.storage.remove_group(topic, request.group, context)
         return log_pb2.LogRemoveGroupResponse(removed=removed)

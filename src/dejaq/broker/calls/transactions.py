@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dejaq import limits
 from dejaq.broker.calls.replies import ReplyCalls
 from dejaq.broker.delivery.recall import recall_and_retry
 from dejaq.broker.delivery.settlements import handed_times, release_times, rows_of
+from dejaq.broker.log.transacting import is_log_step, log_step_of, log_steps_done
 from dejaq.broker.metrics import CANCELLED, CREATED, DELETED, EDITED, REFUSED, RELEASED, TRANSACTIONS, MetricSpec
 from dejaq.broker.sessions.admission import (
     EditColumns,
@@ -27,7 +29,7 @@ from dejaq.errors import Code, DejaqError, InvalidArgument, StoreError, Unavaila
 from dejaq.protocol.columns import create_from_proto
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.transactions import Step, Transaction, Verdict
+from dejaq.storage.transactions import LogStep, Step, Transaction, Verdict
 
 # How many transactions of one call are done in one go, while deliveries wait.
 AT_ONCE = 8
@@ -83,16 +85,27 @@ class Transactions:
             )
         _check_size(request)
         steps: list[Step] = []
+        log_steps: list[LogStep] = []
+        # The numbers of the steps in the request: those of logs are behind the others in the transaction.
+        numbers: list[int] = []
+        log_numbers: list[int] = []
         for number, proto in enumerate(request.steps):
+            if is_log_step(proto):
+                log_steps.append(log_step_of(self._broker.logs, proto))
+                log_numbers.append(number)
+                continue
             topic = self._broker.catalog.live(proto.topic)
             step, refused = _step_of(proto, topic, session, now)
             if refused:
                 row = min(refused)
                 return self._answer(Verdict(refused[row], number, row))
             steps.append(step)
+            numbers.append(number)
         self._throttle(context, request.client, steps)
-        transaction = Transaction(session, request.sequence, steps, request.acknowledged, request.check)
-        verdict = await self.do(context, transaction, recalling=recalling)
+        names = (session, request.sequence, steps, request.acknowledged, request.check)
+        verdict = await self.do(context, Transaction(*names, log_steps=log_steps), recalling=recalling)
+        if not verdict.code.succeeded:
+            verdict = replace(verdict, step=[*numbers, *log_numbers][verdict.step])
         if verdict.code is Code.LEASED and not recalling:
             return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row, alone=True)
         return self._answer(verdict)
@@ -127,6 +140,7 @@ class Transactions:
             self._free_credit(transaction.steps)
         if verdict.code is Code.OK:
             self._done(transaction.steps)
+            log_steps_done(broker.logs, transaction.log_steps)
             self._notify(transaction.steps)
         outcome = "done" if verdict.code is Code.OK else "repeated" if verdict.code.succeeded else "refused"
         broker.metrics.add(TRANSACTIONS, 1, outcome)
@@ -195,9 +209,13 @@ def _session_of(request: carrier.TransactRequest) -> ProducerSession:
 
 def _check_size(request: carrier.TransactRequest) -> None:
     rows = sum(len(step.create.ts) + len(step.edit.ids) + len(step.cancel.ids) for step in request.steps)
+    # The messages of batches of logs are bounded by their bytes.
     if rows > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{rows} messages in one transaction; at most {limits.BATCH_COUNT_MAX}")
-    size = sum(sum(map(len, step.create.bodies)) + sum(map(len, step.edit.bodies)) for step in request.steps)
+    size = sum(
+        sum(map(len, step.create.bodies)) + sum(map(len, step.edit.bodies)) + len(step.append.records)
+        for step in request.steps
+    )
     if size > limits.BATCH_BYTES_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one transaction; at most {limits.BATCH_BYTES_MAX}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, cast
 
@@ -272,6 +272,11 @@ class Cluster:
         finally:
             for task in tasks:
                 task.cancel()
+
+    def notify(self, topic: Topic, buckets: Iterable[int]) -> None:
+        """Notify every other broker that buckets of a topic have got something; no buckets means all."""
+        for broker in self.connections:
+            self.connections.notify(broker, topic.number, 0, buckets)
 
     # Topics
 

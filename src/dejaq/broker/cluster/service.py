@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from dejaq.broker.cluster.steward import Steward
@@ -25,12 +25,15 @@ class PeerService:
         steward: Steward,
         describe: Callable[[], Awaitable[overseer.InfoResponse]],
         create_topic: Callable[[CallContext, overseer.CreateTopicRequest], Awaitable[overseer.TopicResponse]],
+        woken: Callable[[int, Sequence[int]], None],
     ) -> None:
+        """`woken` gets the notices, by the number of the topic: it may be a log."""
         self._rosters = rosters
         self._reports = reports
         self._steward = steward
         self._describe = describe
         self._create_topic = create_topic
+        self._woken = woken
 
     async def notify(self, context: CallContext, request: peer.NudgeRequest) -> peer.NudgeResponse:
         """Wake those who wait for what is now on their timelines."""
@@ -38,6 +41,7 @@ class PeerService:
             roster = self._rosters.numbered(notice.topic)
             if roster is not None:
                 roster.notify_local(notice.ts, notice.buckets)
+            self._woken(notice.topic, notice.buckets)
         return peer.NudgeResponse()
 
     async def recall(self, context: CallContext, request: peer.AskBackRequest) -> peer.AskBackResponse:

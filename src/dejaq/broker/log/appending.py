@@ -26,7 +26,7 @@ async def append(logs: LogTopics, context: CallContext, request: log_pb2.LogAppe
     for place, batch in enumerate(request.batches):
         name = LogName(request.session, request.sequence + place) if request.session else None
         try:
-            count = _count(topic, batch.records)
+            count = count_of(topic, batch.records)
         except Refused as refusal:
             checked.append(refusal)
             continue
@@ -54,7 +54,7 @@ async def append(logs: LogTopics, context: CallContext, request: log_pb2.LogAppe
     return response
 
 
-def _count(topic: Topic, records: bytes) -> int:
+def count_of(topic: Topic, records: bytes) -> int:
     """The number of messages of a batch; raises a refusal for a batch that readers could not read."""
     if len(records) > limits.BATCH_BYTES_MAX:
         raise error_of(Code.BATCH_TOO_LARGE)

@@ -51,6 +51,7 @@ class ReaderGroup:
         self._storage, self._clock, self._background = storage, clock, background
         self.members: list[GroupMember] = []
         self._changing = asyncio.Lock()
+        self._running = 0
 
     def join(self, member: GroupMember) -> None:
         """Add a member; a member of the same name that is still there is one that has lost its connection."""
@@ -78,10 +79,31 @@ class ReaderGroup:
             if alarm is not None:
                 alarm.cancel()
                 member.buckets.discard(bucket)
+                self._freed(member, bucket)
         self._rebalance_soon()
 
+    def _freed(self, member: GroupMember, bucket: int) -> None:
+        """A member has released a bucket."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether its buckets are being divided."""
+        return self._running > 0
+
+    def look(self) -> None:
+        """Divide the buckets again, since something may have changed elsewhere."""
+        if not self.busy:
+            self._rebalance_soon()
+
     def _rebalance_soon(self) -> None:
-        self._background.spawn(self._rebalance(), name=f"rebalance of group {self.name}")
+        self._running += 1
+        self._background.spawn(self._run(), name=f"rebalance of group {self.name}")
+
+    async def _run(self) -> None:
+        try:
+            await self._rebalance()
+        finally:
+            self._running -= 1
 
     def targets(self) -> dict[int, GroupMember]:
         """The member that is to have each bucket."""
@@ -162,22 +184,27 @@ class ReaderGroup:
 
 
 class ReaderGroups:
-    """The groups that have members now."""
+    """The groups that have members at this broker now. `make` makes one."""
 
-    def __init__(self, clock: Clock, background: Background) -> None:
-        self._clock, self._background = clock, background
+    def __init__(self, make: Callable[[Topic, str], ReaderGroup]) -> None:
+        self._make = make
         self._groups: dict[tuple[int, str], ReaderGroup] = {}
 
-    def of(self, topic: Topic, name: str, storage: LogStorage) -> ReaderGroup:
+    def of(self, topic: Topic, name: str) -> ReaderGroup:
         """The group of this name; it is forgotten when it has no members."""
-        self._groups = {key: one for key, one in self._groups.items() if one.members}
+        self._groups = {key: one for key, one in self._groups.items() if one.members or one.busy}
         found = self._groups.get((topic.number, name))
         if found is None:
-            found = ReaderGroup(topic, name, storage, self._clock, self._background)
-            self._groups[topic.number, name] = found
+            found = self._groups[topic.number, name] = self._make(topic, name)
         return found
 
+    def look(self, number: int | None = None) -> None:
+        """Divide the buckets again of the groups of a topic, or of all."""
+        for (topic, _), group in list(self._groups.items()):
+            if group.members and number in (None, topic):
+                group.look()
+
     def members(self, topic: Topic, name: str) -> list[str]:
-        """The names of the members of a group."""
+        """The names of the members of a group at this broker."""
         group = self._groups.get((topic.number, name))
         return [] if group is None else [member.name for member in group.members]

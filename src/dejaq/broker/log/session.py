@@ -123,7 +123,7 @@ class LogSession:
             reader.give(positions.items())
             return
         self._member = GroupMember(request.member, positions, self._granted, self._revoked, self._failed)
-        self._group = self._logs.groups.of(topic, request.group, storage)
+        self._group = self._logs.groups.of(topic, request.group)
         self._group.join(self._member)
 
     async def _commit(self, context: CallContext, request: log_pb2.LogCommit) -> list[Code]:

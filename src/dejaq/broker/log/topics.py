@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from dejaq.broker.background import Background
 from dejaq.broker.catalog import Catalog
 from dejaq.broker.doctor import Doctor
 from dejaq.broker.log.encoding import EncodedBatches
-from dejaq.broker.log.groups import ReaderGroups
+from dejaq.broker.log.groups import ReaderGroup, ReaderGroups
 from dejaq.broker.log.reader import LogFeed
+from dejaq.broker.log.shared_groups import SharedReaderGroup
 from dejaq.broker.metrics import LOG_APPENDED, LOG_PUSHED, LOG_REMOVED, Metrics
 from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
-from dejaq.storage.log.base import KeepsLogs, LogRetention, LogStorage
+from dejaq.storage.log.base import KeepsLogs, LogRetention, LogStorage, SharesGroups
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
 
 RETAIN_SECONDS = 5.0
+RENEW_SECONDS = 1.5
 _RETAIN = CallContext.internal("remove old batches of logs")
 
 
@@ -32,7 +34,6 @@ class LogTopics:
 
     def __init__(
         self,
-        *,
         storage: Storage,
         catalog: Catalog,
         clock: Clock,
@@ -40,11 +41,17 @@ class LogTopics:
         doctor: Doctor,
         background: Background,
         quotas: UserQuotas,
+        *,
+        broker: str,
+        notify: Callable[[Topic, Iterable[int]], None],
     ) -> None:
+        """`notify` informs the other brokers of batches in buckets; without buckets, of a change of a group."""
         self.quotas = quotas
         self.doctor = doctor
         self.catalog, self.clock, self.metrics = catalog, clock, metrics
-        self.groups = ReaderGroups(clock, background)
+        self.groups = ReaderGroups(self._make_group)
+        self._background = background
+        self._broker, self._notify = broker, notify
         self.encoded = EncodedBatches()
         self._storage = storage
         # The same, once it is known to have logs: the check costs 13 us.
@@ -60,6 +67,44 @@ class LogTopics:
             self._keeps = self._storage
         return self._keeps.logs
 
+    @property
+    def _shares(self) -> SharesGroups | None:
+        """The store's members of groups, when other brokers may have some."""
+        storage = self.storage
+        return storage if self._storage.capabilities.shared and isinstance(storage, SharesGroups) else None
+
+    def _make_group(self, topic: Topic, name: str) -> ReaderGroup:
+        shares = self._shares
+        parts = (topic, name, self.storage, self.clock, self._background)
+        if shares is None:
+            return ReaderGroup(*parts)
+        return SharedReaderGroup(*parts, shares=shares, broker=self._broker, tell=lambda: self._notify(topic, ()))
+
+    async def members(self, topic: Topic) -> dict[str, list[str]]:
+        """The members of every group, at all brokers."""
+        seats = await self._shares.members(topic, self.clock.now_ms()) if self._shares is not None else {}
+        names = await self.storage.groups(topic)
+        return {
+            name: [
+                *self.groups.members(topic, name),
+                *(seat.member for seat in seats.get(name, ()) if seat.broker != self._broker),
+            ]
+            for name in names.keys() | seats.keys()
+        }
+
+    def woken(self, number: int, buckets: Iterable[int]) -> None:
+        """Another broker has appended to buckets of a topic, or, without buckets, changed its groups."""
+        listed = list(buckets)
+        for reader in self._readers.get(number, ()):
+            windows = reader.topic.settings.rollback_window_ms > 0
+            reader.appended(listed or range(reader.topic.settings.buckets), windows=windows)
+        if not listed:
+            self.groups.look(number)
+
+    def group_changed(self, topic: Topic) -> None:
+        """Let the other brokers look at the groups of a topic."""
+        self._notify(topic, ())
+
     def enter(self, reader: LogFeed) -> None:
         """Wake this reader when its log gets batches."""
         self._readers.setdefault(reader.topic.number, set()).add(reader)
@@ -71,18 +116,32 @@ class LogTopics:
         if not readers:
             self._readers.pop(reader.topic.number, None)
 
-    def appended(self, topic: Topic, buckets: Iterable[int], count: int) -> None:
+    def appended(self, topic: Topic, buckets: Collection[int], count: int) -> None:
         """Batches were appended: wake the readers of the log."""
         self.metrics.add(LOG_APPENDED, count, topic.name)
         for reader in self._readers.get(topic.number, ()):
             reader.appended(buckets, windows=topic.settings.rollback_window_ms > 0)
+        self._notify(topic, buckets)
 
     def pushed(self, topic: Topic, count: int) -> None:
         """Messages were sent to a reader."""
         self.metrics.add(LOG_PUSHED, count, topic.name)
 
     async def run(self) -> None:
-        """Remove what logs need not keep, until cancelled."""
+        """Remove what logs need not keep, and renew the members of groups, until cancelled."""
+        await asyncio.gather(self._retain_all(), self._renew())
+
+    async def _renew(self) -> None:
+        """Renew the members here, and look for batches of which no notice has come."""
+        while True:
+            await self.clock.sleep(RENEW_SECONDS)
+            if self._storage.capabilities.shared and self._storage.failure is None:
+                self.groups.look()
+                for number in list(self._readers):
+                    for reader in self._readers[number]:
+                        reader.appended(range(reader.topic.settings.buckets), windows=True)
+
+    async def _retain_all(self) -> None:
         while True:
             await asyncio.sleep(0)
             more = False

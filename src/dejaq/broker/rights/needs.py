@@ -105,6 +105,10 @@ def transacting(request: carrier.TransactRequest, facts: Facts) -> Iterator[Need
             yield (Claim(Operation.CONSUME, step.topic),)
         elif change == "create":
             yield (Claim(Operation.PRODUCE, step.topic, step.actor),)
+        elif change == "append":
+            yield (Claim(Operation.PRODUCE, step.topic, SOME_GROUP),)
+        elif change == "commit":
+            yield (Claim(Operation.CONSUME, step.topic),)
         else:
             yield (Claim(Operation.CHANGE, step.topic, step.actor),)
 

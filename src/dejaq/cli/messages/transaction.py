@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from dejaq.cli.terminal.options import group_option
 if TYPE_CHECKING:
     from dejaq.sdk.changing.transaction import Transaction
     from dejaq.sdk.client import Client
+    from dejaq.sdk.log.log import Log
 
 # The fields of each kind of change, in addition to topic, id and group.
 CHANGES = {
@@ -26,8 +28,9 @@ CHANGES = {
     "edit": {"body", "body_base64", "at", "delay", "priority", "headers", "version"},
     "move": {"at", "delay"},
     "cancel": set[str](),
+    "append": {"body", "body_base64", "key", "headers", "bucket"},
 }
-DONE = {"send": "sent", "edit": "edited", "move": "moved", "cancel": "cancelled"}
+DONE = {"send": "sent", "edit": "edited", "move": "moved", "cancel": "cancelled", "append": "appended"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,18 @@ class LineChange:
     values: dict[str, Any]
     row: InputRow
 
-    def add_to(self, transaction: Transaction) -> str:
-        """Add it to a transaction; returns the id of the message."""
+    def add_to(self, transaction: Transaction, log_of: Callable[[str], Log]) -> str:
+        """Add it to a transaction; returns the id of the message, or the key of one of a log."""
+        if self.kind == "append":
+            key, row = self.values.get("key", ""), self.row
+            transaction.append(
+                log_of(self.topic),
+                row.body,
+                key=key.encode(),
+                headers=row.headers or None,
+                bucket=self.values.get("bucket"),
+            )
+            return str(key)
         times = self.row.when.as_arguments() if "at" in self.values or "delay" in self.values else {}
         if self.kind == "send":
             row = self.row
@@ -88,7 +101,8 @@ def transaction(invocation: Invocation, path: str, dry_run: bool, group: str) ->
     One JSON object per line: {"do": "send", "topic", "body" or "body_base64", "id", "at" or "delay", "priority",
     "headers"}, {"do": "move", "topic", "id", "at" or "delay"}, {"do": "edit", "topic", "id", what changes,
     "version"}, {"do": "cancel", "topic", "id"}; each may have its own "group". An edit merges "headers" with
-    those of the message, and removes a header whose value is null.
+    those of the message, and removes a header whose value is null. {"do": "append", "topic", "body" or
+    "body_base64", "key", "headers", "bucket"} appends to a log.
     """
     changes = _read(path)
     counts = {DONE[kind]: count for kind, count in Counter(change.kind for change in changes).items()}
@@ -98,11 +112,16 @@ def transaction(invocation: Invocation, path: str, dry_run: bool, group: str) ->
         return 0
 
     async def work(client: Client) -> list[str]:
+        logs = {change.topic: client.log(change.topic) for change in changes if change.kind == "append"}
         async with client.transaction(group=group) as collected:
-            return [change.add_to(collected) for change in changes]
+            return [change.add_to(collected, logs.__getitem__) for change in changes]
 
     ids = invocation.run(work)
     for change, message_id in zip(changes, ids, strict=True):
+        if change.kind == "append":
+            told = f"appended to {change.topic}"
+            invocation.output.record({"key": message_id, "topic": change.topic, "outcome": "appended"}, told)
+            continue
         values = {"id": message_id, "topic": change.topic, "outcome": DONE[change.kind]}
         invocation.output.record(values, f"{values['outcome']} {message_id} in {change.topic}")
     return 0
@@ -145,7 +164,9 @@ def parse_change(text: str, line: int) -> LineChange:
     version = values.get("version", 0)
     if not isinstance(version, int) or isinstance(version, bool):
         raise RowError("'version' must be an integer")
-    if kind != "send" and not isinstance(values.get("id"), str):
+    if kind == "append":
+        _check_append(values)
+    elif kind != "send" and not isinstance(values.get("id"), str):
         raise RowError(f"{kind} needs the 'id' of a message")
     if kind == "move" and not {"at", "delay"} & set(values):
         raise RowError("move needs 'at' or 'delay'")
@@ -154,9 +175,19 @@ def parse_change(text: str, line: int) -> LineChange:
     return LineChange(line, kind, topic, group, values, _row(kind, values, line))
 
 
+def _check_append(values: dict[str, Any]) -> None:
+    if "id" in values:
+        raise RowError("a message of a log has no 'id'; give it a 'key'")
+    if not isinstance(values.get("key", ""), str):
+        raise RowError("'key' must be a string")
+    bucket = values.get("bucket", 0)
+    if not isinstance(bucket, int) or isinstance(bucket, bool):
+        raise RowError("'bucket' must be an integer")
+
+
 def _row(kind: str, values: dict[str, Any], line: int) -> InputRow:
     """The values of a message, read as `dejaq produce` reads them."""
-    plain = {key: value for key, value in values.items() if key != "version"}
+    plain = {key: value for key, value in values.items() if key not in ("version", "key", "bucket")}
     if kind == "edit" and isinstance(plain.get("headers"), dict):
         plain["headers"] = {name: value for name, value in plain["headers"].items() if value is not None}
     if kind != "send" and not {"body", "body_base64"} & set(plain):

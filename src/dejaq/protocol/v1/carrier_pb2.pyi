@@ -452,20 +452,24 @@ class TransactRequest(_message.Message):
     def __init__(self, session: _Optional[bytes] = ..., sequence: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., client: _Optional[str] = ..., acknowledged: _Optional[int] = ..., check: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("topic", "actor", "create", "edit", "cancel", "settle")
+    __slots__ = ("topic", "actor", "create", "edit", "cancel", "settle", "append", "commit")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     EDIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     actor: str
     create: CreateBatch
     edit: EditBatch
     cancel: CancelBatch
     settle: Settle
-    def __init__(self, topic: _Optional[str] = ..., actor: _Optional[str] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
+    append: _log_pb2.LogBatch
+    commit: _log_pb2.LogCommit
+    def __init__(self, topic: _Optional[str] = ..., actor: _Optional[str] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., append: _Optional[_Union[_log_pb2.LogBatch, _Mapping]] = ..., commit: _Optional[_Union[_log_pb2.LogCommit, _Mapping]] = ...) -> None: ...
 
 class TransactResponse(_message.Message):
     __slots__ = ("code", "step", "row", "error", "alone")

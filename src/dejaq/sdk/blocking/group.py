@@ -10,6 +10,7 @@ from dejaq.sdk.blocking.portal import Blocking, each
 from dejaq.sdk.log.group import LogGroup as AsyncLogGroup
 from dejaq.sdk.log.messages import LogBatch, LogMessage
 from dejaq.sdk.log.stream import BATCH_MESSAGES
+from dejaq.sdk.log.transacting import GroupCommits
 
 
 class LogGroup(Blocking[AsyncLogGroup]):
@@ -36,6 +37,11 @@ class LogGroup(Blocking[AsyncLogGroup]):
         Raises CLAIM_LOST when another member has a bucket by now; the other buckets are committed.
         """
         self._portal.follow(self._inner.commit(offsets))
+
+    @property
+    def commits(self) -> GroupCommits:
+        """What a transaction commits."""
+        return self._inner.commits
 
     def committed(self) -> dict[int, int]:
         """What the group has committed of every bucket, also of buckets of other members."""

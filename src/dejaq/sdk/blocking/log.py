@@ -16,6 +16,7 @@ from dejaq.sdk.log.log import Headers
 from dejaq.sdk.log.log import Log as AsyncLog
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
+from dejaq.sdk.log.transacting import LogTarget
 
 
 class Log(Blocking[AsyncLog]):
@@ -70,6 +71,11 @@ class Log(Blocking[AsyncLog]):
         each message is in the bucket of its key. A refused batch raises, and the other batches stay appended.
         """
         return self._portal.follow(self._inner.append_batch(bodies, keys=keys, headers=headers, bucket=bucket))
+
+    @property
+    def target(self) -> LogTarget:
+        """What a transaction appends to."""
+        return self._inner.target
 
     def rollback(self, batch: AppendedBatch | str) -> None:
         """Take out a batch, within the rollback window of the topic; raises TOO_LATE after it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from dejaq.sdk.blocking.portal import Blocking
 from dejaq.sdk.changing.transaction import HasHeld
 from dejaq.sdk.changing.transaction import Transaction as AsyncTransaction
+from dejaq.sdk.log.transacting import HasGroupCommits, HasLogTarget
 from dejaq.sdk.producing.outgoing import HeaderChange, Headers
 from dejaq.sdk.times import At, Delay
 
@@ -83,6 +84,25 @@ class Transaction(Blocking[AsyncTransaction]):
         self._inner.edit(
             topic, id, body=body, at=at, delay=delay, priority=priority, headers=headers, version=version, group=group
         )
+
+    def append(
+        self,
+        log: HasLogTarget,
+        body: bytes,
+        *,
+        key: bytes = b"",
+        headers: Headers | None = None,
+        bucket: int | None = None,
+    ) -> None:
+        """Append a message to a log, as `Log.append` does. The messages of one bucket are one batch."""
+        self._inner.append(log, body, key=key, headers=headers, bucket=bucket)
+
+    def commit_offsets(self, member: HasGroupCommits, offsets: Mapping[int, int] | None = None) -> None:
+        """Commit what a member of a group has handed out until now, or these offsets; each is the next one to read.
+
+        The transaction is refused with CLAIM_LOST when another member has one of the buckets by then.
+        """
+        self._inner.commit_offsets(member, offsets)
 
     def cancel(self, topic: str, ids: str | Sequence[str], *, group: str | None = None) -> None:
         """Remove messages of the group."""

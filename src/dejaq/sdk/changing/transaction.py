@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from types import TracebackType
@@ -22,6 +22,8 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.bodies.large import TRIES, LargeBodyClient, TopicTerms
 from dejaq.sdk.changing.pool import Pool
+from dejaq.sdk.log.messages import check_log_body
+from dejaq.sdk.log.transacting import HasGroupCommits, HasLogTarget, LogChanges, described
 from dejaq.sdk.producing.naming import SequenceCounter, wants_new_session
 from dejaq.sdk.producing.outgoing import (
     HeaderChange,
@@ -203,6 +205,7 @@ class Transaction:
         self._edited: list[carrier.Step] = []
         # The bodies of edits as the caller gave them.
         self._bodies: dict[int, bytes] = {}
+        self._logs = LogChanges()
         self._over = False
 
     def delete(self, lease: HasHeld) -> None:
@@ -291,6 +294,28 @@ class Transaction:
         if version is not None:
             edit.versions.append(version)
 
+    def append(
+        self,
+        log: HasLogTarget,
+        body: bytes,
+        *,
+        key: bytes = b"",
+        headers: Headers | None = None,
+        bucket: int | None = None,
+    ) -> None:
+        """Append a message to a log, as `Log.append` does. The messages of one bucket are one batch."""
+        self._check_open()
+        check_log_body(body)
+        self._logs.append(log.target, (body, key, encoded_headers(headers), bucket))
+
+    def commit_offsets(self, member: HasGroupCommits, offsets: Mapping[int, int] | None = None) -> None:
+        """Commit what a member of a group has handed out until now, or these offsets; each is the next one to read.
+
+        The transaction is refused with CLAIM_LOST when another member has one of the buckets by then.
+        """
+        self._check_open()
+        self._logs.commit(member.commits, offsets)
+
     def cancel(self, topic: str, ids: str | Sequence[str], *, group: str | None = None) -> None:
         """Remove messages of the group."""
         self._check_open()
@@ -323,6 +348,7 @@ class Transaction:
         if code.succeeded:
             for settled in self._settled.values():
                 settled.settler.settled(settled.grant, settled.rows)
+            self._logs.done()
             return
         step = request.steps[answer.step]
         if code is Code.LEASE_LOST:
@@ -391,6 +417,7 @@ class Transaction:
             stored, large = await self._stored(topic, listed, [row.bodies[0] for row in rows], attempt)
             for row, body in zip(rows, stored, strict=True):
                 fill(create, replace(row, bodies=[body], large=large))
+        await self._logs.add_to(request)
         return request
 
     async def _stored(
@@ -403,6 +430,8 @@ class Transaction:
 def _described(step: carrier.Step, row: int) -> str:
     """A description of a change for error messages."""
     change = step.WhichOneof("change")
+    if change in ("append", "commit"):
+        return described(step, row)
     if change == "settle":
         verb = "delete" if step.settle.kind == carrier.DELETE else "release"
         return f"{verb} of row {row} of lease {step.settle.lease} in {step.topic!r}"

@@ -14,6 +14,7 @@ from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.log.calls import LogCalls, Start
 from dejaq.sdk.log.messages import LogBatch
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES, LogStream, positions_to_proto
+from dejaq.sdk.log.transacting import GroupCommits
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 
@@ -100,7 +101,7 @@ class LogGroup(LogStream):
         if event.WhichOneof("event") == "assigned":
             for position in event.assigned.positions:
                 self._begin(position.bucket, position.offset)
-                self._committed.pop(position.bucket, None)
+                self._committed[position.bucket] = position.offset
                 self._claims[position.bucket] = event.assigned.claim
                 # Nothing is handed out before the callback has run.
                 self._buffer.held.add(position.bucket)
@@ -175,10 +176,7 @@ class LogGroup(LogStream):
 
         Raises CLAIM_LOST when another member has a bucket by now; the other buckets are committed.
         """
-        wanted = self.positions() if offsets is None else dict(offsets)
-        if offsets is None:
-            wanted = {bucket: offset for bucket, offset in wanted.items() if self._committed.get(bucket) != offset}
-        wanted = {bucket: offset for bucket, offset in wanted.items() if offsets is not None or bucket in self._claims}
+        wanted = self._fresh() if offsets is None else dict(offsets)
         if not wanted:
             return
         frame = self._connection.frame()
@@ -195,6 +193,14 @@ class LogGroup(LogStream):
             bucket, code = next(iter(refused.items()))
             raise error_of(code, details=f"buckets {', '.join(map(str, refused))} of group {self.group}")
 
+    def _fresh(self) -> dict[int, int]:
+        """The positions of this member's buckets that are not committed."""
+        return {
+            bucket: offset
+            for bucket, offset in self.positions().items()
+            if bucket in self._claims and self._committed.get(bucket) != offset
+        }
+
     def _done(self, bucket: int, offset: int) -> None:
         if bucket not in self._claims:
             return
@@ -202,6 +208,15 @@ class LogGroup(LogStream):
         uses = self._uses.get(bucket, deque())
         while uses and uses[0][0] <= offset:
             self._use(uses.popleft()[1])
+
+    @property
+    def commits(self) -> GroupCommits:
+        """What a transaction commits."""
+        return GroupCommits(self._calls.topic, self.group, self.claims, self._fresh, self._all_done)
+
+    def _all_done(self, offsets: Mapping[int, int]) -> None:
+        for bucket, offset in offsets.items():
+            self._done(bucket, offset)
 
     async def committed(self) -> dict[int, int]:
         """What the group has committed of every bucket, also of buckets of other members."""

@@ -17,9 +17,10 @@ from dejaq.errors import Code, error_of
 from dejaq.sdk.log.appender import Appender
 from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, Start
 from dejaq.sdk.log.group import LogGroup, OnBuckets
-from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key
+from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key, check_log_body
 from dejaq.sdk.log.reader import LogReader
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
+from dejaq.sdk.log.transacting import LogTarget
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 
@@ -67,12 +68,12 @@ class Log:
         Messages that are appended at the same time travel together; those without a key share a bucket then.
         """
         encoded = _encoded(headers)
-        _check_body(body)
+        check_log_body(body)
         buckets = self._calls.known_buckets or await self._calls.buckets()
         if bucket is None and not key:
             chosen, offset = self._appender.add_anywhere(buckets, body, encoded)
         else:
-            chosen = await self._bucket(key, bucket)
+            chosen = await self._choose_bucket(key, bucket)
             offset = self._appender.add(chosen, body, key, encoded)
         return LogOffset(chosen, await offset)
 
@@ -93,14 +94,14 @@ class Log:
             if column is not None and len(column) != len(bodies):
                 raise error_of(Code.INVALID_ARGUMENT, f"{len(bodies)} bodies have {len(column)} {what}")
         for body in bodies:
-            _check_body(body)
+            check_log_body(body)
         encoded = [_encoded(one) for one in headers] if headers is not None else None
         if keys is None:
-            rows: dict[int, Sequence[int]] = {await self._bucket(b"", bucket): range(len(bodies))}
+            rows: dict[int, Sequence[int]] = {await self._choose_bucket(b"", bucket): range(len(bodies))}
         else:
             by_bucket: dict[int, list[int]] = {}
             for row, key in enumerate(keys):
-                by_bucket.setdefault(await self._bucket(key, bucket), []).append(row)
+                by_bucket.setdefault(await self._choose_bucket(key, bucket), []).append(row)
             rows = dict(by_bucket)
         waiting = [
             self._appender.add_batch(
@@ -118,7 +119,8 @@ class Log:
                 raise answer
         return [answer for answer in answers if isinstance(answer, AppendedBatch)]
 
-    async def _bucket(self, key: bytes, bucket: int | None) -> int:
+    async def _choose_bucket(self, key: bytes, bucket: int | None) -> int:
+        """The bucket of a message with a key; without one the next bucket in turn."""
         buckets = await self._calls.buckets()
         if bucket is not None:
             if not 0 <= bucket < buckets:
@@ -127,6 +129,11 @@ class Log:
         if key:
             return bucket_of_key(key, buckets)
         return self._appender.next_bucket(buckets)
+
+    @property
+    def target(self) -> LogTarget:
+        """What a transaction appends to."""
+        return LogTarget(self.topic, self._choose_bucket)
 
     async def rollback(self, batch: AppendedBatch | str) -> None:
         """Take out a batch, within the rollback window of the topic; raises TOO_LATE after it."""
@@ -269,13 +276,6 @@ class Log:
     async def remove_group(self, group: str) -> bool:
         """Forget a group that has no members; whether there was one."""
         return await self._calls.remove_group(group)
-
-
-def _check_body(body: bytes) -> None:
-    if not isinstance(body, bytes):
-        raise error_of(Code.INVALID_ARGUMENT, f"a body is bytes, not {type(body).__name__}")
-    if len(body) > limits.BODY_BYTES_MAX:
-        raise error_of(Code.BODY_TOO_LARGE, f"a message of a log has at most {limits.BODY_BYTES_MAX} bytes")
 
 
 def _encoded(headers: Headers | None) -> bytes:

@@ -8,7 +8,9 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
+from dejaq import limits
 from dejaq.domain.headers import decode_headers
+from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.times import to_datetime
 
@@ -136,3 +138,11 @@ class LogBatch:
 def bucket_of_key(key: bytes, buckets: int) -> int:
     """The bucket of a key: the same in every client."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % buckets
+
+
+def check_log_body(body: bytes) -> None:
+    """Raise for a body that a log does not take."""
+    if not isinstance(body, bytes):
+        raise error_of(Code.INVALID_ARGUMENT, f"a body is bytes, not {type(body).__name__}")
+    if len(body) > limits.BODY_BYTES_MAX:
+        raise error_of(Code.BODY_TOO_LARGE, f"a message of a log has at most {limits.BODY_BYTES_MAX} bytes")

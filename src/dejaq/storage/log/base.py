@@ -15,15 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, Refused, error_of
 
+if TYPE_CHECKING:
+    from dejaq.storage.log.prepared import PreparedTransaction
+    from dejaq.storage.transactions import LogStep, Verdict
+
 # How many of the latest names of a session are remembered: more than a client has batches without an answer.
 NAMES_PER_SESSION = 1_024
 MINUTE_MS = 60_000
+# After this time without a renewal, the members of a broker are gone.
+MEMBER_MS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Append:
     name: LogName | None = None
     until: int | None = None
     rollback_ms: int = 0
+    # It belongs to a prepared transaction: committed readers stop before it until that is resolved.
+    prepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,76 @@ class LogStorage(Protocol):
 
         A batch is removed as a whole. The next offset of a bucket never changes.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeat:
+    """A member of a group, and the broker to which it is connected."""
+
+    member: str
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as the store knows it: its members in the order in which they came, and who has which bucket."""
+
+    seats: tuple[GroupSeat, ...]
+    # The member that has a bucket. A bucket that is not here is free.
+    holders: Mapping[int, str]
+    # The last claim of each bucket.
+    claims: Mapping[int, int]
+
+
+@runtime_checkable
+class SharesGroups(Protocol):
+    """The logs of a store that several brokers share: it knows the members of groups at all of them.
+
+    A broker renews its members by `meet`. The members of a broker that has not done so for MEMBER_MS are removed, and
+    their buckets are free.
+    """
+
+    async def meet(
+        self, topic: Topic, group: str, broker: str, members: Sequence[str], joined: Sequence[str], now: int
+    ) -> GroupView:
+        """Renew the members that a broker has, remove its others, add or take over those that `joined`; the group.
+
+        A member that joined has no bucket. One that was removed meanwhile stays removed until it joins again.
+        """
+
+    async def hold(self, topic: Topic, group: str, broker: str, member: str, buckets: Sequence[int]) -> set[int]:
+        """Give free buckets to a member of a broker; those that it got."""
+
+    async def let_go(self, topic: Topic, group: str, member: str, buckets: Sequence[int]) -> None:
+        """Free buckets that a member has."""
+
+    async def members(self, topic: Topic, now: int) -> dict[str, list[GroupSeat]]:
+        """The members of every group, at all brokers."""
+
+
+@runtime_checkable
+class PreparesLogs(Protocol):
+    """Logs whose transactions have two phases; `dejaq.storage.log.prepared` has the rules."""
+
+    async def prepare(
+        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
+    ) -> Verdict:
+        """Store steps under a name, which belongs to the log `topic`; ALREADY_EXISTS for a repeat.
+
+        Raises BATCH_NAME_TAKEN for another transaction under the name, and LIMIT_EXCEEDED.
+        """
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Commit or abort a prepared transaction; a repeat does nothing.
+
+        Raises NOT_FOUND for a name that is not known, and TOO_LATE when it was resolved the other way, or a commit
+        comes after the deadline.
+        """
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of a log that are not resolved, in the order of their names."""
 
 
 @runtime_checkable

@@ -10,12 +10,15 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, Refused, error_of
 from dejaq.storage.log.base import (
+    MEMBER_MS,
     MINUTE_MS,
     NAMES_PER_SESSION,
     Append,
     Appended,
     BucketOffsets,
     CommittedOffset,
+    GroupSeat,
+    GroupView,
     LogName,
     LogRetention,
     LogSlice,
@@ -27,7 +30,11 @@ from dejaq.storage.log.base import (
     check_offset,
     unknown_name,
 )
+from dejaq.storage.log.prepared import NEVER_MS, PreparedState, PreparedTransaction, check_answer
+from dejaq.storage.log.prepared_records import PreparedRecords
+from dejaq.storage.memory.log_groups import GroupMembers
 from dejaq.storage.memory.state import MemoryState
+from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict, first_refused
 
 
 @dataclass(slots=True)
@@ -67,6 +74,7 @@ class _Log:
     names: dict[LogName, tuple[int, StoredBatch]] = field(default_factory=dict)
     highest: dict[bytes, int] = field(default_factory=dict)
     groups: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
+    members: dict[str, GroupMembers] = field(default_factory=dict)
 
 
 class MemoryLogs:
@@ -75,6 +83,7 @@ class MemoryLogs:
     def __init__(self, state: MemoryState) -> None:
         self._state = state
         self._logs: dict[int, _Log] = {}
+        self._prepared = PreparedRecords()
 
     def _log(self, topic: Topic) -> _Log:
         self._state.check_live(topic)
@@ -86,6 +95,8 @@ class MemoryLogs:
     def drop(self, topic: Topic) -> None:
         """Forget everything of a topic."""
         self._logs.pop(topic.number, None)
+        for key in [key for key in self._prepared.records if key[0] == topic.number]:
+            del self._prepared.records[key]
 
     async def append(
         self, topic: Topic, batches: Sequence[Append], now: int, context: CallContext
@@ -174,6 +185,7 @@ class MemoryLogs:
         for bucket in buckets:
             check_bucket(topic, bucket)
         log = self._log(topic)
+        self._prepared.check_free(topic.number, group, buckets)
         offsets, number = self._group(log, group), self._state.next_version()
         log.groups[group] = offsets
         for bucket in buckets:
@@ -184,9 +196,19 @@ class MemoryLogs:
         self, topic: Topic, group: str, commits: Sequence[OffsetCommit], now: int, context: CallContext
     ) -> list[Code]:
         """Write what a group has read."""
+        log = self._log(topic)
+        codes = self._decide(log, topic, group, commits)
+        allowed = [one for one, code in zip(commits, codes, strict=True) if code is Code.OK]
+        if allowed:
+            held = log.groups.setdefault(group, {})
+            held.update({one.bucket: CommittedOffset(one.offset, one.claim, now) for one in allowed})
+        return codes
+
+    def _decide(self, log: _Log, topic: Topic, group: str, commits: Sequence[OffsetCommit]) -> list[Code]:
+        """The outcome of each commit."""
         for one in commits:
             check_bucket(topic, one.bucket)
-        log = self._log(topic)
+        self._prepared.check_free(topic.number, group, [one.bucket for one in commits])
         offsets = self._group(log, group)
         codes = []
         for one in commits:
@@ -196,10 +218,27 @@ class MemoryLogs:
             elif not 0 <= one.offset <= log.buckets[one.bucket].next:
                 codes.append(Code.OFFSET_OUT_OF_RANGE)
             else:
-                offsets[one.bucket] = CommittedOffset(one.offset, one.claim, now)
                 codes.append(Code.OK)
-                log.groups[group] = offsets
         return codes
+
+    # Transactions
+
+    def decide(self, step: LogStep, number: int, now: int) -> Verdict | None:
+        """The refusal of a step of a transaction; None when it is allowed."""
+        log = self._log(step.topic)
+        if isinstance(step, LogAppendStep):
+            code = step.refusal(now)
+            return None if code is None else Verdict(code, number)
+        return first_refused(self._decide(log, step.topic, step.group, step.commits), number)
+
+    def apply(self, step: LogStep, now: int) -> None:
+        """Do a step that is allowed."""
+        log = self._log(step.topic)
+        if isinstance(step, LogAppendStep):
+            _append(log, step.topic, step.batch, now)
+        else:
+            held = log.groups.setdefault(step.group, {})
+            held.update({one.bucket: CommittedOffset(one.offset, one.claim, now) for one in step.commits})
 
     async def reset(self, topic: Topic, group: str, offsets: Mapping[int, int], now: int, context: CallContext) -> None:
         """Set the offsets of a group."""
@@ -207,6 +246,7 @@ class MemoryLogs:
         for bucket, offset in offsets.items():
             check_bucket(topic, bucket)
             check_offset(topic, bucket, offset, 0, log.buckets[bucket].next)
+        self._prepared.check_free(topic.number, group, offsets)
         held, number = self._group(log, group), self._state.next_version()
         log.groups[group] = held
         for bucket, offset in offsets.items():
@@ -219,6 +259,91 @@ class MemoryLogs:
     async def remove_group(self, topic: Topic, group: str, context: CallContext) -> bool:
         """Forget a group."""
         return self._log(topic).groups.pop(group, None) is not None
+
+    async def prepare(
+        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
+    ) -> Verdict:
+        """Store steps under a name."""
+        self._log(topic)
+        for old in self._prepared.forgettable(topic.number, now):
+            del self._prepared.records[topic.number, old]
+        if self._prepared.is_repeat(topic, name, steps):
+            return Verdict(Code.ALREADY_EXISTS)
+        for number, step in enumerate(steps):
+            refusal = self.decide(step, number, now)
+            if refusal is not None:
+                return refusal
+        places = [
+            _append(self._log(step.topic), step.topic, replace(step.batch, prepared=True), now)
+            for step in steps
+            if isinstance(step, LogAppendStep)
+        ]
+        record = PreparedTransaction.of(name, steps, places, deadline, now)
+        self._prepared.records[topic.number, name] = record
+        return Verdict()
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Commit or abort a prepared transaction."""
+        self._log(topic)
+        known = self._prepared.found(topic, name)
+        record = known.resolved(commit=commit, now=now)
+        if record is None:
+            return known
+        self._prepared.records[topic.number, name] = record
+        committed = record.state is PreparedState.COMMITTED
+        for one in record.batches:
+            log = self._logs.get(one.topic)
+            if log is not None:
+                held = log.buckets[one.bucket]
+                held.stable_at[one.base] = 0, 0
+                at = next(i for i, batch in enumerate(held.batches) if batch.base == one.base)
+                held.batches[at] = replace(held.batches[at], aborted=not committed)
+        for offset in record.commits if committed else ():
+            log = self._logs.get(offset.topic)
+            if log is not None:
+                fresh = CommittedOffset(offset.offset, offset.claim, now)
+                log.groups.setdefault(offset.group, {})[offset.bucket] = fresh
+        check_answer(record, commit=commit)
+        return record
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of a log that are not resolved."""
+        self._log(topic)
+        return self._prepared.in_doubt(topic.number)
+
+    # Members at all brokers
+
+    async def meet(
+        self, topic: Topic, group: str, broker: str, members: Sequence[str], joined: Sequence[str], now: int
+    ) -> GroupView:
+        """Renew the members of a broker."""
+        log = self._log(topic)
+        held = log.members.setdefault(group, GroupMembers())
+        seats = held.meet(broker, members, joined, now)
+        if not seats:
+            del log.members[group]
+        claims = {bucket: one.claim for bucket, one in log.groups.get(group, {}).items()}
+        return GroupView(seats, dict(held.holders), claims)
+
+    async def hold(self, topic: Topic, group: str, broker: str, member: str, buckets: Sequence[int]) -> set[int]:
+        """Give free buckets to a member."""
+        held = self._log(topic).members.get(group)
+        return set() if held is None else held.hold(broker, member, buckets)
+
+    async def let_go(self, topic: Topic, group: str, member: str, buckets: Sequence[int]) -> None:
+        """Free buckets that a member has."""
+        held = self._log(topic).members.get(group)
+        if held is not None:
+            held.let_go(member, buckets)
+
+    async def members(self, topic: Topic, now: int) -> dict[str, list[GroupSeat]]:
+        """The members of every group."""
+        return {
+            group: [GroupSeat(name, broker) for name, (broker, seen) in held.seats.items() if seen >= now - MEMBER_MS]
+            for group, held in self._log(topic).members.items()
+        }
 
     async def retain(self, topic: Topic, retention: LogRetention, now: int, context: CallContext) -> int:
         """Remove the oldest batches."""
@@ -267,7 +392,7 @@ def _append(log: _Log, topic: Topic, batch: Append, now: int) -> Appended:
     held.last_ts = max(held.last_ts, now)
     made = StoredBatch(held.next, batch.count, held.last_ts, batch.records)
     held.batches.append(made)
-    held.stable_at[made.base] = now + batch.rollback_ms, batch.rollback_ms
+    held.stable_at[made.base] = (NEVER_MS, NEVER_MS) if batch.prepared else (now + batch.rollback_ms, batch.rollback_ms)
     held.next = made.end
     if name is not None:
         log.names[name] = batch.bucket, replace(made, records=b"")

@@ -177,6 +177,12 @@ class MemoryStorage(MemoryQueries):
             refusal = names.refusal(number, step.topic, outcomes, ids)
             if refusal is not None:
                 return refusal
+        for number, log_step in enumerate(transaction.log_steps, len(transaction.steps)):
+            refusal = self.logs.decide(log_step, number, now)
+            if refusal is not None:
+                return refusal
+        for log_step in transaction.log_steps:
+            self.logs.apply(log_step, now)
         with self.state.journal.one_record(now):
             for step in transaction.steps:
                 if isinstance(step, Create):

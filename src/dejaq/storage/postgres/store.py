@@ -458,10 +458,11 @@ class PostgresStorage(PostgresQueries):
     async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
         """Apply all steps, or none."""
         steps = transaction.steps
-        if not steps:
+        topics = [one.topic for one in (*steps, *transaction.log_steps)]
+        if not topics:
             return Verdict()
         # Acknowledged with the durability of the strictest of its topics.
-        topic = next((one.topic for one in steps if one.topic.settings.durability is Durability.FSYNC), steps[0].topic)
+        topic = next((one for one in topics if one.settings.durability is Durability.FSYNC), topics[0])
         try:
             verdict = await self._change(
                 topic, now, context, lambda change: transacting.transact(change, transaction, self._keys_of)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -154,7 +155,7 @@ class RocksStorage(RocksQueries):
             next_number=self._next_number,
             check=self._check_working,
             altering=self._writer.altering,
-            exists=self._takes,
+            topic_of=self._live_topic,
             tail_bytes=self._log_tail_bytes,
         )
         self._failure = self._damage = None
@@ -437,13 +438,13 @@ class RocksStorage(RocksQueries):
     def _taking(self, topic: Topic) -> TopicState:
         """The state of a topic that receives messages; raises TOPIC_NOT_FOUND unless it accepts them."""
         self._check_working()
-        if not self._takes(topic):
+        if self._live_topic(topic.number) is None:
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
         return self._states[topic.number]
 
-    def _takes(self, topic: Topic) -> bool:
-        state = self._states.get(topic.number)
-        return state is not None and state.topic.state is not TopicStage.DELETING
+    def _live_topic(self, number: int) -> Topic | None:
+        state = self._states.get(number)
+        return None if state is None or state.topic.state is TopicStage.DELETING else state.topic
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The time at which something may become due."""
@@ -464,6 +465,7 @@ class RocksStorage(RocksQueries):
     async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
         """Apply all steps in one write, or none; a repeat changes nothing, not even rows of expired leases."""
         await self._producers.make_room(transaction.steps)
+        await self.logs.make_ready(transaction.log_steps)
         for step in transaction.steps:
             self._check_known(step.topic)
         self._forget_sessions(now)
@@ -471,11 +473,11 @@ class RocksStorage(RocksQueries):
         if not self._transactions.rows(transaction, 1):
             for state in states.values():
                 self._delay_expired(state, now, context)
-
-        def change(writes: Batch) -> Verdict:
-            return stepping.transact(states, self._transactions, transaction, now, writes)
-
-        return await self._writer.commit(list(states.values()), now, context, change)
+        change = partial(stepping.transact, states, self._transactions, self.logs, transaction, now)
+        waits = bool(transaction.log_steps)
+        verdict, durable = self._writer.apply(list(states.values()), now, context, change, waits=waits)
+        await self.logs.until_shown(transaction.log_steps, durable)
+        return verdict
 
     # The journal
 

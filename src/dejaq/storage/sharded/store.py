@@ -259,7 +259,7 @@ class ShardedStorage(ShardedQueries):
 
     async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
         """Apply all steps on the one shard that has all the named messages, or none."""
-        if not transaction.steps:
+        if not transaction.steps and not transaction.log_steps:
             return Verdict()
         verdict = await self.shards.until_moved(lambda: self._transact(transaction, now, context))
         if verdict.code is not Code.ALREADY_EXISTS:

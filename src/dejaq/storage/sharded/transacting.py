@@ -31,7 +31,10 @@ async def shard_of(transaction: Transaction, shards: Shards, router: Router) -> 
     """
     if all(is_whole(step.topic) for step in transaction.steps):
         return 0
-    places: dict[int, set[str]] = {}
+    # Logs are on the first shard.
+    places: dict[int, set[str]] = (
+        {0: {step.topic.name for step in transaction.log_steps}} if transaction.log_steps else {}
+    )
     forgotten: list[int] = []
     for step in transaction.steps:
         found = await _places(step, shards, router)

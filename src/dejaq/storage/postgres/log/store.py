@@ -17,6 +17,8 @@ from dejaq.storage.log.base import (
     Appended,
     BucketOffsets,
     CommittedOffset,
+    GroupSeat,
+    GroupView,
     LogName,
     LogRetention,
     LogSlice,
@@ -28,7 +30,7 @@ from dejaq.storage.log.base import (
     unknown_name,
 )
 from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
-from dejaq.storage.postgres.log import appending, grouping, reading, retaining
+from dejaq.storage.postgres.log import appending, grouping, meeting, reading, retaining
 from dejaq.storage.postgres.log.appending import TimedAppend
 from dejaq.storage.postgres.log.reading import BatchCache, LogBounds, settle
 from dejaq.storage.postgres.operations.change import bucket_at, places_of
@@ -242,6 +244,27 @@ class PostgresLogs:
             return bool(removed)
 
         return await self._database.change(remove)
+
+    # Members at all brokers
+
+    async def meet(
+        self, topic: Topic, group: str, broker: str, members: Sequence[str], joined: Sequence[str], now: int
+    ) -> GroupView:
+        """Renew the members of a broker; their ages are counted by the clock of the server."""
+        return await self._database.change(lambda link: meeting.meet(link, topic, group, broker, members, joined))
+
+    async def hold(self, topic: Topic, group: str, broker: str, member: str, buckets: Sequence[int]) -> set[int]:
+        """Give free buckets to a member."""
+        return await self._database.change(lambda link: meeting.hold(link, topic, group, broker, member, buckets))
+
+    async def let_go(self, topic: Topic, group: str, member: str, buckets: Sequence[int]) -> None:
+        """Free buckets that a member has."""
+        key = topic.number, group, member, buckets
+        await self._database.change(lambda link: link.execute("let_go_log_buckets", *key))
+
+    async def members(self, topic: Topic, now: int) -> dict[str, list[GroupSeat]]:
+        """The members of every group."""
+        return await self._database.read(lambda link: meeting.members(link, topic))
 
     # Retention
 

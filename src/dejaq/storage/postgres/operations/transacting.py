@@ -8,13 +8,16 @@ from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Create, Delete, Edit, Release
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError
+from dejaq.storage.log.base import check_bucket
 from dejaq.storage.postgres.connection.failures import Overtaken
 from dejaq.storage.postgres.keys import id_of
+from dejaq.storage.postgres.log import appending, grouping
+from dejaq.storage.postgres.log.appending import TimedAppend
 from dejaq.storage.postgres.operations import applying, creating, owning, settling
 from dejaq.storage.postgres.operations.applying import KeysOf
 from dejaq.storage.postgres.operations.change import TopicTransaction
 from dejaq.storage.postgres.operations.leasing import expire_leases
-from dejaq.storage.transactions import Names, Step, Transaction, Verdict
+from dejaq.storage.transactions import LogAppendStep, Names, Step, Transaction, Verdict, first_refused
 from dejaq.storage.used_sequences import UsedSequences
 
 
@@ -51,6 +54,7 @@ async def transact(change: TopicTransaction, transaction: Transaction, keys_of: 
         refusal = names.refusal(number, step.topic, outcomes, ids)
         if refusal is not None:
             raise RefusedTransaction(refusal)
+    await _do_log_steps(change, transaction)
     change.gathered.decided = True
     for step in transaction.steps:
         outcomes = await applying.apply(change.on(step.topic), step, keys_of)
@@ -61,6 +65,24 @@ async def transact(change: TopicTransaction, transaction: Transaction, keys_of: 
     await change.link.execute("put_seen", 0, name, used.pack())
     change.gathered.noted = True
     return Verdict()
+
+
+async def _do_log_steps(change: TopicTransaction, transaction: Transaction) -> None:
+    """Do the steps on logs; raises `RefusedTransaction`. The offsets of a group are locked when they are decided."""
+    link = change.link
+    for number, step in enumerate(transaction.log_steps, len(transaction.steps)):
+        if isinstance(step, LogAppendStep):
+            code = step.refusal(change.now)
+            refusal = None if code is None else Verdict(code, number)
+            if refusal is None:
+                await appending.append(link, step.topic, [TimedAppend(step.batch, change.now)])
+        else:
+            for one in step.commits:
+                check_bucket(step.topic, one.bucket)
+            codes = await grouping.commit(link, step.topic, step.group, step.commits, change.now)
+            refusal = first_refused(codes, number)
+        if refusal is not None:
+            raise RefusedTransaction(refusal)
 
 
 async def _decide(change: TopicTransaction, step: Step, keys_of: KeysOf) -> tuple[Outcomes, Iterable[tuple[int, str]]]:

@@ -215,3 +215,55 @@ holders AS (
     DELETE FROM log_holder WHERE topic = $1
 )
 DELETE FROM log_bucket WHERE place = any($2::integer []);
+
+-- The members of groups at all brokers. Ages are counted by the clock of the server.
+-- name: remove_log_members
+DELETE FROM log_member
+WHERE
+    topic = $1 AND name = $2
+    AND (seen < clock_timestamp() - $5 * interval '1 millisecond' OR (broker = $3 AND NOT member = any($4::text [])));
+
+-- name: free_log_buckets
+DELETE FROM log_holder WHERE topic = $1 AND name = $2 AND member = any($3::text []);
+
+-- name: join_log_group
+INSERT INTO log_member (topic, name, member, broker, number, seen)
+SELECT $1, $2, member, $4, nextval('version'), clock_timestamp() FROM unnest($3::text []) AS member
+ON CONFLICT (topic, name, member) DO UPDATE
+SET broker = excluded.broker, number = excluded.number, seen = excluded.seen;
+
+-- name: renew_log_members
+UPDATE log_member SET seen = clock_timestamp()
+WHERE topic = $1 AND name = $2 AND member = any($3::text []) AND broker = $4;
+
+-- name: free_orphaned_log_buckets
+DELETE FROM log_holder AS h
+WHERE h.topic = $1 AND h.name = $2 AND NOT EXISTS (
+    SELECT 1 FROM log_member AS m WHERE m.topic = $1 AND m.name = $2 AND m.member = h.member
+);
+
+-- name: log_seats
+SELECT member, broker FROM log_member WHERE topic = $1 AND name = $2 ORDER BY number;
+
+-- name: log_holders
+SELECT bucket, member FROM log_holder WHERE topic = $1 AND name = $2;
+
+-- name: log_claims
+SELECT bucket, claim FROM log_offset WHERE topic = $1 AND name = $2;
+
+-- A member that is being removed waits for this transaction.
+-- name: hold_log_buckets
+WITH seat AS MATERIALIZED (
+    SELECT member FROM log_member WHERE topic = $1 AND name = $2 AND member = $3 AND broker = $4 FOR KEY SHARE
+)
+INSERT INTO log_holder (topic, name, member, bucket)
+SELECT $1, $2, seat.member, bucket FROM seat, unnest($5::integer []) AS bucket
+ON CONFLICT (topic, name, bucket) DO NOTHING
+RETURNING bucket;
+
+-- name: let_go_log_buckets
+DELETE FROM log_holder WHERE topic = $1 AND name = $2 AND member = $3 AND bucket = any($4::integer []);
+
+-- name: log_members
+SELECT name, member, broker FROM log_member
+WHERE topic = $1 AND seen >= clock_timestamp() - $2 * interval '1 millisecond' ORDER BY name, number;

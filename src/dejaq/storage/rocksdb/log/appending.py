@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dejaq.errors import Code, Refused, error_of
 from dejaq.storage.log.base import NAMES_PER_SESSION, Append, Appended, LogName, StoredBatch, check_bucket
+from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.records import BatchEntry
@@ -71,12 +72,16 @@ def _append(
     bucket.settle(now)
     bucket.last_ts = ts = max(bucket.last_ts, now)
     base, size = bucket.next, len(batch.records)
-    entry = BatchEntry(base, batch.count, ts, batch.rollback_ms, aborted=False, name=batch.name, address=None)
+    entry = BatchEntry(
+        base, batch.count, ts, batch.rollback_ms, aborted=False, name=batch.name, address=None, prepared=batch.prepared
+    )
     writes.put_frame(
         records.batch_key(topic, bucket.number, base), batch.records, topic, suffix=records.pack_batch(entry)
     )
     bucket.next, bucket.size = entry.end, bucket.size + size
-    if batch.rollback_ms:
+    if batch.prepared:
+        bucket.windows.append(OpenWindow(base, NEVER_MS, NEVER_MS))
+    elif batch.rollback_ms:
         # By the clock: the timestamp is ahead of it after the clock was set back.
         bucket.windows.append(OpenWindow(base, now + batch.rollback_ms, batch.rollback_ms))
     state.put_minute(bucket, bucket.count(ts, base, batch.count, size), writes)

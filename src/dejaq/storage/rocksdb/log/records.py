@@ -24,7 +24,7 @@ _MINUTE = Struct(">QQQ")
 _NAME = Struct(">HQIQ")
 _SESSION = Struct(">IQ")
 _NO_SESSION = bytes(10)
-_ABORTED = 1
+_ABORTED, _PREPARED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class BatchEntry:
     address: FrameAddress | None
     # The value, where the content is behind it.
     moved: bytes = b""
+    # It belongs to a transaction in doubt.
+    prepared: bool = False
 
     @property
     def end(self) -> int:
@@ -64,7 +66,8 @@ def batch_key(topic: int, bucket: int, base: int) -> bytes:
 def pack_batch(entry: BatchEntry) -> bytes:
     """What is stored behind the address of a batch."""
     session, sequence = (entry.name.session, entry.name.sequence) if entry.name is not None else (_NO_SESSION, 0)
-    return _BATCH.pack(entry.count, entry.ts, entry.rollback_ms, _ABORTED if entry.aborted else 0, session, sequence)
+    state = _ABORTED if entry.aborted else _PREPARED if entry.prepared else 0
+    return _BATCH.pack(entry.count, entry.ts, entry.rollback_ms, state, session, sequence)
 
 
 def unpack_batch(key: bytes, value: bytes) -> BatchEntry:
@@ -82,12 +85,13 @@ def unpack_batch(key: bytes, value: bytes) -> BatchEntry:
         name=None if session == _NO_SESSION else LogName(session, sequence),
         address=address,
         moved=value if address is None else b"",
+        prepared=state == _PREPARED,
     )
 
 
-def aborted_value(entry: BatchEntry, value: bytes) -> bytes:
-    """The value of a batch that is rolled back."""
-    packed = pack_batch(replace(entry, aborted=True))
+def resolved_value(entry: BatchEntry, value: bytes, *, aborted: bool) -> bytes:
+    """The value of a batch that is rolled back, or of one whose transaction is resolved."""
+    packed = pack_batch(replace(entry, aborted=aborted, prepared=False))
     if entry.address is None:
         return MOVED_BATCH + packed + entry.content()
     return value[:POINTER_BYTES] + packed
@@ -162,6 +166,11 @@ def pack_name(bucket: int, base: int, count: int, ts: int) -> bytes:
 def unpack_name(value: bytes) -> tuple[int, int, int, int]:
     """(bucket, base, count, timestamp)."""
     return _NAME.unpack(value)
+
+
+def prepared_key(topic: int, name: str) -> bytes:
+    """Of a prepared transaction."""
+    return keys.of_topic(keys.LOG_PREPARED, topic) + name.encode()
 
 
 def session_key(topic: int, session: bytes) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from dejaq.domain.topic import Topic
 from dejaq.storage.log.base import MINUTE_MS, BucketOffsets, CommittedOffset, MinuteCount, StoredBatch
+from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
@@ -51,6 +52,16 @@ class LogBucket:
             self.windows.popleft()
         self.stable = max(self.stable, self.windows[0].base if self.windows else self.next)
         return self.stable
+
+    def pass_window(self, base: int, *, aborted: bool) -> None:
+        """Let readers pass a batch that was taken out, or whose transaction was resolved, durably."""
+        window = self.window(base)
+        if window is not None:
+            self.windows.remove(window)
+        place = self.tail.first_of(base)
+        batch = self.tail.at(place) if place is not None else None
+        if batch is not None and aborted:
+            self.tail.replace(StoredBatch(batch.base, batch.count, batch.ts, batch.records, aborted=True))
 
     def window(self, base: int) -> OpenWindow | None:
         """The window of a batch."""
@@ -108,7 +119,9 @@ class LogState:
         end = records.batch_key(self.topic.number, bucket.number, bucket.next)
         for key, value in database.scan(first, end):
             entry = records.unpack_batch(key, value)
-            if entry.rollback_ms and not entry.aborted:
+            if entry.prepared:
+                bucket.windows.append(OpenWindow(entry.base, NEVER_MS, NEVER_MS))
+            elif entry.rollback_ms and not entry.aborted:
                 bucket.windows.append(OpenWindow(entry.base, entry.ts + entry.rollback_ms, entry.rollback_ms))
 
     def put_bucket(self, bucket: LogBucket, writes: Batch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import islice
 
 from dejaq import limits
@@ -23,18 +24,19 @@ from dejaq.storage.log.base import (
     MinuteCount,
     OffsetCommit,
     RolledBack,
-    StoredBatch,
     check_bucket,
     check_offset,
     unknown_name,
 )
+from dejaq.storage.log.prepared import PreparedState, PreparedTransaction, check_answer
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch
 from dejaq.storage.rocksdb.engine.starting import LOGS_FORMAT, raise_format
-from dejaq.storage.rocksdb.log import reading, records, retaining
+from dejaq.storage.rocksdb.log import preparing, reading, records, retaining
 from dejaq.storage.rocksdb.log.appending import append
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.rocksdb.log.tail import LogTails
+from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict, first_refused
 
 # Records that are read before other tasks run.
 _MINUTES_PER_STEP = 200
@@ -42,7 +44,7 @@ _MINUTES_PER_STEP = 200
 
 class RocksLogs:
     """Implements `LogStorage`. `check` raises when the store does not work; `altering` fails it when a change stops
-    half-way; `exists` says whether the store has a topic that takes messages.
+    half-way; `topic_of` is the topic of a number, if it takes messages.
     """
 
     def __init__(
@@ -53,18 +55,19 @@ class RocksLogs:
         next_number: Callable[[], int],
         check: Callable[[], None],
         altering: Callable[[], AbstractContextManager[None]],
-        exists: Callable[[Topic], bool],
+        topic_of: Callable[[int], Topic | None],
         tail_bytes: int = limits.LOG_TAIL_BYTES,
     ) -> None:
         self._database, self._committer = database, committer
-        self._next_number, self._check, self._altering, self._exists = next_number, check, altering, exists
+        self._next_number, self._check, self._altering, self._topic_of = next_number, check, altering, topic_of
         self._tails = LogTails(tail_bytes)
         self._states: dict[int, LogState] = {}
         self._raised = False
+        self._prepared = preparing.load(database)
 
     def _state(self, topic: Topic) -> LogState:
         self._check()
-        if not self._exists(topic):
+        if self._topic_of(topic.number) is None:
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
         state = self._states.get(topic.number)
         if state is None:
@@ -87,6 +90,8 @@ class RocksLogs:
     def drop(self, topic: Topic) -> None:
         """Forget a topic, whose records are removed."""
         self._states.pop(topic.number, None)
+        for key in [key for key in self._prepared.records if key[0] == topic.number]:
+            del self._prepared.records[key]
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
@@ -107,12 +112,107 @@ class RocksLogs:
         state, writes = self._state(topic), new_batch()
         with self._altering():
             answers = append(state, self._database, batches, now, writes)
-            ends = {bucket.number: bucket.next for bucket in state.buckets if bucket.next > bucket.durable}
             durable = self._write(writes)
-        if durable is not None:
-            durable.add_done_callback(lambda done: _show(state, ends, done))
+        _show_when(state, durable)
         await _until(durable)
         return answers
+
+    # Transactions
+
+    async def make_ready(self, steps: Sequence[LogStep]) -> None:
+        """Do what must be done before the steps of a transaction are decided."""
+        if steps:
+            await self._raise_format()
+            await self._committer.make_room()
+            self._check()
+
+    def decide(self, step: LogStep, number: int, now: int) -> Verdict | None:
+        """The refusal of a step of a transaction; None when it is allowed."""
+        state = self._state(step.topic)
+        if isinstance(step, LogAppendStep):
+            code = step.refusal(now)
+            return None if code is None else Verdict(code, number)
+        return first_refused(self._decide(state, step.group, step.commits), number)
+
+    def put(self, step: LogStep, now: int, writes: Batch) -> None:
+        """Put a step that is allowed into `writes`."""
+        state = self._state(step.topic)
+        if isinstance(step, LogAppendStep):
+            (answer,) = append(state, self._database, [step.batch], now, writes)
+            if isinstance(answer, Refused):
+                raise RuntimeError(f"an append that was allowed was refused: {answer}")
+            return
+        for one in step.commits:
+            self._put(state, step.group, one.bucket, CommittedOffset(one.offset, one.claim, now), writes)
+
+    async def prepare(
+        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
+    ) -> Verdict:
+        """Store steps under a name."""
+        await self.make_ready(steps)
+        self._state(topic)
+        if self._prepared.is_repeat(topic, name, steps):
+            await _until(self._committer.pending())
+            return Verdict(Code.ALREADY_EXISTS)
+        for number, step in enumerate(steps):
+            refusal = self.decide(step, number, now)
+            if refusal is not None:
+                return refusal
+        states, writes = {step.topic.number: self._state(step.topic) for step in steps}, new_batch()
+        with self._altering():
+            marked = [_marked(step) for step in steps]
+            places = preparing.put_appends(states, self._database, marked, now, writes)
+            record = PreparedTransaction.of(name, steps, places, deadline, now)
+            preparing.put_record(self._prepared, topic, record, now, writes)
+            durable = self._committer.write(writes)
+        await self.until_shown(steps, durable)
+        return Verdict()
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Commit or abort a prepared transaction. Readers wait until that is durable."""
+        self._state(topic)
+        known = self._prepared.found(topic, name)
+        record = known.resolved(commit=commit, now=now)
+        if record is None:
+            await _until(self._committer.pending())
+            return known
+        writes, aborted = new_batch(), record.state is PreparedState.ABORTED
+        # The states of other logs are read now: before this they may not have been used since the start.
+        states = {one.topic: state for one in record.batches if (state := self._states_of(one.topic)) is not None}
+        with self._altering():
+            waiting = preparing.resolve_batches(states, self._database, record, writes)
+            for one in () if aborted else record.commits:
+                held = self._states_of(one.topic)
+                if held is not None:
+                    self._put(held, one.group, one.bucket, CommittedOffset(one.offset, one.claim, now), writes)
+            preparing.put_record(self._prepared, topic, record, now, writes)
+            durable = self._committer.write(writes)
+            preparing.let_pass(waiting, durable, aborted=aborted)
+        await _until(durable)
+        check_answer(record, commit=commit)
+        return record
+
+    def _states_of(self, number: int) -> LogState | None:
+        """The state of a log by its number; None when it was dropped."""
+        state = self._states.get(number)
+        if state is None and (topic := self._topic_of(number)) is not None:
+            state = self._state(topic)
+        return state
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of a log that are not resolved."""
+        self._state(topic)
+        return self._prepared.in_doubt(topic.number)
+
+    async def until_shown(self, steps: Sequence[LogStep], durable: asyncio.Future[None] | None) -> None:
+        """Wait until a transaction is durable; readers see what it has appended from then on."""
+        for topic in {step.topic.number for step in steps}:
+            state = self._states.get(topic)
+            if state is not None:
+                _show_when(state, durable)
+        await _until(durable)
 
     async def rollback(self, topic: Topic, name: LogName, now: int, context: CallContext) -> RolledBack:
         """Take out a batch. Readers wait until that is durable, or the window has passed."""
@@ -132,9 +232,9 @@ class RocksLogs:
         writes = new_batch()
         with self._altering():
             window.leaving = True
-            writes.put(records.batch_key(topic.number, number, base), records.aborted_value(*found))
+            writes.put(records.batch_key(topic.number, number, base), records.resolved_value(*found, aborted=True))
             durable = self._committer.write(writes)
-            durable.add_done_callback(lambda done: _take_out(bucket, base, done))
+            preparing.let_pass([(bucket, base)], durable, aborted=True)
         await asyncio.shield(durable)
         return RolledBack(number, base, count)
 
@@ -201,6 +301,7 @@ class RocksLogs:
         state = self._state(topic)
         for bucket in buckets:
             check_bucket(topic, bucket)
+        self._prepared.check_free(topic.number, group, buckets)
         offsets, number, writes = self._group(state, group), self._next_number(), new_batch()
         with self._altering():
             for bucket in buckets:
@@ -216,23 +317,31 @@ class RocksLogs:
         self, topic: Topic, group: str, commits: Sequence[OffsetCommit], now: int, context: CallContext
     ) -> list[Code]:
         """Write what a group has read."""
-        state = self._state(topic)
-        for one in commits:
-            check_bucket(topic, one.bucket)
-        offsets, writes = self._group(state, group), new_batch()
-        codes = []
+        state, writes = self._state(topic), new_batch()
+        codes = self._decide(state, group, commits)
         with self._altering():
-            for one in commits:
-                current = offsets.get(one.bucket)
-                if one.claim != (current.claim if current is not None else 0):
-                    codes.append(Code.CLAIM_LOST)
-                elif not 0 <= one.offset <= state.buckets[one.bucket].durable:
-                    codes.append(Code.OFFSET_OUT_OF_RANGE)
-                else:
+            for one, code in zip(commits, codes, strict=True):
+                if code is Code.OK:
                     self._put(state, group, one.bucket, CommittedOffset(one.offset, one.claim, now), writes)
-                    codes.append(Code.OK)
             waiting = self._write(writes)
         await _until(waiting)
+        return codes
+
+    def _decide(self, state: LogState, group: str, commits: Sequence[OffsetCommit]) -> list[Code]:
+        """The outcome of each commit."""
+        for one in commits:
+            check_bucket(state.topic, one.bucket)
+        self._prepared.check_free(state.topic.number, group, [one.bucket for one in commits])
+        offsets = self._group(state, group)
+        codes = []
+        for one in commits:
+            current = offsets.get(one.bucket)
+            if one.claim != (current.claim if current is not None else 0):
+                codes.append(Code.CLAIM_LOST)
+            elif not 0 <= one.offset <= state.buckets[one.bucket].durable:
+                codes.append(Code.OFFSET_OUT_OF_RANGE)
+            else:
+                codes.append(Code.OK)
         return codes
 
     async def reset(self, topic: Topic, group: str, offsets: Mapping[int, int], now: int, context: CallContext) -> None:
@@ -241,6 +350,7 @@ class RocksLogs:
         for bucket, offset in offsets.items():
             check_bucket(topic, bucket)
             check_offset(topic, bucket, offset, 0, state.buckets[bucket].durable)
+        self._prepared.check_free(topic.number, group, offsets)
         self._group(state, group)
         number, writes = self._next_number(), new_batch()
         with self._altering():
@@ -288,9 +398,21 @@ class RocksLogs:
         return removed
 
 
+def _marked(step: LogStep) -> LogStep:
+    """The step of a prepared transaction: its batch waits for the outcome."""
+    return replace(step, batch=replace(step.batch, prepared=True)) if isinstance(step, LogAppendStep) else step
+
+
 async def _until(durable: asyncio.Future[None] | None) -> None:
     if durable is not None:
         await asyncio.shield(durable)
+
+
+def _show_when(state: LogState, durable: asyncio.Future[None] | None) -> None:
+    """Let readers see what was appended, once it is durable."""
+    ends = {bucket.number: bucket.next for bucket in state.buckets if bucket.next > bucket.durable}
+    if durable is not None and ends:
+        durable.add_done_callback(lambda done: _show(state, ends, done))
 
 
 def _show(state: LogState, ends: Mapping[int, int], done: asyncio.Future[None]) -> None:
@@ -298,16 +420,3 @@ def _show(state: LogState, ends: Mapping[int, int], done: asyncio.Future[None]) 
     if not done.cancelled() and done.exception() is None:
         for bucket, end in ends.items():
             state.buckets[bucket].durable = max(state.buckets[bucket].durable, end)
-
-
-def _take_out(bucket: LogBucket, base: int, done: asyncio.Future[None]) -> None:
-    """Let readers pass a batch whose rollback is durable."""
-    if done.cancelled() or done.exception() is not None:
-        return
-    window = bucket.window(base)
-    if window is not None:
-        bucket.windows.remove(window)
-    place = bucket.tail.first_of(base)
-    batch = bucket.tail.at(place) if place is not None else None
-    if batch is not None:
-        bucket.tail.replace(StoredBatch(batch.base, batch.count, batch.ts, batch.records, aborted=True))

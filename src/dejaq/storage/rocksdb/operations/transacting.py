@@ -10,6 +10,7 @@ from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Cancel, Create, Delete, Edit, Release
 from dejaq.errors import Code
 from dejaq.storage.rocksdb.engine.database import Batch
+from dejaq.storage.rocksdb.log.store import RocksLogs
 from dejaq.storage.rocksdb.operations import creating, owning, settling
 from dejaq.storage.rocksdb.operations.settling import LeaseChange
 from dejaq.storage.rocksdb.timeline.session_sequences import SessionSequences
@@ -18,7 +19,12 @@ from dejaq.storage.transactions import Names, Step, Transaction, Verdict
 
 
 def transact(
-    states: Mapping[int, TopicState], sequences: SessionSequences, transaction: Transaction, now: int, batch: Batch
+    states: Mapping[int, TopicState],
+    sequences: SessionSequences,
+    logs: RocksLogs,
+    transaction: Transaction,
+    now: int,
+    batch: Batch,
 ) -> Verdict:
     """Put every step into `batch`, or nothing. `sequences` has the names of the transactions that were committed."""
     if sequences.rows(transaction, 1):
@@ -35,6 +41,12 @@ def transact(
             if refusal is not None:
                 return refusal
             decided.append(decision)
+        for number, log_step in enumerate(transaction.log_steps, len(transaction.steps)):
+            refusal = logs.decide(log_step, number, now)
+            if refusal is not None:
+                return refusal
+        for log_step in transaction.log_steps:
+            logs.put(log_step, now, batch)
         for step, decision in zip(transaction.steps, decided, strict=True):
             if _apply(states[step.topic.number], step, now, batch, decision).failed:
                 raise RuntimeError(f"a step that was allowed was refused: {type(step).__name__}")

@@ -49,7 +49,13 @@ class ChangeWriter:
         return result
 
     def apply(
-        self, states: Sequence[TopicState], now: int, context: CallContext, change: Callable[[Batch], Result]
+        self,
+        states: Sequence[TopicState],
+        now: int,
+        context: CallContext,
+        change: Callable[[Batch], Result],
+        *,
+        waits: bool = False,
     ) -> tuple[Result, asyncio.Future[None] | None]:
         """Apply one change to the state and write it; returns its result and what its caller has to wait for."""
         batch = new_batch()
@@ -74,7 +80,7 @@ class ChangeWriter:
         if durable is None and result is not None:
             # A refusal describes a state that a crash must not undo; the answer "nothing is due" does not.
             durable = self._committer.pending()
-        waits = any(state.topic.settings.durability is Durability.FSYNC for state in states)
+        waits |= any(state.topic.settings.durability is Durability.FSYNC for state in states)
         return result, durable if waits else None
 
     @contextmanager

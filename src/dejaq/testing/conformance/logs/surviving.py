@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dejaq.errors import Code
-from dejaq.storage.log.base import MINUTE_MS, LogRetention, OffsetCommit
+from dejaq.storage.log.base import MINUTE_MS, Append, LogRetention, OffsetCommit
+from dejaq.storage.transactions import LogAppendStep, LogCommitStep, Transaction
 from dejaq.testing.conformance.logs.scene import LogScene, check_dense
-from dejaq.testing.conformance.scene import Scene, refusal_of
+from dejaq.testing.conformance.scene import STEPS, Scene, refusal_of
 
 
 async def batches_survive(scene: Scene) -> None:
@@ -79,6 +80,22 @@ async def retention_survives(scene: Scene) -> None:
     await log.add(b"z")
     (minute,) = await log.logs.minutes(log.topic, 0, scene.now, scene.now + MINUTE_MS)
     assert (minute.count, minute.bytes) == (11, 11)
+
+
+async def transactions_survive(scene: Scene) -> None:
+    """What a transaction has appended and committed survives, and a repeat of it after a restart does nothing."""
+    log = await LogScene.begin(scene)
+    await log.add(b"abc")
+    steps = (
+        LogAppendStep(log.topic, Append(0, b"de", 2)),
+        LogCommitStep(log.topic, "billing", [OffsetCommit(0, 3)]),
+    )
+    transaction = Transaction(STEPS, 0, (), log_steps=steps)
+    for code in (Code.OK, Code.ALREADY_EXISTS):
+        assert (await scene.storage.transact(transaction, scene.now, scene.context)).code is code
+        await scene.restart()
+        assert await log.text() == b"abcde"
+        assert (await log.logs.groups(log.topic))["billing"][0].offset == 3
 
 
 async def a_dropped_topic_has_no_log(scene: Scene) -> None:
