@@ -41,7 +41,7 @@ from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
-from dejaq.storage.rocksdb.timeline.session_sequences import SessionSequences
+from dejaq.storage.rocksdb.timeline.session_sequences import ForgottenSessions, SessionSequences
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 from dejaq.storage.transactions import Transaction, Verdict
 
@@ -52,7 +52,6 @@ _TOPICS = keys.META + b"topics"
 _OF_NO_TOPIC = 0
 # The low bits count within one start of the store, the high bits count the starts.
 _COUNTER_BITS = 40
-_FORGET_EVERY_MS = 3_600_000
 _CLOSED = "the store is not open"
 
 
@@ -83,7 +82,8 @@ class RocksStorage(RocksQueries):
         self._snapshots = WeakSet()
         self._engine: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._number = self._forgot_at = 0
+        self._number = 0
+        self._forgotten = ForgottenSessions(0)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -117,7 +117,7 @@ class RocksStorage(RocksQueries):
                     details=repr(cause),
                 ) from None
             raise
-        self._forgot_at = now - _FORGET_EVERY_MS
+        self._forgotten = ForgottenSessions(now)
 
     def _abandon(self, database: RocksDatabase) -> None:
         """Close a database after a failed start; what its close reports must not hide why the start failed."""
@@ -400,15 +400,13 @@ class RocksStorage(RocksQueries):
             raise _unknown(topic)
 
     def _forget_sessions(self, now: int) -> None:
-        """Once per hour, remove the producer sessions that no producer can still repeat."""
-        if now - self._forgot_at < _FORGET_EVERY_MS or self._failure is not None:
+        """Remove a few of the producer sessions that no producer can still repeat."""
+        if self._failure is not None or not self._forgotten.is_due(now):
             return
-        self._forgot_at = now
         batch = new_batch()
         with self._writer.altering():
-            for state in self._states.values():
-                state.sequences.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch)
-            self._transactions.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch)
+            books = (state.sequences for state in self._states.values())
+            self._forgotten.step(lambda: [*books, self._transactions], now, batch)
             if len(batch):
                 self._committer.write(batch)
 

@@ -325,7 +325,7 @@ async def test_creates_wait_while_merges_are_far_behind(tmp_path: Path) -> None:
         # No merge is made.
         merging._stopped = True
         await stage.create(50, own=True)
-        merging._next()
+        await merging._next()
         assert stage.storage.stats()["merge_behind"] == (count >= 5)
     merging._stopped = False
     await merging.settle()

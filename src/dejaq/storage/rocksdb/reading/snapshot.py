@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from dejaq import limits
@@ -18,11 +19,13 @@ from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.engine.frames import size_of
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
+from dejaq.storage.rocksdb.timeline.levels.wide_runs import last_of
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 # A portion takes about half a millisecond, so that messages that become due meanwhile are not late.
 _PORTION_RUNS = 250
+_PORTION_EXTENTS = 500
 _PORTION_BYTES = 128 * 1024
 # Separately stored bodies are read one by one, until a portion has about so many bytes.
 _APART_BYTES = 1024 * 1024
@@ -50,7 +53,6 @@ class RocksSnapshot:
     def __init__(self, state: TopicState, view: View, now: int) -> None:
         self.at = now
         self.count = state.total
-        self._wide = state.wide.copy()
         self._state = state
         self._view = view
         # There are few leases, and their objects change, so their rows and terms are copied.
@@ -91,7 +93,7 @@ class RocksSnapshot:
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
-        first = self._first_slice(where)
+        first = await self._first_slice(where)
         for bucket in (*sorted(wanted), keys.SPREAD):
             for start, end in self._stretches(bucket, first, where):
                 while start < end:
@@ -103,10 +105,18 @@ class RocksSnapshot:
                         await asyncio.sleep(0)
                     await asyncio.sleep(0)
 
-    def _first_slice(self, where: Filter) -> int:
+    async def _first_slice(self, where: Filter) -> int:
         """The first slice in which a run may begin that has rows of the filter's times."""
         first = max(0, where.start) // keys.SLICE_MS
-        return min([first, *(keys.slice_of(key) for key, wide in self._wide.items() if wide.last >= where.start)])
+        start = keys.of_topic(keys.EXTENT, self._state.topic.number)
+        end = keys.after(start)
+        while first and start < end:
+            found = list(islice(self._view.items(start, end), _PORTION_EXTENTS))
+            firsts = [keys.slice_of(key) for key, value in found if last_of(value) >= where.start]
+            first = min([first, *firsts])
+            start = found[-1][0] + b"\0" if len(found) == _PORTION_EXTENTS else end
+            await asyncio.sleep(0)
+        return first
 
     def _stretches(self, bucket: int, first: int, where: Filter) -> list[tuple[bytes, bytes]]:
         """The key ranges that may have rows in the filter's time range; rows in the order of priority are all read."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from dejaq import limits
 from dejaq.domain import ids
 from dejaq.domain.batch import CreateBatch
 from dejaq.protocol.v1 import records_pb2 as records
@@ -11,6 +15,9 @@ from dejaq.storage.transactions import Transaction
 from dejaq.storage.used_sequences import UsedSequences
 
 _CACHE_MAX = 10_000
+# So many sessions are looked at in one step.
+FORGET_SESSIONS = 256
+FORGET_EVERY_MS = 3_600_000
 
 
 class SessionSequences:
@@ -52,17 +59,16 @@ class SessionSequences:
         )
         batch.put(keys.session(self._topic, packed), record.SerializeToString())
 
-    def forget(self, before_ms: int, batch: Batch) -> int:
-        """Drop the sessions that were last used before a time; returns their number."""
+    def forget(self, before_ms: int, batch: Batch, start: bytes = b"") -> bytes | None:
+        """Drop sessions that were last used before a time; a few from `start` on. Returns where the others begin."""
         prefix = keys.of_topic(keys.SESSION, self._topic)
-        dropped = 0
-        for key, value in self._database.scan(prefix, keys.after(prefix)):
+        found = list(islice(self._database.scan(max(prefix, start), keys.after(prefix)), FORGET_SESSIONS))
+        for key, value in found:
             if records.SeenCounters.FromString(value).used_ms < before_ms:
                 batch.delete(key)
                 self._cache.pop(key[5:], None)
                 self._last = None
-                dropped += 1
-        return dropped
+        return found[-1][0] + b"\0" if len(found) == FORGET_SESSIONS else None
 
     def of(self, session: ids.ProducerSession) -> UsedSequences:
         """The used sequences of a session."""
@@ -81,3 +87,26 @@ class SessionSequences:
             self._cache[packed] = used
         self._last = session, used
         return used
+
+
+class ForgottenSessions:
+    """Once per hour, drops the sessions that no producer can still repeat: a few with each change."""
+
+    def __init__(self, now: int) -> None:
+        self._next_at = now
+        # What is left of this hour: the sessions of a topic, and from which on.
+        self._left: list[tuple[SessionSequences, bytes]] = []
+
+    def is_due(self, now: int) -> bool:
+        """Whether there is something to do."""
+        return bool(self._left) or now >= self._next_at
+
+    def step(self, books: Callable[[], Iterable[SessionSequences]], now: int, batch: Batch) -> None:
+        """Drop a few sessions; `books` has those of every topic."""
+        if not self._left:
+            self._next_at = now + FORGET_EVERY_MS
+            self._left = [(book, b"") for book in books()]
+        book, start = self._left.pop()
+        rest = book.forget(now - limits.PRODUCER_SESSION_MS_MAX, batch, start)
+        if rest is not None:
+            self._left.append((book, rest))

@@ -212,7 +212,8 @@ class IdEntries:
             self._work(batch, level, job.due)
 
     def _begin(self, batch: Batch, level: int, sources: Sequence[SortedRun | Entries]) -> None:
-        self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1))
+        most = sum(len(source.prints) for source in sources)
+        self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1, most))
         self._jobs[level].begin(batch)
         self._next_run += 1
 

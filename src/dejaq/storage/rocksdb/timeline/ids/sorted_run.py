@@ -25,30 +25,52 @@ _RECORD = struct.Struct("<BQ")
 DISCARDED = 0xFF
 
 
+class PrintFilter:
+    """A bit for each of many ranges of prints: most prints that a run lacks are in a range without one."""
+
+    def __init__(self, count: int) -> None:
+        bits = max(3, count.bit_length() + _FILTER_BITS)
+        self._shift = 32 - min(32, bits)
+        # Memory that is never written to is not used.
+        self._bits: npt.NDArray[np.uint8] = np.zeros(1 << max(0, min(32, bits) - 3), dtype=np.uint8)
+        self._bytes = memoryview(self._bits)  # type: ignore[arg-type]
+
+    def add(self, prints: Prints) -> None:
+        """Add prints."""
+        places = prints >> np.uint32(self._shift)
+        np.bitwise_or.at(self._bits, places >> np.uint32(3), _bit_of(places))
+
+    def may_have(self, one: int) -> bool:
+        """Whether a print may have been added."""
+        place = one >> self._shift
+        return bool(self._bytes[place >> 3] >> (place & 7) & 1)
+
+    def rows(self, prints: Prints) -> npt.NDArray[np.int64]:
+        """The positions of those that may have been added."""
+        places = prints >> np.uint32(self._shift)
+        return np.flatnonzero(self._bits[places >> np.uint32(3)] & _bit_of(places))
+
+
 class SortedRun:
     """One run: `prints` are in order, and the entry of each is in piece `position // PIECE_ENTRIES`."""
 
-    def __init__(self, topic: int, number: int, level: int, prints: Prints) -> None:
+    def __init__(self, topic: int, number: int, level: int, prints: Prints, seen: PrintFilter | None = None) -> None:
         self.topic, self.number, self.level, self.prints = topic, number, level, prints
-        bits = max(3, len(prints).bit_length() + _FILTER_BITS)
-        self._shift = 32 - min(32, bits)
-        self._filter = bytearray(1 << max(0, min(32, bits) - 3))
-        self._bits: npt.NDArray[np.uint8] = np.frombuffer(self._filter, dtype=np.uint8)
-        places = prints >> np.uint32(self._shift)
-        np.bitwise_or.at(self._bits, places >> np.uint32(3), _bit_of(places))
+        if seen is None:
+            seen = PrintFilter(len(prints))
+            seen.add(prints)
+        self._seen = seen
 
     def __len__(self) -> int:
         return len(self.prints)
 
     def may_have(self, hashed: int) -> bool:
         """Whether the run may have an entry with a hash."""
-        place = print_of(hashed) >> self._shift
-        return bool(self._filter[place >> 3] >> (place & 7) & 1)
+        return self._seen.may_have(print_of(hashed))
 
     def find(self, prints: Prints) -> list[tuple[int, int, int]]:
         """(position in `prints`, first and last position in the run) of the prints that the run has."""
-        places = prints >> np.uint32(self._shift)
-        rows = np.flatnonzero(self._bits[places >> np.uint32(3)] & _bit_of(places))
+        rows = self._seen.rows(prints)
         if not len(rows):
             return []
         wanted = prints[rows]
@@ -81,12 +103,15 @@ def _bit_of(places: Prints) -> npt.NDArray[np.uint8]:
 class RunWriter:
     """Writes a run piece by piece; it counts once it is finished."""
 
-    def __init__(self, topic: int, number: int, level: int) -> None:
+    def __init__(self, topic: int, number: int, level: int, entries_max: int) -> None:
         self._topic, self.number, self._level = topic, number, level
+        # What the run has in memory at last; to make it at the end would take long.
+        self._column: Prints = np.empty(entries_max, dtype=np.uint32)
+        self._seen = PrintFilter(entries_max)
+        self._count = 0
         self._rest: list[Entries] = []
         self._waiting = 0
         self._pieces = 0
-        self._prints: list[Prints] = []
         self._chunk: list[Prints] = []
         self._chunks = 0
 
@@ -106,12 +131,11 @@ class RunWriter:
         self._write(batch, self._waiting)
         self._write_prints(batch)
         key = keys.numbered(keys.ID_RUN, self._topic, self.number)
-        if not self._prints:
+        if not self._count:
             batch.delete(key)
             return None
-        prints = np.concatenate(self._prints)
-        batch.put(key, _RECORD.pack(self._level, len(prints)))
-        return SortedRun(self._topic, self.number, self._level, prints)
+        batch.put(key, _RECORD.pack(self._level, self._count))
+        return SortedRun(self._topic, self.number, self._level, self._column[: self._count], self._seen)
 
     def _write(self, batch: Batch, count: int) -> None:
         if not count:
@@ -122,7 +146,9 @@ class RunWriter:
             batch.put(key, whole.cut(start, min(count, start + PIECE_ENTRIES)).pack())
             self._pieces += 1
         prints = whole.prints[:count]
-        self._prints.append(prints)
+        self._column[self._count : self._count + count] = prints
+        self._seen.add(prints)
+        self._count += count
         self._chunk.append(prints)
         if sum(map(len, self._chunk)) >= PRINTS:
             self._write_prints(batch)

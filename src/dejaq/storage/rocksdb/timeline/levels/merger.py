@@ -36,6 +36,8 @@ IDLE_S = 0.0003
 LOOK_EVERY_MS = 1_000
 # More rows than these are sorted in a thread.
 SORT_ROWS_MAX = 8_192
+# How often a piece is made before it is written in the same step.
+_TRIES = 3
 # A piece is divided by bucket if many consumers share the buckets and each bucket would have so many rows.
 BUCKET_ROWS_MIN = 8
 
@@ -51,6 +53,11 @@ class _Pace:
     @property
     def step_is_over(self) -> bool:
         return time.perf_counter() - self._began >= STEP_S
+
+    async def rest(self) -> None:
+        """Let others run if the step took long enough."""
+        if self.step_is_over:
+            await self.pause()
 
     async def pause(self) -> None:
         """Let others run."""
@@ -115,7 +122,7 @@ class Merger:
 
     async def settle(self) -> None:
         """Wait until nothing has to be merged."""
-        while not self._stopped and (self._working or self._next() is not None):
+        while not self._stopped and (self._working or await self._next() is not None):
             self._wake.set()
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run())
@@ -143,7 +150,7 @@ class Merger:
             await self._wake.wait()
             self._wake.clear()
             await self._pace.pause()
-            while not self._stopped and (found := self._next()) is not None:
+            while not self._stopped and (found := await self._next()) is not None:
                 self._working = True
                 try:
                     await self._merge(*found)
@@ -155,16 +162,19 @@ class Merger:
                 finally:
                     self._working = False
 
-    def _next(self) -> tuple[TopicState, MergePlan] | None:
+    async def _next(self) -> tuple[TopicState, MergePlan] | None:
         best: tuple[TopicState, MergePlan] | None = None
-        self._behind = 0.0
+        behind = 0.0
         for state in self._states():
-            plan = next_merge(state.wide, state.levels, state.now) if len(state.wide) else None
+            plan = None
+            if len(state.wide):
+                plan = await next_merge(state.wide, state.levels, state.now, self._pace.rest)
             if plan is not None and plan.waiting >= state.levels.behind_runs:
-                self._behind = state.levels.behind_s
+                behind = state.levels.behind_s
             if plan is not None and (best is None or plan.near > best[1].near):
                 best = state, plan
-        return best
+        self._behind = behind
+        return best if best is not None and self._is_live(best[0]) else None
 
     def _is_live(self, state: TopicState) -> bool:
         return not self._stopped and any(state is one for one in self._states())
@@ -184,7 +194,7 @@ class Merger:
                 await self._committer.make_room()
                 if not self._is_live(state):
                     return
-                self._move(state, plan, merge, columns, start, min(start + rows, len(columns)), kept)
+                await self._move(state, plan, merge, columns, start, min(start + rows, len(columns)), kept)
                 await self._pace.pause()
         finally:
             for run in kept:
@@ -207,7 +217,7 @@ class Merger:
                 await self._pace.pause()
         return columns
 
-    def _move(
+    async def _move(
         self,
         state: TopicState,
         plan: MergePlan,
@@ -217,31 +227,51 @@ class Merger:
         end: int,
         kept: list[Run],
     ) -> None:
-        """Move those of the next rows that are still free into runs of their own."""
-        sources: list[tuple[Run, int]] = []
-        lost: dict[int, int] = {}
-        for number, rows in columns.take(start, end):
-            run = _source(state, plan, columns.keys[number], kept)
-            free = rows & run.free if run is not None else 0
-            if free != rows:
-                lost[number] = rows & ~free
-            if run is not None and free:
-                sources.append((run, free))
-        # What is due by now is leased before it could be moved.
-        if not sources or columns.time_at(end - 1) < state.now + state.levels.ending_ms:
-            return
-        positions = columns.positions(start, end, lost)
-        shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared_by_many
-        divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
-        owner = state.owners.name(plan.shelf.owner)
-        buckets_of = state.index.buckets_of if divided else None
-        merged = list(columns.encoded(owner, plan.shelf.bucket, positions, buckets_of))
+        """Move those of the next rows that are still free into runs of their own.
+
+        The columns of these runs are made in one step, and written in the next one, unless rows left meanwhile.
+        """
+        taken = columns.take(start, end)
+        for last in (*[False] * (_TRIES - 1), True):
+            sources, lost = _free_of(state, plan, columns, taken, kept)
+            # What is due by now is leased before it could be moved.
+            if not sources or columns.time_at(end - 1) < state.now + state.levels.ending_ms:
+                return
+            positions = columns.positions(start, end, lost)
+            shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared_by_many
+            divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
+            owner = state.owners.name(plan.shelf.owner)
+            buckets_of = state.index.buckets_of if divided else None
+            merged = list(columns.encoded(owner, plan.shelf.bucket, positions, buckets_of))
+            if last:
+                break
+            await self._pace.pause()
+            if not self._is_live(state):
+                return
+            if _free_of(state, plan, columns, taken, kept) == (sources, lost):
+                break
         batch = new_batch()
         state.replace_rows(batch, sources, merged, shelf=plan.shelf, merge=merge)
         crash_at("storage.before_merge")
         self._committer.write(batch)
         crash_at("storage.after_merge")
         self.rows += len(positions)
+
+
+def _free_of(
+    state: TopicState, plan: MergePlan, columns: MergedColumns, taken: list[tuple[int, int]], kept: list[Run]
+) -> tuple[list[tuple[Run, int]], dict[int, int]]:
+    """Those of some rows of runs that are free now, and the others by the number of the run."""
+    sources: list[tuple[Run, int]] = []
+    lost: dict[int, int] = {}
+    for number, rows in taken:
+        run = _source(state, plan, columns.keys[number], kept)
+        free = rows & run.free if run is not None else 0
+        if free != rows:
+            lost[number] = rows & ~free
+        if run is not None and free:
+            sources.append((run, free))
+    return sources, lost
 
 
 def _row_bytes(state: TopicState, plan: MergePlan) -> int:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Shelf, WideRuns
+
+# So many runs are looked at before others may run.
+_STRETCH = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +26,43 @@ class MergePlan:
     waiting: int
 
 
-def next_merge(wide: WideRuns, settings: LevelSettings, now: int) -> MergePlan | None:
-    """The runs that have to be merged most urgently, or None while few of them overlap."""
+async def next_merge(
+    wide: WideRuns, settings: LevelSettings, now: int, rest: Callable[[], Awaitable[None]]
+) -> MergePlan | None:
+    """The runs that have to be merged most urgently, or None while few of them overlap.
+
+    `rest` is called often and lets other tasks run. Runs of the plan may have gone meanwhile.
+    """
     best: MergePlan | None = None
-    for shelf, entries in wide.shelves():
-        if shelf.level >= settings.levels or len(entries) < min(settings.merge_runs, settings.near_runs):
+    for shelf, counted in wide.shelves():
+        await rest()
+        if shelf.level >= settings.levels or len(counted) < min(settings.merge_runs, settings.near_runs):
             continue
-        seen = wide.changes(shelf), bisect_left(entries, (now + settings.near_merge_ms,))
+        seen = wide.changes(shelf), bisect_left(counted, (now + settings.near_merge_ms,))
         if wide.fruitless.get(shelf) == seen:
+            continue
+        entries = wide.on_shelf(shelf)
+        if not entries:
             continue
         near = entries[0][0] < now + settings.near_merge_ms
         least = settings.near_runs if near else settings.merge_runs
-        runs = _overlapping(wide, entries, least, settings, now)
+        runs = await _overlapping(wide, entries, least, settings, now, rest)
         if not runs:
-            wide.fruitless[shelf] = seen
+            # A shelf that changed meanwhile is looked at again.
+            if wide.changes(shelf) == seen[0]:
+                wide.fruitless[shelf] = seen
         elif best is None or (near, len(runs)) > (best.near, len(best.runs)):
             best = MergePlan(shelf, runs, near, 0 if shelf.level else len(entries))
     return best
 
 
-def _overlapping(
-    wide: WideRuns, entries: list[tuple[int, bytes]], least: int, settings: LevelSettings, now: int
+async def _overlapping(
+    wide: WideRuns,
+    entries: list[tuple[int, bytes]],
+    least: int,
+    settings: LevelSettings,
+    now: int,
+    rest: Callable[[], Awaitable[None]],
 ) -> list[bytes]:
     """At least so many runs that have a moment in common, the first such moment; empty where there is none.
 
@@ -50,14 +70,15 @@ def _overlapping(
     """
     active: list[tuple[int, bytes]] = []
     found: list[bytes] = []
-    for first, key in entries:
+    for number, (first, key) in enumerate(entries):
+        if number % _STRETCH == 0:
+            await rest()
         while active and active[0][0] < first:
             heapq.heappop(active)
         if first >= now + settings.near_merge_ms:
             least = max(least, settings.merge_runs)
-        extent = wide.at(key)
-        if extent.last >= now + settings.ending_ms:
-            heapq.heappush(active, (extent.last, key))
+        if key in wide and (last := wide.at(key).last) >= now + settings.ending_ms:
+            heapq.heappush(active, (last, key))
         if len(active) >= max(least, len(found) + 1):
             found = [key for _, key in active]
             if len(found) >= settings.merge_runs_max:
@@ -67,6 +88,8 @@ def _overlapping(
     size = 0
     chosen: list[bytes] = []
     for key in found:
+        if key not in wide:
+            continue
         size += wide.at(key).size
         if len(chosen) > 1 and size > settings.merge_bytes_max:
             break

@@ -126,6 +126,10 @@ class WideRuns:
         """The runs of each shelf, as (first, key) in order."""
         return list(self._shelves.items())
 
+    def on_shelf(self, shelf: Shelf) -> list[tuple[int, bytes]]:
+        """The runs of one shelf as they are now, as (first, key) in order."""
+        return list(self._shelves.get(shelf, ()))
+
     def changes(self, shelf: Shelf) -> int:
         """A number that is another one after each change of a shelf."""
         return self._changes.get(shelf, 0)
@@ -152,10 +156,6 @@ class WideRuns:
     def at(self, key: bytes) -> WideRun:
         """Where the rows of a run lie."""
         return self._runs[key]
-
-    def copy(self) -> dict[bytes, WideRun]:
-        """The runs as they are now, by key."""
-        return dict(self._runs)
 
     def _enter(self, key: bytes, wide: WideRun) -> None:
         self._runs[key] = wide
@@ -188,6 +188,11 @@ class WideRuns:
         if shelf not in self._shelves:
             del self._changes[shelf]
             self.fruitless.pop(shelf, None)
+
+
+def last_of(extent: bytes) -> int:
+    """The time of the last row of a wide run, from its record."""
+    return int.from_bytes(extent[8:16], "little")
 
 
 def level_of(extent: bytes) -> int:
