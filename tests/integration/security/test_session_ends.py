@@ -80,3 +80,5 @@ async def test_one_user_cannot_use_up_the_shared_limits(
                 await AccessCalls(again).end_session(session)
         # An administrator has no such limit, and others are not concerned.
         await AccessCalls(root).create_key(user="alice")
+        with pytest.raises(DejaqError, match="no '/' in its name"):
+            await AccessCalls(root).create_key(user="corp/alice")

@@ -56,6 +56,9 @@ REFUSED: dict[str, Make] = {
     "issued in the future": lambda issuer: issuer.token(iat=int(time.time()) + 600),
     "no user": lambda issuer: issuer.token(preferred_username=None),
     "user that is no text": lambda issuer: issuer.token(preferred_username={"a": 1}),
+    "user that looks like the full name of another issuer's": lambda issuer: issuer.token(
+        preferred_username="corp/alice"
+    ),
     "user with a line break": lambda issuer: issuer.token(preferred_username="alice\nroot"),
     "too many groups": lambda issuer: issuer.token(groups=[f"g{number}" for number in range(300)]),
     "huge": lambda issuer: issuer.token(padding="x" * 9_000),

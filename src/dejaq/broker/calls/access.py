@@ -81,6 +81,9 @@ class AccessService:
         for what, text, chars_max in [*names, *(("group", group, LABEL_CHARS_MAX) for group in request.groups)]:
             if len(text) > chars_max or not text.isprintable():
                 raise InvalidArgument(f"a {what} has at most {chars_max} printable characters")
+        if "/" in request.user:
+            # `user:ALIAS/NAME` is the full name of a user of an issuer.
+            raise InvalidArgument("a user has no '/' in its name")
         if len(request.groups) > GROUPS_MAX or not 0 <= request.lifetime_ms <= LIFETIME_MS_MAX:
             raise InvalidArgument(f"a key has at most {GROUPS_MAX} groups and a lifetime of at most ten years")
         if self._is_admin(context):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,10 @@ from dejaq.domain.message import Message
 from dejaq.domain.topic import Encryption, Topic
 from dejaq.errors import Code, DejaqError
 from dejaq.storage.base import apply_one
+from dejaq.storage.encrypted.providers.base import WrappedKey
 from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
 from dejaq.storage.encrypted.store import EncryptedStorage
+from dejaq.storage.encrypted.topic_keys import read_keys
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.testing.conformance.scene import OWNER, Scene
 
@@ -147,3 +150,51 @@ async def test_an_edit_of_settings_keeps_the_keys() -> None:
     await scene.storage.put_topic(replace(topic, settings=replace(topic.settings, client_rate=9)), scene.context)
     assert (await scene.get("a", topic)).body == BODY
     assert [one.keys for one in await scene.storage.topics()] == ["", ""]
+
+
+class SlowKeys(ListedKeys):
+    """A provider in another process: every answer lets other calls go first."""
+
+    async def wrap(self, secret: bytes, context: bytes) -> WrappedKey:
+        """The wrapped key, later."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().wrap(secret, context)
+
+
+async def test_keys_that_are_replaced_at_the_same_time_are_all_kept() -> None:
+    """No rekey and no change of settings overwrites a key that another call has just added."""
+    inner = MemoryStorage()
+    scene = await Scene.begin(lambda: EncryptedStorage(inner, SlowKeys(lambda: LINE, source="the test")))
+    topic = await scene.new_topic("secret", encryption=Encryption.BODIES)
+    storage = scene.storage
+    assert isinstance(storage, EncryptedStorage)
+    await scene.put("before", body=BODY, topic=topic)
+    changed = replace(topic, settings=replace(topic.settings, max_attempts=7))
+    await asyncio.gather(
+        *(storage.rekey(topic, DIRECT_CALL, new_key=True) for _ in range(3)),
+        storage.put_topic(changed, DIRECT_CALL),
+        *(scene.put(f"m{number}", body=BODY, topic=topic) for number in range(5)),
+        storage.rekey(topic, DIRECT_CALL, new_key=False),
+    )
+    (record,) = [one for one in await inner.topics() if one.number == topic.number]
+    assert [key.number for key in read_keys(record.keys)] == [0, 1, 2, 3]
+    assert record.settings.max_attempts == 7
+    fresh = EncryptedStorage(inner, listed(LINE))
+    await fresh.open(scene.now)
+    scene.storage = fresh
+    assert {(await scene.get(one, topic)).body for one in ("before", *(f"m{n}" for n in range(5)))} == {BODY}
+
+
+async def test_a_key_that_is_added_while_the_topic_is_deleted_is_gone_with_it() -> None:
+    inner = MemoryStorage()
+    scene = await Scene.begin(lambda: EncryptedStorage(inner, SlowKeys(lambda: LINE, source="the test")))
+    topic = await scene.new_topic("secret", encryption=Encryption.BODIES)
+    storage = scene.storage
+    assert isinstance(storage, EncryptedStorage)
+    await asyncio.gather(
+        storage.rekey(topic, DIRECT_CALL, new_key=True),
+        storage.drop_topic(topic, scene.now, scene.context),
+        return_exceptions=True,
+    )
+    assert [one for one in await inner.topics() if one.number == topic.number and one.keys] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -49,9 +50,9 @@ class Transit(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def vault() -> Iterator[str]:
+def vault(answers: type[Transit] = Transit) -> Iterator[str]:
     """The address of a key in a server that answers as Vault does."""
-    server = HTTPServer(("127.0.0.1", 0), Transit)
+    server = HTTPServer(("127.0.0.1", 0), answers)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -152,3 +153,30 @@ def test_a_setting_of_another_form_is_refused(setting: str) -> None:
     with pytest.raises(DejaqError) as caught:
         key_provider(setting)
     assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_the_token_of_vault_is_not_sent_where_a_redirect_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAULT_TOKEN", "s.token")
+    seen: list[str | None] = []
+
+    class Elsewhere(Transit):
+        def do_POST(self) -> None:
+            seen.append(self.headers["X-Vault-Token"])
+            super().do_POST()
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+    class Redirecting(Transit):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(307)
+            self.send_header("Location", f"{elsewhere.rpartition('/transit')[0]}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with vault(Elsewhere) as elsewhere, vault(Redirecting) as url:
+        with pytest.raises(DejaqError, match="307") as refused:
+            asyncio.run(key_provider(f"vault:{url}").wrap(SECRET, b"for a topic"))
+        assert refused.value.code is Code.KEY_UNAVAILABLE
+    assert seen == []
