@@ -107,6 +107,10 @@ class SecurityAudit:
         """Note a refusal."""
         self.record(context, "refused", target=action, outcome=REFUSED, reason=reason)
 
+    def changed_many(self, context: CallContext, command: str, target: str) -> None:
+        """Note that a producer changed many messages by one command."""
+        self.record(context, f"bulk_{command}", target=target)
+
     def entered(self, context: CallContext) -> None:
         """Note that an authenticated caller began a session."""
         self.record(context, "login", target=context.session_id)

@@ -25,9 +25,14 @@ AUDITED: dict[str, tuple[str, _Describe]] = {
         lambda request, answer: f"{request.name}: {', '.join(f.name for f, _ in request.settings.ListFields())}",
     ),
     "Overseer.DeleteTopic": ("topic_deleted", lambda request, answer: request.name),
+    "Overseer.RekeyTopic": ("key_replaced", lambda request, answer: f"{request.name}: {answer.key}"),
     "Overseer.Checkpoint": ("backup_made", lambda request, answer: answer.path),
     "Carrier.Redrive": ("redriven", lambda request, answer: f"{request.topic} to {request.target}: {len(request.ids)}"),
     "Carrier.Purge": ("purged", lambda request, answer: f"{request.topic}: {len(request.ids)}"),
+    "Cron.Put": (
+        "schedule_put",
+        lambda request, answer: f"{request.topic}: {', '.join(one.name for one in request.schedules)}",
+    ),
     "Cron.Change": ("schedule_changed", lambda request, answer: f"{request.topic}: {request.name}"),
     "Access.CreateKey": ("key_made", lambda request, answer: f"{answer.key.id} for {answer.key.user or 'no user'}"),
     "Access.RevokeKey": ("key_revoked", lambda request, answer: request.id),
@@ -37,8 +42,14 @@ AUDITED: dict[str, tuple[str, _Describe]] = {
         "quota_set",
         lambda request, answer: (
             f"{answer.quota.principal}: topics {answer.quota.topics}, rate {answer.quota.rate}, "
-            f"pending {answer.quota.pending}"
+            f"pending {answer.quota.pending}, bytes {answer.quota.bytes}"
         ),
+    ),
+    "Log.Rollback": ("log_rolled_back", lambda request, answer: f"{request.topic}: batch {request.sequence}"),
+    "Log.Reset": ("log_group_reset", lambda request, answer: f"{request.topic}: {request.group}"),
+    "Log.RemoveGroup": (
+        "log_group_removed",
+        lambda request, answer: f"{request.topic}: {request.group}" if answer.removed else None,
     ),
     "Rights.Remove": ("rule_removed", lambda request, answer: _rule(answer)),
 }

@@ -36,8 +36,12 @@ class Guard:
         admins: Collection[str],
         find_topic: Callable[[str], Topic | None],
         refused: Callable[[CallContext, str, str], None] = lambda context, action, reason: None,
+        changed_many: Callable[[CallContext, str, str], None] = lambda context, command, target: None,
     ) -> None:
-        """`refused` is called for every refusal, with what was asked and why it was refused."""
+        """`refused` is called for every refusal, with what was asked and why it was refused; `changed_many` for every
+        command that changed many messages.
+        """
+        self.changed_many = changed_many
         self.enabled = enabled
         # Grows with every change of the rules.
         self.version = 1

@@ -16,6 +16,9 @@ from dejaq.security.rights.matching import EVERY_GROUP, SOME_GROUP
 from dejaq.security.rights.operations import Operation
 
 OPENS_MAX = 16
+# From so many messages on, a change or cancellation is recorded in the security log.
+BULK_ROWS = 100
+BULK_COMMANDS = frozenset({"edit", "cancel"})
 HANDSHAKES = frozenset({"producer", "consumer"})
 
 
@@ -83,6 +86,11 @@ class SessionRights:
         operations = FRAMES.get(command, ())
         if not isinstance(operations, Open):
             yield tuple(Claim(operation, topic, group) for operation in operations)
+
+    def changed(self, command: str, rows: int) -> None:
+        """Report a change of many messages to the security log; creating them and settling leases is daily work."""
+        if rows >= BULK_ROWS and command in BULK_COMMANDS and not self._guard.trusts(self._context):
+            self._guard.changed_many(self._context, command, f"{self._topic} as {self._group}: {rows} messages")
 
     def lost(self) -> DejaqError | None:
         """Why the session may no longer be what it became by its handshake; None while it may."""

@@ -52,7 +52,13 @@ def make_rights(
     """
     enabled = config.checks_rights or has_admins
     audit = SecurityAudit(config=config, clock=clock, doctor=doctor, metrics=metrics, enabled=enabled)
-    guard = Guard(enabled=enabled, admins=config.admin_names, find_topic=catalog.named, refused=audit.refused)
+    guard = Guard(
+        enabled=enabled,
+        admins=config.admin_names,
+        find_topic=catalog.named,
+        refused=audit.refused,
+        changed_many=audit.changed_many,
+    )
     quotas = UserQuotas(storage=storage, clock=clock, topics=catalog.all, metrics=metrics, random=SystemRandom())
     book = RuleBook(
         storage=storage,

@@ -328,6 +328,7 @@ class Session:
             self._check(command)
             throttled_ms = self._throttle(command, frame)
             outcomes = await self._change(context, command, frame)
+            self.rights.changed(command, outcomes.count)
             self._broker.doctor.confirm()
             answer.outcomes.SetInParent()
             answer.outcomes.throttled_ms = throttled_ms

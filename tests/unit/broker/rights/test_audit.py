@@ -13,15 +13,18 @@ from dejaq.broker import Broker
 from dejaq.broker.rights.audit import SecurityAudit
 from dejaq.cli.main import root
 from dejaq.domain.context import CallContext
+from dejaq.domain.ids import ProducerSession
 from dejaq.errors import Code
 from dejaq.journal.security.events import SecurityEvent, read_events
 from dejaq.journal.verification import Fault, verify
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import rights_pb2 as rights
-from tests.unit.broker.rights.callers import ROOT, allow, call, called_by, code_of, make_topic, user
+from tests.unit.broker.rights.callers import ROOT, allow, call, called_by, code_of, make_topic, session, user
 
 ALICE = user("alice")
+LOG = overseer.TopicSettings(kind="log", buckets=1)
 CANARY = "canary-6f1d20"
 
 
@@ -61,6 +64,38 @@ async def test_the_log_has_changes_and_refusals_and_continues_after_a_restart(tm
     assert [one.sequence for one in again] == list(range(1, len(again) + 1))
     assert len(again) == 12
     assert verify(tmp_path / "security").whole
+
+
+async def test_changes_of_many_messages_and_commands_that_override_are_recorded(tmp_path: Path) -> None:
+    ids = [f"m{number}" for number in range(150)]
+    batch = carrier.CreateBatch(session=ProducerSession(2, 1).pack(), ids=ids, ts=[2**42] * 150, bodies=[b""] * 150)
+    async with Broker(tmp_path, journal="off", admins="user:root") as broker:
+        await make_topic(broker, ROOT, "mail")
+        await call(broker, ROOT, "Overseer.CreateTopic", overseer.CreateTopicRequest(name="log", settings=LOG))
+        answers = await session(
+            broker,
+            ROOT,
+            carrier.ClientFrame(request=1, hello=carrier.Hello(protocol=99)),
+            carrier.ClientFrame(request=2, producer=carrier.ProducerHandshake(topic="mail", group="billing")),
+            carrier.ClientFrame(request=3, create=batch),
+            carrier.ClientFrame(request=4, edit=carrier.EditBatch(ids=ids, ts=[2**42 + 1] * 150)),
+            carrier.ClientFrame(request=5, cancel=carrier.CancelBatch(ids=ids[:120])),
+            carrier.ClientFrame(request=6, cancel=carrier.CancelBatch(ids=ids[120:])),
+        )
+        assert [one.error.message for one in answers if one.HasField("error")] == []
+        await call(broker, ROOT, "Carrier.Purge", carrier.PurgeRequest(topic="mail", ids=["gone"]))
+        reset = log_pb2.LogResetRequest(topic="log", group="g", positions=[log_pb2.LogPosition(bucket=0, offset=0)])
+        await call(broker, ROOT, "Log.Reset", reset)
+        await call(broker, ROOT, "Log.RemoveGroup", log_pb2.LogRemoveGroupRequest(topic="log", group="g"))
+    found = {one.event: one.target for one in read_events(tmp_path / "security")}
+    del found["topic_created"]
+    assert found == {
+        "bulk_edit": "mail as billing: 150 messages",
+        "bulk_cancel": "mail as billing: 120 messages",
+        "purged": "mail: 1",
+        "log_group_reset": "log: g",
+        "log_group_removed": "log: g",
+    }
 
 
 async def test_s6_every_change_of_the_log_is_found(tmp_path: Path) -> None:
