@@ -7,9 +7,9 @@ DEV := .venv/dev.stamp
 WEB := .venv/web.stamp
 PIPELINE := .venv/pipeline.stamp
 COVERED ?= not spark
-# The fast tests compute, so one worker per core; most others wait for processes, so `make test` has one more.
-WORKERS ?= 2
-WORKERS_ALL ?= 3
+# Tests also wait, so there are more workers than cores; most tests that only `make test` runs wait for processes.
+WORKERS ?= 4
+WORKERS_ALL ?= 5
 # Tests start hundreds of Python processes, and each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 DATA ?= data
@@ -28,7 +28,7 @@ demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
 # `make test REPORTS=directory` keeps what scripts/chaos_report.py reads.
-test: $(DEV) ## Run the test suite: Spark's tests in one process, and all others on three workers at the same time
+test: $(DEV) ## Run the test suite: Spark's tests in one process, and all others on five workers at the same time
 	$(BIN)/python scripts/run_tests.py --workers $(WORKERS_ALL) $(if $(REPORTS),--reports $(REPORTS))
 
 test-fast: $(DEV) ## Run the tests that need no server and little time

@@ -79,7 +79,7 @@ def run_failed_again(half: Half, options: Sequence[str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=5)
     parser.add_argument("--reports", type=Path, default=None)
     parser.add_argument("--strict", action="store_true", help="run no failed test again")
     options = parser.parse_args()

@@ -1,11 +1,13 @@
-"""The checks are part of the package and use plain asserts; pytest must rewrite them to explain a failure."""
+"""The checks are part of the package and use plain asserts; pytest must rewrite them to explain a failure.
 
-from collections.abc import Iterator
-from pathlib import Path
+These tests are about logic and not about the disk.
+"""
 
 import pytest
 
-from tests.memory_disk import memory_folder
+from tests.memory_disk import tmp_path
+
+__all__ = ["tmp_path"]
 
 pytest.register_assert_rewrite(
     "dejaq.testing.conformance",
@@ -14,10 +16,3 @@ pytest.register_assert_rewrite(
     "dejaq.testing.model.pair_comparison",
     "dejaq.testing.synchronization",
 )
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder where syncs cost nothing: these tests are about logic and not about the disk."""
-    with memory_folder() as folder:
-        yield folder
