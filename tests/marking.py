@@ -1,6 +1,6 @@
 """Finds from the imports of each test module which tests `make test-fast` leaves out; no test is marked by hand.
 
-`server`: the test needs an installed server (PostgreSQL, etcd, Redis), or drops packets. `slow`: the test starts
+`server`: the test needs an installed server (PostgreSQL, etcd, Redis, Kafka), or drops packets. `slow`: the test starts
 processes, generates random histories, or plants bugs. A test that is parametrized by store is marked by its own store
 only.
 """
@@ -15,7 +15,8 @@ from types import ModuleType
 import pytest
 
 SERVERS = {
-    f"dejaq.testing.servers.{name}" for name in ("brokers", "etcd", "network", "patroni", "postgres", "redis", "shards")
+    f"dejaq.testing.servers.{name}"
+    for name in ("brokers", "etcd", "kafka", "network", "patroni", "postgres", "redis", "shards")
 } | {"dejaq.synchronization.embedded"}
 PROCESSES = {"dejaq.testing.servers.process", "subprocess", "multiprocessing"}
 SLOW_FOLDERS = {"acceptance", "chaos", "fuzz", "regressions"}

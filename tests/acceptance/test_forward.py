@@ -98,7 +98,7 @@ async def test_kill_minus_nine_at_work_loses_and_duplicates_nothing(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("kafka://x/y", "mail"), 1, "'kafka' is no kind of queue"),
+        (("amqp://x/y", "mail"), 1, "'amqp' is no kind of queue"),
         (("mail", "mail"), 1, "to itself"),
         (("no-such-topic", "nor-this"), 1, "[TOPIC_NOT_FOUND]"),
         (("mail", "redis://127.0.0.1:6379"), 1, "is not redis://HOST:PORT/STREAM"),

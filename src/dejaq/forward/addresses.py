@@ -1,27 +1,25 @@
 """The addresses of sources and sinks, as a user writes them.
 
-orders                              a topic of the cluster that the client is connected to
+orders                              a timeline or a log of the cluster that the client is connected to
 redis://host:port/[DB/]STREAM       a Redis stream (needs the extra `forward`)
+kafka://host:port[,...]/TOPIC       a Kafka topic (needs the extra `forward`)
 """
 
 from __future__ import annotations
 
 import socket
+from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import Code, error_of
 from dejaq.forward.base import Sink, Source
 from dejaq.forward.forwarder import BATCH, Forwarder
-from dejaq.forward.topic import TopicSink, TopicSource, TopicTransfer
+from dejaq.forward.named import NamedSink, NamedSource, NamedTransfer
 from dejaq.sdk.client import Client
 
-if TYPE_CHECKING:
-    from dejaq.forward.redis import StreamSink, StreamSource
-
-FORMS = "give a topic, or redis://HOST:PORT/STREAM"
+FORMS = "give a topic, redis://HOST:PORT/STREAM, or kafka://HOST:PORT/TOPIC"
 
 
 def forwarder(
@@ -50,8 +48,10 @@ def forwarder(
     reads = (
         _source(client, source, name=name, target=target, batch=batch, trim=trim) if isinstance(source, str) else source
     )
-    writes = _sink(client, sink, group=group, delay=delay) if isinstance(sink, str) else sink
-    transfer = TopicTransfer(writes) if isinstance(reads, TopicSource) and isinstance(writes, TopicSink) else None
+    writes = _sink(client, sink, name=name, group=group, delay=delay) if isinstance(sink, str) else sink
+    transfer = None
+    if isinstance(reads, NamedSource) and isinstance(writes, NamedSink):
+        transfer = NamedTransfer(reads, writes)
     return Forwarder(reads, writes, batch=batch, transfer=transfer)
 
 
@@ -60,20 +60,29 @@ async def forward(client: Client, source: str | Source, sink: str | Sink, **opti
     await forwarder(client, source, sink, **options).run()  # type: ignore[arg-type]
 
 
-def _source(
-    client: Client, address: str, *, name: str, target: str, batch: int, trim: bool
-) -> TopicSource | StreamSource:
-    if _scheme(address) == "redis":
-        streams: StreamSource = _redis().StreamSource(address, name=name, group=_group_to(target), trim=trim)
-        return streams
-    return TopicSource(client, address, name=name, batch=batch)
+def _source(client: Client, address: str, *, name: str, target: str, batch: int, trim: bool) -> Source:
+    group = _group_to(target)
+    source: Source
+    match _scheme(address):
+        case "redis":
+            source = _module("redis").StreamSource(address, name=name, group=group, trim=trim)
+        case "kafka":
+            source = _module("kafka").KafkaSource(address, name=name, group=group)
+        case _:
+            source = NamedSource(client, address, name=name, group=group, batch=batch)
+    return source
 
 
-def _sink(client: Client, address: str, *, group: str, delay: float) -> TopicSink | StreamSink:
-    if _scheme(address) == "redis":
-        stream: StreamSink = _redis().StreamSink(address)
-        return stream
-    return TopicSink(client, address, group=group, delay=delay)
+def _sink(client: Client, address: str, *, name: str, group: str, delay: float) -> Sink:
+    sink: Sink
+    match _scheme(address):
+        case "redis":
+            sink = _module("redis").StreamSink(address)
+        case "kafka":
+            sink = _module("kafka").KafkaSink(address, name=name)
+        case _:
+            sink = NamedSink(client, address, group=group, delay=delay)
+    return sink
 
 
 def _group_to(target: str) -> str:
@@ -81,6 +90,8 @@ def _group_to(target: str) -> str:
     if "://" not in target:
         return f"dejaq-forward-to-{target}"
     parts = urlsplit(target)
+    if parts.scheme == "kafka":
+        return f"dejaq-forward-to-kafka:{parts.path.strip('/')}"
     return f"dejaq-forward-to-{parts.hostname}:{parts.port or 6379}{parts.path}"
 
 
@@ -91,14 +102,16 @@ def _scheme(address: str) -> str:
         return ""
     if scheme in ("redis", "rediss"):
         return "redis"
+    if scheme == "kafka":
+        return scheme
     raise error_of(Code.INVALID_ARGUMENT, f"{scheme!r} is no kind of queue that can be forwarded; {FORMS}")
 
 
-def _redis() -> ModuleType:
+def _module(name: str) -> ModuleType:
     try:
-        from dejaq.forward import redis
+        return import_module(f"dejaq.forward.{name}")
     except ModuleNotFoundError as missing:
         raise error_of(
-            Code.INVALID_ARGUMENT, f"Redis needs the extra: pip install 'dejaq-mq[forward]' ({missing})"
+            Code.INVALID_ARGUMENT,
+            f"{name.capitalize()} needs the extra: pip install 'dejaq-mq[forward]' ({missing})",
         ) from None
-    return redis

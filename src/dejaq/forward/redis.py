@@ -19,7 +19,7 @@ from redis import exceptions
 from dejaq import limits
 from dejaq.domain.ids import valid_id
 from dejaq.errors import Code, Unavailable, error_of
-from dejaq.forward.base import Parcel
+from dejaq.forward.base import Parcel, headers_with_key
 
 # The group of release 0.1.0, which forwarders to all targets shared.
 GROUP = "dejaq-forward"
@@ -209,7 +209,7 @@ class StreamSink(_Stream):
                 fields += ["at", parcel.ts]
             if parcel.priority:
                 fields += ["priority", parcel.priority]
-            for name, value in parcel.headers.items():
+            for name, value in headers_with_key(parcel).items():
                 fields += [_HEADER + name, value]
             values += [len(fields), *fields]
         async with self.telling():

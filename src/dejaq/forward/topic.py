@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dejaq.domain.backoff import Backoff
 from dejaq.errors import MEANINGS, Code, Conflict, DejaqError, Refused
-from dejaq.forward.base import Parcel
+from dejaq.forward.base import Parcel, headers_with_key
 from dejaq.sdk.client import Client
 from dejaq.sdk.consuming.consumer import Consumer
 from dejaq.sdk.consuming.lease import Lease
@@ -124,7 +124,7 @@ class TopicSink:
             at=[self.due(parcel) for parcel in parcels],
             ids=[parcel.id for parcel in parcels],
             priorities=[parcel.priority for parcel in parcels],
-            headers=[parcel.headers for parcel in parcels],
+            headers=[headers_with_key(parcel) for parcel in parcels],
             results=True,
         )
         failed = results.failed
@@ -175,7 +175,7 @@ class TopicTransfer:
                         at=sink.due(parcel),
                         id=parcel.id,
                         priority=parcel.priority,
-                        headers=parcel.headers,
+                        headers=headers_with_key(parcel),
                     )
         except Refused as refused:
             # One by one, each has an outcome of its own.

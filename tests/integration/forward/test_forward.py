@@ -193,7 +193,7 @@ async def test_the_forwarder_ends_when_no_message_comes_for_a_while(client: deja
     ("source", "sink", "says"),
     [
         ("from", "from", "to itself"),
-        ("kafka://x/y", "to", "'kafka' is no kind of queue"),
+        ("amqp://x/y", "to", "'amqp' is no kind of queue"),
         ("from", "redis://127.0.0.1", "is not redis://HOST:PORT/STREAM"),
         ("from", "redis://u:secret@127.0.0.1/x/y/z", r"u:\*\*\*@127.0.0.1"),
         ("no topic", "to", "is not a topic name"),

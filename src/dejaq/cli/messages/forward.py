@@ -48,10 +48,10 @@ def forward(
     log_level: str,
     **options: Any,
 ) -> int:
-    """Move messages FROM one place TO another: topics, or redis://HOST:PORT/STREAM.
+    """Move messages FROM one place TO another: a timeline, a log, redis://HOST:PORT/STREAM, or kafka://HOST:PORT/TOPIC.
 
-    Each message arrives at least once; a repeat is recognised by its id while the message exists. SIGTERM or Ctrl-C
-    stops it when what it has read is moved.
+    Each message arrives at least once, and the target recognises a repeat; docs/forwarding.md says how long. SIGTERM or
+    Ctrl-C stops it when what it has read is moved.
     """
     from dejaq.forward import forwarder
 

@@ -76,6 +76,17 @@ class LogGroup(Blocking[AsyncLogGroup]):
         """The messages as batches of at most so many, each of one bucket, as columns."""
         return each(self._inner.batches(max_messages), self._portal)
 
+    def getone(self) -> LogMessage:
+        """The next message; waits for it. Raises OUT_OF_STATE when the reader is closed."""
+        return self._portal.run(self._inner.getone())
+
+    def getmany(self, max_messages: int = BATCH_MESSAGES, *, timeout: float | None = None) -> list[LogBatch]:
+        """What was received, as batches with at most so many messages in all; waits for the first one.
+
+        Empty when nothing came within `timeout` seconds, or when the reader is closed. A cancelled call loses nothing.
+        """
+        return self._portal.run(self._inner.getmany(max_messages, timeout=timeout))
+
     def position(self, bucket: int) -> int:
         """The offset behind the last message of a bucket that was handed out; OUT_OF_STATE for another bucket."""
         return self._inner.position(bucket)

@@ -72,6 +72,24 @@ class Log(Blocking[AsyncLog]):
         """
         return self._portal.follow(self._inner.append_batch(bodies, keys=keys, headers=headers, bucket=bucket))
 
+    def append_named(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        bucket: int,
+        name: str,
+        keys: Sequence[bytes] = (),
+        headers: Sequence[Headers] = (),
+    ) -> AppendedBatch:
+        """Append one batch under a name of your own, such as that of the place from which the messages come.
+
+        A repeat under the same name appends nothing, also from another client and after a restart. A name is twenty
+        hexadecimal digits, a slash and a number below 2**32. The broker remembers the last 1,024 numbers of each first
+        part, until a day after the last one; it refuses another batch under a name, and older numbers, with
+        BATCH_NAME_TAKEN.
+        """
+        return self._portal.run(self._inner.append_named(bodies, bucket=bucket, name=name, keys=keys, headers=headers))
+
     @property
     def target(self) -> LogTarget:
         """What a transaction appends to."""

@@ -256,6 +256,18 @@ class Appender:
         answer, _ = await self._connection.ask(frame, self._connection.until())
         return answer.log
 
+    async def append_named(self, batch: WaitingBatch, name: str) -> AppendedBatch:
+        """Append one batch under a name of the caller, beside what waits; BATCH_NAME_TAKEN when another one has it."""
+        session, _, sequence = name.rpartition("/")
+        try:
+            number = int(sequence)
+            answer = await self._ask([batch], bytes.fromhex(session), number)
+        except ValueError:
+            raise error_of(Code.INVALID_ARGUMENT, f"{name!r} is not the name of a batch") from None
+        batch.done = asyncio.get_running_loop().create_future()
+        _settle(batch, answer.appended, 0, name)
+        return await batch.done
+
     async def flush(self) -> None:
         """Wait until everything that was appended is answered."""
         while self._waiting or self._tasks:

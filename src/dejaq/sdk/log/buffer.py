@@ -74,9 +74,8 @@ class LogBuffer:
     async def take(self, count_max: int) -> LogBatch | None:
         """The next messages, at most so many and all of one batch; None at the end."""
         while True:
-            batch = self._next(count_max)
+            batch = self.take_now(count_max)
             if batch is not None:
-                self._on_taken(batch)
                 return batch
             if self._ended:
                 if self._end is not None:
@@ -84,6 +83,13 @@ class LogBuffer:
                 return None
             self._changed.clear()
             await self._changed.wait()
+
+    def take_now(self, count_max: int) -> LogBatch | None:
+        """The same without waiting; None when nothing is here."""
+        batch = self._next(count_max)
+        if batch is not None:
+            self._on_taken(batch)
+        return batch
 
     def _next(self, count_max: int) -> LogBatch | None:
         for place, batch in enumerate(self._batches):

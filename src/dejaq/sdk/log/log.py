@@ -14,7 +14,7 @@ from dejaq import limits
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import check_headers
 from dejaq.errors import Code, error_of
-from dejaq.sdk.log.appender import Appender
+from dejaq.sdk.log.appender import Appender, WaitingBatch
 from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, Start
 from dejaq.sdk.log.group import LogGroup, OnBuckets
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key, check_log_body
@@ -118,6 +118,31 @@ class Log:
             if isinstance(answer, BaseException):
                 raise answer
         return [answer for answer in answers if isinstance(answer, AppendedBatch)]
+
+    async def append_named(
+        self,
+        bodies: Sequence[bytes],
+        *,
+        bucket: int,
+        name: str,
+        keys: Sequence[bytes] = (),
+        headers: Sequence[Headers] = (),
+    ) -> AppendedBatch:
+        """Append one batch under a name of your own, such as that of the place from which the messages come.
+
+        A repeat under the same name appends nothing, also from another client and after a restart. A name is twenty
+        hexadecimal digits, a slash and a number below 2**32. The broker remembers the last 1,024 numbers of each first
+        part, until a day after the last one; it refuses another batch under a name, and older numbers, with
+        BATCH_NAME_TAKEN.
+        """
+        for column, what in ((keys, "keys"), (headers, "headers")):
+            if len(column) not in (0, len(bodies)):
+                raise error_of(Code.INVALID_ARGUMENT, f"{len(bodies)} bodies have {len(column)} {what}")
+        for body in bodies:
+            check_log_body(body)
+        chosen = await self._choose_bucket(b"", bucket)
+        batch = WaitingBatch(chosen, list(bodies), list(keys), [_encoded(one) for one in headers], closed=True)
+        return await self._appender.append_named(batch, name)
 
     async def _choose_bucket(self, key: bytes, bucket: int | None) -> int:
         """The bucket of a message with a key; without one the next bucket in turn."""

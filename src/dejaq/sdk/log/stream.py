@@ -189,6 +189,40 @@ class LogStream:
             self._current, self._row = batch, len(batch)
             yield batch
 
+    async def getone(self) -> LogMessage:
+        """The next message; waits for it. Raises OUT_OF_STATE when the reader is closed."""
+        try:
+            return await anext(self)
+        except StopAsyncIteration:
+            raise OutOfState("the reader is closed") from None
+
+    async def getmany(self, max_messages: int = BATCH_MESSAGES, *, timeout: float | None = None) -> list[LogBatch]:
+        """What was received, as batches with at most so many messages in all; waits for the first one.
+
+        Empty when nothing came within `timeout` seconds, or when the reader is closed. A cancelled call loses nothing.
+        """
+        if max_messages < 1:
+            raise error_of(Code.INVALID_ARGUMENT, "max_messages is at least 1")
+        found: list[LogBatch] = []
+        if self._current is not None and self._row < len(self._current):
+            # What iteration has left of a batch.
+            end = min(self._current.base + self._row + max_messages, self._current.end)
+            found.append(self._current.part(self._current.base + self._row, end))
+            self._row += len(found[0])
+        else:
+            try:
+                async with asyncio.timeout(timeout):
+                    first = await self._take(max_messages)
+            except TimeoutError:
+                return []
+            found += [first] if first is not None else []
+        while found and (room := max_messages - sum(map(len, found))):
+            more = self._buffer.take_now(room)
+            if more is None:
+                break
+            found.append(more)
+        return found
+
     async def _take(self, count_max: int) -> LogBatch | None:
         if self._closed:
             return None
