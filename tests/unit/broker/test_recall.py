@@ -147,6 +147,39 @@ async def test_a_recall_never_overtakes_the_push_of_its_rows() -> None:
         await broker.stop()
 
 
+async def test_a_recall_takes_nothing_from_the_next_session_of_the_same_name(
+    connect: Connect, clock: VirtualClock, broker: Broker
+) -> None:
+    """The old session released the rows, and left before they were recalled: the next session has got them."""
+    producer, old = await prefetched(connect, clock, "a", "b")
+    consumer = next(iter(broker.central.rosters)).find("worker")
+    assert consumer is not None
+    await old.close()
+    new = await (await (await connect()).consume()).subscribe(prefetch_ms=WINDOW_MS)
+    await until(lambda: sorted(new.received()) == ["a", "b"])
+    await consumer.recall_late(old.pushes[0].lease, [0, 1])
+    answer = await new.settle(carrier.DELETE, new.pushes[0].lease, ranges=[0, 2])
+    assert not answer.outcomes.codes
+
+
+async def test_a_consumer_that_has_left_is_not_asked_for_its_overdue_messages(
+    connect: Connect, clock: VirtualClock, broker: Broker
+) -> None:
+    """It was asked for one lease after the other, and each took as long as an answer may."""
+    consumer = await (await (await connect()).consume()).subscribe()
+    producer, batches = await (await connect()).produce(), Batches()
+    for count, name in enumerate("abc", start=1):
+        await producer.ask(create=batches.natural([name], clock.now_ms()))
+        await until(lambda count=count: len(consumer.pushes) == count)  # type: ignore[misc]
+    connected = next(iter(broker.central.rosters)).find("worker")
+    assert connected is not None
+    recalling = asyncio.ensure_future(connected.recall_overdue(before=clock.now_ms(), keep=0))
+    await until(lambda: consumer.recalls)
+    await consumer.close()
+    await until(recalling.done)
+    assert recalling.result() == 0
+
+
 @pytest.mark.parametrize("times", [3])
 async def test_a_message_can_be_moved_again_and_again(connect: Connect, clock: VirtualClock, times: int) -> None:
     producer, consumer = await prefetched(connect, clock, "a")

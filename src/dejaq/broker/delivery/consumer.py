@@ -92,6 +92,7 @@ class ConnectedConsumer:
         dead_letters: DeadLetterTopics,
         storage_failed: Callable[[], None],
         sharing_changed: Callable[[ConnectedConsumer], None] = lambda _: None,
+        is_replaced: Callable[[ConnectedConsumer], bool] = lambda _: False,
         confirm: Callable[[], None] = lambda: None,
         alarms: Alarms | None = None,
     ) -> None:
@@ -118,6 +119,7 @@ class ConnectedConsumer:
         self._priority_window = PriorityWindow() if topic.by_priority else None
         self._storage_failed = storage_failed
         self._sharing_changed = sharing_changed
+        self._is_replaced = is_replaced
         self._confirm = confirm
         self._alarms = alarms
         self._leaser: Leaser | None = None
@@ -434,7 +436,9 @@ class ConnectedConsumer:
         self.settled(lease_id, mask_of(ranges_of_rows(rows)))
 
     async def recall(self, context: CallContext, lease_id: int, rows: Sequence[int]) -> None:
-        """Recall the lease on rows that the client has released."""
+        """Recall the lease on rows that the client has released, unless a later session of this name has them."""
+        if self._is_replaced(self):
+            return
         ranges = ranges_of_rows(rows)
         outcomes = await apply_one(
             self._storage, Recall(self.topic, lease_id, self.name, ranges), self._clock.now_ms(), context

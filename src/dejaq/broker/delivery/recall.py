@@ -84,7 +84,11 @@ async def _holders(storage: Storage, clock: Clock, topic: Topic, ids: Sequence[s
 
 
 async def _ask(roster: Roster, name: str, lease_id: int, pairs: _Pairs) -> _Pairs:
+    asked = roster.find(name)
     numbers = set(await roster.request_recall(name, lease_id, [number for number, _ in pairs]))
+    if asked is not None and roster.is_replaced(asked):
+        # The next session of this name has got these rows.
+        return []
     return [pair for pair in pairs if pair[0] in numbers]
 
 

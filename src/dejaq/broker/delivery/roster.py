@@ -94,6 +94,11 @@ class Roster:
         """The live consumer of this name, if it is connected here."""
         return self._named.get(name)
 
+    def is_replaced(self, consumer: ConnectedConsumer) -> bool:
+        """Whether a later session has the consumer's name. It has got the rows that this consumer's lease still has."""
+        found = self._named.get(consumer.name)
+        return consumer.name in self._remote if found is None else found is not consumer
+
     def broker_of(self, name: str) -> str | None:
         """The other broker that a consumer is connected to; None when it is connected here, or not known."""
         far = None if name in self._named else self._remote.get(name)

@@ -130,6 +130,7 @@ class Session:
         self._less = asyncio.Event()
         self._recalls: dict[int, asyncio.Future[list[int]]] = {}
         self._last_recall = 0
+        self._has_left = False
         self._over = asyncio.Event()
         self._reason: DejaqError | None = None
 
@@ -213,6 +214,8 @@ class Session:
 
     async def request_recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Ask the client to release rows that are not due yet; returns those released. The caller limits the wait."""
+        if self._has_left:
+            return []
         self._last_recall += 1
         number = self._last_recall
         answer = self._recalls[number] = asyncio.get_running_loop().create_future()
@@ -236,6 +239,7 @@ class Session:
 
     def _leave(self) -> None:
         """Release the name, buckets and measurements; calling it again does nothing."""
+        self._has_left = True
         for waiting in self._recalls.values():
             waiting.cancel()
         self._log.close()
@@ -439,6 +443,7 @@ class Session:
             dead_letters=self._broker.dead_letters,
             storage_failed=self._broker.doctor.look,
             sharing_changed=roster.sharing_changed,
+            is_replaced=roster.is_replaced,
             confirm=self._broker.doctor.confirm,
             alarms=self._broker.alarms,
         )
