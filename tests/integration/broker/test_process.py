@@ -32,6 +32,18 @@ async def test_a_broker_drains_on_a_signal_and_exits_with_0(tmp_path: Path) -> N
         await transport.close()
 
 
+async def test_a_broker_without_uvloop_serves_and_stops_all_the_same() -> None:
+    async with BrokerProcess(prelude="import sys; sys.modules['uvloop'] = None") as broker:
+        transport = WebSocketTransport(broker.address)
+        await create_topic(transport)
+        producer = await (await RawClient(transport).open()).produce()
+        assert not (await producer.ask(create=Batches().natural(["a"], 0))).outcomes.codes
+        await producer.close()
+        await transport.close()
+        broker.terminate()
+        assert await broker.exited() == 0
+
+
 async def test_a_second_signal_does_not_wait_for_clients(tmp_path: Path) -> None:
     async with BrokerProcess(options=["--drain-ms", "600000"]) as broker:
         transport = WebSocketTransport(broker.address)

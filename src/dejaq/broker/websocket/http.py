@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import cast
 
 from dejaq.broker.websocket.http2_refusal import PREFACE_BEGIN, Http2Refusal, NotHttp2
 from dejaq.config import is_loopback
@@ -119,7 +120,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the transport at the begin."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._timer = asyncio.get_running_loop().call_later(REQUEST_SECONDS, self.abort)
         if not self._on_begin(self):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -81,9 +80,10 @@ def serve(invocation: Invocation, /, memory: bool, file: str | None, log_level: 
     log_to_stderr(log_level, as_json=False)
     # gRPC's own remarks on a port that is taken would stand before our one clear line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from dejaq.broker.loop.running import run
     from dejaq.broker.serve import serve as serve_broker
 
-    asyncio.run(serve_broker(config, started=lambda central: _announce(invocation, central)))
+    run(serve_broker(config, started=lambda central: _announce(invocation, central)))
 
 
 def _config(file: str | None, keys: dict[str, Any]) -> BrokerConfig:
