@@ -80,8 +80,8 @@ async def test_a_batch_that_waits_while_a_sync_fails_is_not_acknowledged(
         await eventually(lambda: disk.syncs_held, within=5, what="the sync of the first batch begins")
         second = asyncio.create_task(create(storage, topic, "second", 1))
         await asyncio.sleep(0)
-        # Before anything else looks at the topic, what has arrived is written.
-        await storage.next_ts(topic, [0], NOW)
+        # As before anything else reads the topic.
+        storage._pending_creates.flush()
         disk.let_syncs_go()
         answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [Indefinite, Indefinite]
@@ -104,8 +104,8 @@ async def test_a_batch_that_waits_for_its_sync_while_a_write_fails_is_not_acknow
         disk.fail_writes = True
         second = asyncio.create_task(create(storage, topic, "second", 1))
         await asyncio.sleep(0)
-        # Before anything else looks at the topic, what has arrived is written.
-        await storage.next_ts(topic, [0], NOW)
+        # As before anything else reads the topic.
+        storage._pending_creates.flush()
         disk.let_syncs_go()
         # One thread writes and syncs, so the write that fails begins when the sync of the first batch has ended.
         await first

@@ -95,9 +95,9 @@ def let_changes_overtake_creates() -> None:
     """What arrives behind a create does not see it while it waits."""
     state_of = RocksStorage._state
 
-    def overtake(storage: RocksStorage, topic: Topic) -> TopicState:
+    def overtake(storage: RocksStorage, topic: Topic, *, waiting: bool = True) -> TopicState:
         with unittest.mock.patch.object(storage._pending_creates, "flush"):
-            return state_of(storage, topic)
+            return state_of(storage, topic, waiting=waiting)
 
     RocksStorage._state = overtake  # type: ignore[method-assign]
 

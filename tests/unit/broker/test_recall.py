@@ -151,7 +151,7 @@ async def test_a_recall_takes_nothing_from_the_next_session_of_the_same_name(
     connect: Connect, clock: VirtualClock, broker: Broker
 ) -> None:
     """The old session released the rows, and left before they were recalled: the next session has got them."""
-    producer, old = await prefetched(connect, clock, "a", "b")
+    _, old = await prefetched(connect, clock, "a", "b")
     consumer = next(iter(broker.central.rosters)).find("worker")
     assert consumer is not None
     await old.close()

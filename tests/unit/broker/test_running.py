@@ -22,7 +22,7 @@ def test_the_loop_is_that_of_uvloop() -> None:
 def test_a_broker_runs_with_and_without_uvloop(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_spec("uvloop") is not None
     if not installed:
-        monkeypatch.setitem(sys.modules, "uvloop", None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "uvloop", None)
         assert loop_factory() is None
     ran: list[bool] = []
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from dejaq import limits
 from dejaq.crashpoints import crash_at
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
-from dejaq.domain.changes import Cancel, Change, Create, Edit, Redrive
+from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Extend, Recall, Redrive
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.domain.topic_record import read_topic, write_topic
@@ -148,7 +148,7 @@ class RocksStorage(RocksQueries):
         self._rows = RowLoader(lambda: list(self._states.values()), self._is_live)
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
         self._pending_creates = PendingCreates(self._committer, self._create_together)
-        self._writer.on_write = self._pending_creates.hurry
+        self._committer.before_sync = self._pending_creates.flush
         self.logs = RocksLogs(
             database,
             self._committer,
@@ -267,10 +267,11 @@ class RocksStorage(RocksQueries):
         if self._failure is not None:
             raise StoreError(f"the storage takes no requests: {self.failure}", code=Code.STORE_FAILED)
 
-    def _state(self, topic: Topic) -> TopicState:
-        """The state of a topic, with everything that has arrived for it."""
+    def _state(self, topic: Topic, *, waiting: bool = True) -> TopicState:
+        """The state of a topic, after all that arrived for it, or without the creates that wait."""
         self._check_working()
-        self._pending_creates.flush()
+        if waiting:
+            self._pending_creates.flush(topic.number)
         # A topic that was dropped meanwhile appears empty.
         return self._states.get(topic.number) or self._new_state(topic)
 
@@ -318,7 +319,7 @@ class RocksStorage(RocksQueries):
     async def drop_topic(self, topic: Topic, now: int, context: CallContext) -> None:
         """Remove everything of a topic and free the disk space."""
         self._check_working()
-        self._pending_creates.flush()
+        self._pending_creates.flush(topic.number)
         state = self._states.get(topic.number)
         if state is None:
             return
@@ -374,7 +375,7 @@ class RocksStorage(RocksQueries):
         self._check_working()
         state = self._states.get(group.topic.number)
         if state is None:
-            return [_unknown(group.topic)] * len(group.creates), None
+            return [applying.unknown(group.topic)] * len(group.creates), None
         batches = [create.batch for create in group.creates]
         return self._writer.apply(
             (state,), group.now, group.context, lambda writes: create_together(state, batches, group.now, writes)
@@ -390,14 +391,15 @@ class RocksStorage(RocksQueries):
                 self._check_known(change.topic)
         except Refused as refusal:
             return refusal
-        state = states.setdefault(change.topic.number, self._state(change.topic))
+        waiting = not isinstance(change, Delete | Extend | Recall)
+        state = states.setdefault(change.topic.number, self._state(change.topic, waiting=waiting))
         if isinstance(change, Edit | Cancel | Redrive):
             self._delay_expired(state, now, context)
         return None
 
     def _check_known(self, topic: Topic) -> None:
         if topic.number not in self._states and self._failure is None:
-            raise _unknown(topic)
+            raise applying.unknown(topic)
 
     def _forget_sessions(self, now: int) -> None:
         """Remove a few of the producer sessions that no producer can still repeat."""
@@ -414,8 +416,10 @@ class RocksStorage(RocksQueries):
 
     async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         """Lease the due messages."""
-        await self._rows.read_due(self._state(topic), request.buckets, now if topic.by_priority else request.until)
-        state = self._state(topic)
+        until = now if topic.by_priority else request.until
+        await self._rows.read_due(self._state(topic, waiting=False), request.buckets, until)
+        self._pending_creates.flush_due(topic, max(until, now))
+        state = self._state(topic, waiting=False)
         target = self._taking(request.dead_letter) if request.dead_letter is not None else None
         self._delay_expired(state, now, context)
         states = (state,) if target is None else (state, target)
@@ -446,7 +450,8 @@ class RocksStorage(RocksQueries):
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The time at which something may become due."""
-        return leasing.next_ts(self._state(topic), buckets)
+        stored = leasing.next_ts(self._state(topic, waiting=False), buckets)
+        return self._pending_creates.earliest(topic, stored)
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Read due messages into memory in small steps; other tasks run between them."""
@@ -490,9 +495,3 @@ class RocksStorage(RocksQueries):
         self._check_working()
         assert self._engine is not None
         await self._engine.trim_journal(up_to)
-
-
-def _unknown(topic: Topic) -> Refused:
-    error = error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
-    assert isinstance(error, Refused)
-    return error

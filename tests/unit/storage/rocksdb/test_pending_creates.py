@@ -244,7 +244,7 @@ async def test_a_lot_that_waits_is_stored_before_the_end_of_the_turn(
 ) -> None:
     monkeypatch.setattr(pending_creates, "ROWS_MAX", 10)
     calls = [storage._pending_creates.add(Create(TOPIC, single(n, f"m-{n}")), NOW, DIRECT_CALL) for n in range(25)]
-    assert storage._pending_creates._rows == 5
+    assert [group.rows for group in storage._pending_creates._groups.values()] == [5]
     assert [(await call)[0] for call in calls] == [Code.OK] * 25  # type: ignore[index]
 
 

@@ -60,13 +60,16 @@ class Committer:
         self._on_failure = on_failure
         # What runs need of the log.
         self.uses = uses
-        # Called when the database has got another group.
+        # Called when the database has got another group, and before what waits is synced.
         self.on_applied: Callable[[], None] = lambda: None
+        self.before_sync: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         # The group that is open for changes, and the last one that was opened.
         self._waiting: CommitGroup | None = None
         self._last: CommitGroup | None = None
+        # Whether the thread was given a group and has not returned it.
+        self._in_sync = False
         # Groups that are durable, or failed, and are not in the database yet.
         self._synced: deque[CommitGroup] = deque()
         self._applying = False
@@ -103,7 +106,7 @@ class Committer:
             if self._waiting is None:
                 self._waiting = self._last = self._new_group()
                 # Not at once: what else is ready to run belongs to the same group.
-                self._loop.call_soon(self._wake.set)
+                self._loop.call_soon(self._begin_sync)
             group = self._waiting
             group.batches.append((sequence, batch))
         size = len(encoded) + sum(map(len, frames))
@@ -113,6 +116,12 @@ class Committer:
         group.generation.frames.update(runs)
         self.writes += 1
         return group.future
+
+    def _begin_sync(self) -> None:
+        """Give the thread what waits, unless it is at work; the end of a sync begins the next one."""
+        if not self._in_sync and self._waiting is not None:
+            self._in_sync = True
+            self._wake.set()
 
     def _new_group(self) -> CommitGroup:
         future = self._loop.create_future()
@@ -128,8 +137,8 @@ class Committer:
 
     @property
     def syncing(self) -> asyncio.Future[None] | None:
-        """The sync in progress, if nothing waits for the one behind it."""
-        return self.pending() if self._waiting is None else None
+        """What to wait for while a sync is in progress."""
+        return self.pending() if self._in_sync else None
 
     @property
     def crowded(self) -> bool:
@@ -223,6 +232,9 @@ class Committer:
     # On the loop again
 
     def _finish(self, group: CommitGroup) -> None:
+        self._in_sync = False
+        self.before_sync()
+        self._begin_sync()
         self._synced.append(group)
         if not self._applying:
             self._apply()

@@ -29,6 +29,13 @@ def target_of(change: Change) -> Topic | None:
             return None
 
 
+def unknown(topic: Topic) -> Refused:
+    """The refusal of a change to a topic that the store does not have."""
+    error = error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} is not in this store")
+    assert isinstance(error, Refused)
+    return error
+
+
 def attempt(states: TopicStates, change: Change, now: int, batch: Batch) -> Outcomes | Refused:
     """Apply the change, or return the reason why it is refused."""
     try:

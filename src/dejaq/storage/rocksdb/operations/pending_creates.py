@@ -2,7 +2,8 @@
 
 A change that is written during a sync waits for the end of that sync and then for one of its own. A create that waits
 is therefore not slower if it is applied only when the first of the two ends. Nothing overtakes it where that could be
-seen: before anything else reads or changes the topics, what waits is applied.
+seen: before a topic is read, or changed by its producers, what waits for it is applied. A lease applies what is due by
+its time, and the end of a lease concerns no message that waits.
 """
 
 from __future__ import annotations
@@ -39,6 +40,21 @@ class PendingGroup:
     # Each id occurs once.
     ids: set[str] = field(default_factory=set)
     now: int = 0
+    # The earliest time of all messages, and the sizes together.
+    first_ts: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    def add(self, create: Create, answer: Answer, ids: Sequence[str], now: int) -> None:
+        """Add a create."""
+        first = min(create.batch.ts)
+        self.first_ts = min(self.first_ts, first) if self.creates else first
+        self.creates.append(create)
+        self.answers.append(answer)
+        self.ids.update(ids)
+        self.now = max(self.now, now)
+        self.rows += len(create.batch)
+        self.bytes += sum(map(len, create.batch.bodies))
 
 
 def is_small(create: Create) -> bool:
@@ -55,8 +71,8 @@ class PendingCreates:
         self._committer = committer
         self._apply = apply
         self._loop = asyncio.get_running_loop()
+        # By the number of the topic and the caller.
         self._groups: dict[tuple[int, str], PendingGroup] = {}
-        self._rows = self._bytes = 0
 
     def add(self, create: Create, now: int, context: CallContext) -> Answer:
         """Have a create applied soon; returns its answer."""
@@ -66,44 +82,50 @@ class PendingCreates:
         ids = batch.all_ids()
         if group is not None and not group.ids.isdisjoint(ids):
             # The second create with an id is decided when the first one is done.
-            self.flush()
+            self.flush(topic.number)
             group = None
         if not self._groups:
             self._loop.call_soon(self._turn_over)
         if group is None:
             group = self._groups[place] = PendingGroup(topic, context)
         answer: Answer = self._loop.create_future()
-        group.creates.append(create)
-        group.answers.append(answer)
-        group.ids.update(ids)
-        group.now = max(group.now, now)
-        self._rows += len(batch)
-        self._bytes += sum(map(len, batch.bodies))
-        if self._rows >= ROWS_MAX or self._bytes >= BYTES_MAX:
-            self.flush()
+        group.add(create, answer, ids, now)
+        if group.rows >= ROWS_MAX or group.bytes >= BYTES_MAX:
+            self.flush(topic.number)
         return answer
 
     def _turn_over(self) -> None:
-        """Apply what waits, or wait for the end of the sync in progress if nothing else waits for the one behind it."""
+        """Apply what waits, unless a sync is in progress, whose end does it."""
         relaxed = any(group.topic.settings.durability is not Durability.FSYNC for group in self._groups.values())
-        syncing = self._committer.syncing
-        if syncing is None or relaxed:
+        if relaxed or self._committer.syncing is None:
             self.flush()
-        else:
-            syncing.add_done_callback(lambda _: self.flush())
 
-    def hurry(self) -> None:
-        """Something was written: what waits now shares its sync."""
-        if self._groups:
-            self._loop.call_soon(self.flush)
+    def earliest(self, topic: Topic, stored: int | None) -> int | None:
+        """The earliest time of what waits for a topic, or that of what is stored."""
+        if not self._groups:
+            return stored
+        times = [group.first_ts for group in self._of(topic.number)]
+        return min(times if stored is None else [stored, *times], default=None)
 
-    def flush(self) -> None:
-        """Apply what waits."""
+    def flush_due(self, topic: Topic, until: int) -> None:
+        """Apply what waits for a topic, if a message of it is due by `until`."""
+        first = self.earliest(topic, None)
+        if first is not None and first <= until:
+            self.flush(topic.number)
+
+    def _of(self, number: int) -> list[PendingGroup]:
+        return [group for (topic, _), group in self._groups.items() if topic == number]
+
+    def flush(self, number: int | None = None) -> None:
+        """Apply what waits, for the topic of this number or for all of them."""
         if not self._groups:
             return
-        groups, self._groups = self._groups, {}
-        self._rows = self._bytes = 0
-        for group in groups.values():
+        if number is None:
+            groups, self._groups = list(self._groups.values()), {}
+        else:
+            groups = self._of(number)
+            self._groups = {place: group for place, group in self._groups.items() if place[0] != number}
+        for group in groups:
             try:
                 answers, durable = self._apply(group)
             except Exception as cause:  # noqa: BLE001  each caller raises it

@@ -36,8 +36,6 @@ class ChangeWriter:
     ) -> None:
         self._committer, self._outbox, self._merger = committer, outbox, merger
         self._meet, self._fail = meet, fail
-        # Called before each write.
-        self.on_write: Callable[[], None] = lambda: None
 
     async def commit(
         self, states: Sequence[TopicState], now: int, context: CallContext, change: Callable[[Batch], Result]
@@ -102,7 +100,6 @@ class ChangeWriter:
         self._merger.changed(states, now)
         if not len(batch):
             return None
-        self.on_write()
         return self._committer.write(batch)
 
     def put_record(self, batch: Batch, now: int, context: CallContext) -> None:
