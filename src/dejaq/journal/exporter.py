@@ -267,7 +267,7 @@ class _Lag:
     """Compares what the store has written since it was opened with what was exported of that."""
 
     def __init__(self, storage: Storage) -> None:
-        self._stats = storage.stats
+        self._stats = storage.journal_stats
         self._opened = 0
         self._bytes = 0
 

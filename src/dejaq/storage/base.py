@@ -183,6 +183,9 @@ class Storage(Protocol):
     def stats(self) -> Mapping[str, float]:
         """Figures of the store for the metrics, by name."""
 
+    def journal_stats(self) -> Mapping[str, float]:
+        """Those of the journal alone, which cost the same however many topics there are; empty without a journal."""
+
     async def open(self, now: int) -> None:
         """Make the store usable, or raise STORE_LOCKED, STORE_CORRUPT, STORE_NEWER or STORE_FAILED."""
 

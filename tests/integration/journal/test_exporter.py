@@ -97,6 +97,20 @@ def segments(stage: Stage) -> int:
     return len(list(named_files(stage.directory, SEGMENT_SUFFIX)))
 
 
+async def test_the_exporter_does_not_look_at_every_topic(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compares figures several times per second, and those of the whole store grow with the topics."""
+
+    def no_figures() -> None:
+        raise AssertionError("the exporter asked for the figures of the whole store")
+
+    monkeypatch.setattr(stage.storage, "stats", no_figures)
+    await stage.start()
+    await stage.work.step()
+    await stage.caught_up()
+    assert segments(stage) == 1
+    assert stage.problems == [None] * len(stage.problems)
+
+
 async def test_events_are_in_a_segment_after_a_second_and_removed_from_the_store(stage: Stage) -> None:
     await stage.start()
     for _ in range(5):

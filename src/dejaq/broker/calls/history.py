@@ -122,7 +122,7 @@ class HistoryCalls:
         return last + 1, events
 
     async def _read_outbox(self, search: _Search, after: int) -> tuple[int, list[history_pb2.HistoryEvent]]:
-        target = int(self._broker.storage.stats().get("journal_sequence", 0))
+        target = int(self._broker.storage.journal_stats().get("journal_sequence", 0))
         first = 0
         events: list[history_pb2.HistoryEvent] = []
         while after < target:

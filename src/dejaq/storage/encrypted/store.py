@@ -68,6 +68,10 @@ class EncryptedStorage:
         """The figures of the inner storage."""
         return self._inner.stats()
 
+    def journal_stats(self) -> Mapping[str, float]:
+        """The figures of the inner storage's journal."""
+        return self._inner.journal_stats()
+
     async def open(self, now: int) -> None:
         """Open the inner storage, and unwrap the keys of all encrypted topics; raises KEY_UNAVAILABLE."""
         await self._keyring.check()

@@ -207,4 +207,8 @@ class MemoryStorage(MemoryQueries):
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
+        return self.journal_stats()
+
+    def journal_stats(self) -> dict[str, float]:
+        """Those of the journal."""
         return self.state.journal.stats()

@@ -53,8 +53,7 @@ CAPABILITIES = Capabilities(
 )
 # A topic's number and a bucket's number share one integer of the server.
 _TOPIC_NUMBER_MAX = 2**31 // limits.BUCKETS_MAX - 1
-_LEASES_KNOWN_MAX = 10_000
-_SESSIONS_KNOWN_MAX = 10_000
+_LEASES_KNOWN_MAX = _SESSIONS_KNOWN_MAX = 10_000
 
 
 class PostgresStorage(PostgresQueries):
@@ -166,9 +165,12 @@ class PostgresStorage(PostgresQueries):
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
-        figures: dict[str, float] = {"retries": self._database.retries, "vacuums": self._upkeep.vacuums}
-        figures |= self.logs.stats()
-        return figures | (self._journal.stats() if self._journal is not None else {})
+        own = {"retries": self._database.retries, "vacuums": self._upkeep.vacuums}
+        return {**own, **self.logs.stats(), **self.journal_stats()}
+
+    def journal_stats(self) -> dict[str, float]:
+        """Those of the journal."""
+        return self._journal.stats() if self._journal is not None else {}
 
     async def _change(
         self,

@@ -29,8 +29,7 @@ from dejaq.storage.rocksdb.engine.journal import extent
 from dejaq.storage.rocksdb.engine.starting import mark_of
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
 from dejaq.storage.rocksdb.log.store import RocksLogs
-from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing
-from dejaq.storage.rocksdb.operations import transacting as stepping
+from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, transacting
 from dejaq.storage.rocksdb.operations.creating_together import create_together
 from dejaq.storage.rocksdb.operations.loading import RowLoader
 from dejaq.storage.rocksdb.operations.pending_creates import Answers, PendingCreates, PendingGroup, is_small
@@ -257,7 +256,11 @@ class RocksStorage(RocksQueries):
             **self._large.stats(),
             **self.merger.stats(),
             **self.logs.stats(),
-        } | (self._outbox.stats() if self._outbox is not None else {})
+        } | self.journal_stats()
+
+    def journal_stats(self) -> dict[str, float]:
+        """Those of the journal."""
+        return self._outbox.stats() if self._outbox is not None else {}
 
     # Steps
 
@@ -476,7 +479,7 @@ class RocksStorage(RocksQueries):
         if not self._transactions.rows(transaction, 1):
             for state in states.values():
                 self._delay_expired(state, now, context)
-        change = partial(stepping.transact, states, self._transactions, self.logs, transaction, now)
+        change = partial(transacting.transact, states, self._transactions, self.logs, transaction, now)
         waits = bool(transaction.log_steps)
         verdict, durable = self._writer.apply(list(states.values()), now, context, change, waits=waits)
         await self.logs.until_shown(transaction.log_steps, durable)

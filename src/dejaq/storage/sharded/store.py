@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
@@ -132,10 +132,11 @@ class ShardedStorage(ShardedQueries):
 
     def stats(self) -> dict[str, float]:
         """The sums of the shards' numbers."""
-        sums: Counter[str] = Counter()
-        for shard in self.shards:
-            sums.update(shard.stats())
-        return dict(sums)
+        return _sums(shard.stats() for shard in self.shards)
+
+    def journal_stats(self) -> dict[str, float]:
+        """The sums of those of the shards' journals."""
+        return _sums(shard.journal_stats() for shard in self.shards)
 
     # The map
 
@@ -289,3 +290,10 @@ class ShardedStorage(ShardedQueries):
     async def trim_journal(self, up_to: int) -> None:
         """Remove the records of this broker up to a sequence."""
         await self._journal.trim(up_to)
+
+
+def _sums(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    sums: Counter[str] = Counter()
+    for one in figures:
+        sums.update(one)
+    return dict(sums)
