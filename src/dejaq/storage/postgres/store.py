@@ -165,8 +165,7 @@ class PostgresStorage(PostgresQueries):
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
-        own = {"retries": self._database.retries, "vacuums": self._upkeep.vacuums}
-        return {**own, **self.logs.stats(), **self.journal_stats()}
+        return self._upkeep.stats() | self.logs.stats() | self.journal_stats()
 
     def journal_stats(self) -> dict[str, float]:
         """Those of the journal."""

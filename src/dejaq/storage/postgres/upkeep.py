@@ -42,6 +42,10 @@ class Upkeep:
         self._looked_at: int | None = None
         self.vacuums = 0
 
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics, with those of the connections."""
+        return {"retries": self._database.retries, "vacuums": self.vacuums}
+
     def changed(self, rows: int, now: int, *, listed: int = 0) -> None:
         """Count rows that were rewritten or removed, and minutes that were written in lists of counts."""
         self._dead += rows

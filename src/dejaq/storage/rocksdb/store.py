@@ -250,13 +250,9 @@ class RocksStorage(RocksQueries):
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
         assert self._engine is not None
-        return {
-            **self._engine.stats(),
-            "window_bytes": self._budget.used,
-            **self._large.stats(),
-            **self.merger.stats(),
-            **self.logs.stats(),
-        } | self.journal_stats()
+        parts = (self._engine, self._large, self.merger, self.logs)
+        figures = {name: value for part in parts for name, value in part.stats().items()}
+        return {**figures, "window_bytes": self._budget.used, **self.journal_stats()}
 
     def journal_stats(self) -> dict[str, float]:
         """Those of the journal."""
