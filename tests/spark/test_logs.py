@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 import dejaq.sync
+from dejaq.pipeline.intake.logs import keep_log
+from dejaq.pipeline.lake.lake import Lake
 from dejaq.testing.servers.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -114,6 +117,36 @@ def test_a_stream_copies_a_log_to_a_log_exactly_once_through_kills(
     assert sum(run_query()) > 300
     bodies = [bytes(row.body) for row in _read(spark, broker, copy).select("body").collect()]
     assert sorted(bodies) == sorted(b"body %d" % n for n in range(800))
+
+
+def test_a_log_is_kept_in_the_lake_exactly_once(
+    lake: Lake, broker: BrokerProcess, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages and the position are one commit, so a run that fails before it is repeated without a trace."""
+    _append(broker, log, 0, 300)
+    counts = [kept.messages for kept in keep_log(lake, broker.url, log, messages_max=200)]
+    assert sum(counts) == 300
+    assert len(counts) == 2
+    _append(broker, log, 300, 100)
+    with monkeypatch.context() as failing:
+        failing.setattr(lake.files, "write_new", _full_disk)
+        with pytest.raises(OSError, match="disk"):
+            list(keep_log(lake, broker.url, log))
+    again = Lake(lake.spark, lake.files.address)
+    (kept,) = keep_log(again, broker.url, log)
+    assert kept.messages == 100
+    assert list(keep_log(again, broker.url, log)) == []
+    rows = again.read("log_messages").where(f"topic = '{log}'").collect()
+    assert sorted(bytes(row.body) for row in rows) == sorted(b"body %d" % n for n in range(400))
+    assert len({(row.bucket, row.offset) for row in rows}) == 400
+    # The same with another engine.
+    table = DeltaTable(str(again.files.local / "log_messages")) if again.files.local else None
+    assert table is not None
+    assert table.to_pyarrow_dataset().count_rows() == 400
+
+
+def _full_disk(name: str, content: bytes) -> None:
+    raise OSError("disk")
 
 
 def test_a_stream_does_not_read_a_timeline(spark: SparkSession, broker: BrokerProcess) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from dejaq.cli.operating.pipeline_options import (
 )
 from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.terminal.progress import ProgressBar
+from dejaq.cli.terminal.times import SECONDS
 
 if TYPE_CHECKING:
     from dejaq.pipeline.lake.gaps import Gap
@@ -118,6 +120,37 @@ def watch(
     directory = journal_directory(journal)
     with _opened(invocation, where, journal=directory) as opened:
         watch_lake(invocation, opened, directory, watching, events_max=batch_events, keep_ms=_ms(keep))
+
+
+@pipeline.command()
+@click.argument("topic")
+@lake_options
+@click.option("--interval", type=SECONDS, help="Continue until Ctrl-C, and look for new messages so often.")
+@click.option("--times", type=click.IntRange(min=1), metavar="N", help="With --interval: stop after N looks.")
+@click.option("--allow-loss", is_flag=True, help="Continue where retention removed messages that the lake lacks.")
+@pass_invocation
+def keep(
+    invocation: Invocation, topic: str, where: LakeSession, interval: float | None, times: int | None, allow_loss: bool
+) -> None:
+    """Keep the messages of a log topic in the lake, by offset, exactly once."""
+    from dejaq.pipeline.intake.logs import keep_log
+    from dejaq.pipeline.lake.lake import Lake
+    from dejaq.pipeline.spark.session import cache_directory, session
+
+    invocation.output.note("starting Spark")
+    log = None if invocation.debug else cache_directory() / "spark.log"
+    with session(where.master, settings=where.settings, brief=True, log=log) as spark:
+        lake = Lake(spark, where.lake)
+        looks = 0
+        with suppress(KeyboardInterrupt):
+            while True:
+                for kept in keep_log(lake, invocation.url, topic, allow_loss=allow_loss):
+                    line = f"commit {kept.version}: {kept.messages:,} messages of {topic} in {kept.seconds:.1f} s"
+                    invocation.output.record(asdict(kept), line)
+                looks += 1
+                if interval is None or looks == times:
+                    break
+                time.sleep(interval)
 
 
 @pipeline.command()

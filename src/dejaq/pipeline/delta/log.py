@@ -42,6 +42,16 @@ class DeltaLog:
         self._state: _LogState | None = None
 
     @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self._table.name
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a lake may be without the table."""
+        return self._table.optional
+
+    @property
     def version(self) -> int:
         """The newest version, or -1."""
         return max(self._versions(".json"), default=-1)

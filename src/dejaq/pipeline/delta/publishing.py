@@ -25,7 +25,7 @@ class DeltaLogs:
     @property
     def version(self) -> int:
         """The newest version that every table has, or -1."""
-        return min(log.version for log in self._logs)
+        return min(version for log in self._logs if (version := log.version) >= 0 or not log.is_optional)
 
     def publish(self, commits: Sequence[Commit]) -> None:
         """Write the versions of commits, given in their order, that the logs do not have yet.
@@ -34,6 +34,8 @@ class DeltaLogs:
         """
         for log in self._logs:
             there = log.version
+            if there < 0 and log.is_optional and not commits[-1].files(log.name):
+                continue
             for commit in [commit for commit in commits if commit.version > there] or commits[-1:]:
                 log.publish(commit)
 

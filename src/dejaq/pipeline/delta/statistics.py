@@ -25,6 +25,9 @@ def statistics_of(path: Path) -> str | None:
     nulls: dict[str, int] = {}
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
     for place, name in enumerate(meta.schema.names):
+        if "." in meta.schema.column(place).path:
+            # A part of a map; its name may also be that of a column.
+            continue
         found = [group.column(place).statistics for group in groups]
         if any(one is None for one in found):
             continue

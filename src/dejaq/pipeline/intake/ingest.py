@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 EVENTS_MAX_DEFAULT = 10_000_000
 # If a partition of a table has more small files than this, they are made one. Each segment is a file of events; a batch
 # adds files to many hours of pending messages, which are read more often.
-FILES_MAX = {"events": 256, "messages": 64, "releases": 64, "facts": 8}
+FILES_MAX = {"events": 256, "messages": 64, "releases": 64, "facts": 8, "log_messages": 64}
 BYTES_SMALL = 16 * 1024 * 1024
 
 

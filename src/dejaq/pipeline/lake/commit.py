@@ -10,8 +10,10 @@ from dejaq.errors import PipelineError
 from dejaq.pipeline.lake.ranges import Ranges
 
 FORMAT = 3
-# Lakes of these formats are read; what is written is of the newest.
-_FORMATS = (1, 2, FORMAT)
+# Of a commit that has the offsets of logs, which an earlier release would leave out of its next commit.
+FORMAT_WITH_LOGS = 4
+# Lakes of these formats are read.
+_FORMATS = (1, 2, FORMAT, FORMAT_WITH_LOGS)
 # For so many commits it is known how far they reached.
 _REACHED = 200
 # Versions in names of files.
@@ -45,6 +47,8 @@ class Commit:
     # The time of the newest event in some of the last commits, by their versions.
     reached: Mapping[int, int] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
+    # Of each log that is kept: the next offset of each bucket.
+    log_offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def reached_ms(self) -> int:
@@ -100,7 +104,7 @@ class Commit:
     def to_json(self) -> bytes:
         """As it stands in its file."""
         values = {
-            "format": FORMAT,
+            "format": FORMAT_WITH_LOGS if self.log_offsets else FORMAT,
             "version": self.version,
             "written_ms": self.written_ms,
             "identity": self.identity,
@@ -113,6 +117,10 @@ class Commit:
             "stores": dict(self.stores),
             "reached": {str(version): newest for version, newest in self.reached.items()},
             "tables": {name: dict(partitions) for name, partitions in self.tables.items()},
+            "log_offsets": {
+                topic: {str(bucket): offset for bucket, offset in offsets.items()}
+                for topic, offsets in self.log_offsets.items()
+            },
         }
         return json.dumps(values, indent=1, sort_keys=True).encode("utf-8") + b"\n"
 
@@ -122,7 +130,9 @@ class Commit:
         try:
             values = json.loads(content)
             if values["format"] not in _FORMATS:
-                raise PipelineError(f"{name} has format {values['format']}; this release reads up to {FORMAT}")
+                raise PipelineError(
+                    f"{name} has format {values['format']}; this release reads up to {FORMAT_WITH_LOGS}"
+                )
             return cls(
                 version=int(values["version"]),
                 written_ms=int(values["written_ms"]),
@@ -139,6 +149,10 @@ class Commit:
                 tables={
                     table: {part: tuple(found) for part, found in partitions.items()}
                     for table, partitions in values["tables"].items()
+                },
+                log_offsets={
+                    topic: {int(bucket): offset for bucket, offset in offsets.items()}
+                    for topic, offsets in values.get("log_offsets", {}).items()
                 },
             )
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -18,6 +18,7 @@ _ORDER = {
     "messages": ("topic", "id"),
     "releases": ("topic", "handed_us"),
     "facts": ("topic", "minute_ms"),
+    "log_messages": ("bucket", "offset"),
 }
 
 

@@ -52,7 +52,7 @@ def local_head(root: str) -> Commit | None:
 
 def is_published(head: Commit, files: Files) -> bool:
     """Whether the tables of other engines are at this commit, so that nothing remains to be done for it."""
-    return not head.version or (head.format == FORMAT and DeltaLogs(files).version == head.version)
+    return not head.version or (head.format >= FORMAT and DeltaLogs(files).version == head.version)
 
 
 class Lake:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
 )
@@ -126,6 +128,18 @@ FACTS = _schema(
 )
 
 
+# One row per message of a log topic that is kept. A log has no journal: it is its own record.
+LOG_MESSAGES = _schema(
+    bucket=INT,
+    offset=LONG,
+    # When the broker appended it.
+    ts_ms=LONG,
+    key=BinaryType(),
+    headers=MapType(TEXT, TEXT),
+    body=BinaryType(),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table by name."""
@@ -133,6 +147,8 @@ class Table:
     name: str
     schema: StructType
     partitioned_by: tuple[str, ...] = ("day",)
+    # Whether a lake may be without it, also for other engines.
+    optional: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -147,5 +163,6 @@ TABLES = {
         Table("messages", MESSAGES, ("state", "day")),
         Table("releases", RELEASES),
         Table("facts", FACTS),
+        Table("log_messages", LOG_MESSAGES, ("topic", "day"), optional=True),
     )
 }
