@@ -28,7 +28,7 @@ demo-core: $(CORE) ## The same without the data pipeline
 	$(BIN)/python scripts/demo.py
 
 # `make test REPORTS=directory` keeps what scripts/chaos_report.py reads.
-test: $(DEV) ## Run the test suite: Spark's tests in one process, and all others on five workers at the same time
+test: $(DEV) ## Run the test suite: Spark's tests on two workers, and all others on five at the same time
 	$(BIN)/python scripts/run_tests.py --workers $(WORKERS_ALL) $(if $(REPORTS),--reports $(REPORTS))
 
 test-fast: $(DEV) ## Run the tests that need no server and little time
@@ -40,7 +40,7 @@ coverage: $(DEV) ## Count the lines that tests run, in the processes that they s
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
-# Spark's tests share one session, so they run in one process.
+# Here Spark's tests share one session; `make test` has two.
 test-spark: $(DEV) ## Run only the tests of the pipeline and the connector, on a real Spark
 	$(BIN)/python -m pytest -m spark tests/spark
 

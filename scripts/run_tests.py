@@ -1,9 +1,9 @@
 """Run the whole test suite: the tests without Spark on several workers, and Spark's tests at the same time.
 
-    python scripts/run_tests.py [--workers N] [--reports DIRECTORY] [--strict]
+    python scripts/run_tests.py [--workers N] [--spark-workers N] [--reports DIRECTORY] [--strict]
 
-Spark's tests share one session, so they run in one process, and most other tests wait most of the time: together they
-use both cores. The output of Spark's tests is printed after that of the others.
+Each worker of Spark's tests has one Spark session, and runs whole modules. All tests wait most of the time: together
+they use both cores. The output of Spark's tests is printed after that of the others.
 
 A few tests that failed run once more, alone and with the same seed, because most of them measure time on a machine that
 many tests share. The suite passes if they pass then, and names them, so that somebody looks for the cause. With
@@ -80,17 +80,19 @@ def run_failed_again(half: Half, options: Sequence[str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=5)
+    parser.add_argument("--spark-workers", type=int, default=2)
     parser.add_argument("--reports", type=Path, default=None)
     parser.add_argument("--strict", action="store_true", help="run no failed test again")
     options = parser.parse_args()
     seed = f"--randomly-seed={random.randrange(2**32)}"
     workers = ["-n", str(options.workers), "--dist", "worksteal"]
+    spark_workers = ["-n", str(options.spark_workers), "--dist", "loadfile"]
     with tempfile.TemporaryDirectory() as folder:
         core = Half(["-m", "not spark"], Path(folder) / "core")
         spark = Half(["-m", "spark", "tests/spark"], Path(folder) / "spark")
         codes = run_both(
             core.command(seed, *workers, *report(options.reports, "core")),
-            spark.command(seed, *report(options.reports, "spark")),
+            spark.command(seed, *spark_workers, *report(options.reports, "spark")),
         )
         left = [
             run_failed_again(half, [seed]) if code == TESTS_FAILED and not options.strict else code

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a run."""
+"""One Spark session for all tests of a process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2"}, brief=True)
+    # Several workers have a session each, so each leaves memory to the others; the usual share is a quarter.
+    memory = {} if FULL else {"spark.driver.memory": "3g"}
+    session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2", **memory}, brief=True)
     yield session
     session.stop()
 
