@@ -52,7 +52,7 @@ class BucketBounds:
     stable: int
 
 
-class LogBounds:
+class LogPlaces:
     """What the brokers say of the offsets of a log."""
 
     def __init__(self, options: Options) -> None:
@@ -107,7 +107,7 @@ class LogBatchReader(DataSourceReader):
     """Reads a log between two places, once."""
 
     def __init__(self, options: Options) -> None:
-        self._log = LogBounds(options)
+        self._log = LogPlaces(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The buckets, large ones in several parts."""
@@ -125,7 +125,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streams a log. Only messages that can no longer be rolled back are read."""
 
     def __init__(self, options: Options) -> None:
-        self._log = LogBounds(options)
+        self._log = LogPlaces(options)
         self._held: list[BucketBounds] = []
         self._asked_at: float | None = None
         self._available: Offsets | None = None
@@ -184,7 +184,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ranges(
-    log: LogBounds, begin: Mapping[int, int], end: Mapping[int, int], held: Sequence[BucketBounds]
+    log: LogPlaces, begin: Mapping[int, int], end: Mapping[int, int], held: Sequence[BucketBounds]
 ) -> list[InputPartition]:
     """Partitions for the messages between two places; raises an error where some of them are gone or do not exist."""
     options = log.options

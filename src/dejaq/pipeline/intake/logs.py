@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from dejaq.pipeline.intake.events import day_of
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.spark.failures import explained
-from pyspark_dejaq.logs.reading import LogBounds
+from pyspark_dejaq.logs.reading import LogPlaces
 from pyspark_dejaq.options import Options
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def keep_log(
     Raises where retention has removed messages that the lake does not have, unless `allow_loss`.
     """
     given = {"dejaq.url": url, "subscribe": topic, "failOnDataLoss": str(not allow_loss).lower()}
-    log = LogBounds(Options.parse(given))
+    log = LogPlaces(Options.parse(given))
     with lake.writing(), explained(f"Spark could not add the log {topic} to {lake.files.address}"):
         held = log.now()
         last = {bucket: one.stable for bucket, one in enumerate(held)}
