@@ -51,7 +51,7 @@ def forwarder(
     writes = _sink(client, sink, name=name, group=group, delay=delay) if isinstance(sink, str) else sink
     transfer = None
     if isinstance(reads, NamedSource) and isinstance(writes, NamedSink):
-        transfer = NamedTransfer(reads, writes)
+        transfer = NamedTransfer(client, reads, writes)
     return Forwarder(reads, writes, batch=batch, transfer=transfer)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,9 +17,9 @@ log = logging.getLogger("dejaq.forward")
 T = TypeVar("T")
 
 BATCH = 500
-# How long to wait before asking a queue again that does not answer.
 # How long a cancelled read may take before it is cancelled again.
 CANCEL_SECONDS = 1.0
+# How long to wait before asking a queue again that does not answer.
 OUTAGE = Backoff.exponential(first=0.2, longest=5.0, jitter=0.0)
 
 
@@ -36,7 +36,7 @@ class Forwarder:
     """Moves messages until it is stopped.
 
     Each arrives at least once, and a sink that recognises repeats has it once. `transfer`, if given, moves messages
-    in one step and returns False if it cannot.
+    in one step and returns the reason by position of each refused one, or None if it cannot.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Forwarder:
         sink: Sink,
         *,
         batch: int = BATCH,
-        transfer: Callable[[Sequence[Parcel]], Awaitable[bool]] | None = None,
+        transfer: Callable[[Sequence[Parcel]], Awaitable[Mapping[int, str] | None]] | None = None,
     ) -> None:
         self.stats = ForwardStats()
         self._source = source
@@ -102,16 +102,20 @@ class Forwarder:
             if not parcels:
                 return
         transfer = self._transfer
-        if transfer is not None and await self._patiently(lambda: transfer(parcels)):
-            self.stats.moved += len(parcels)
-            return
+        refused = await self._patiently(lambda: transfer(parcels)) if transfer is not None else None
+        if refused is None:
+            refused = await self._write(parcels)
+        self.stats.moved += len(parcels) - len(refused)
+        for place, reason in refused.items():
+            await self._refuse(parcels[place], reason)
+
+    async def _write(self, parcels: Sequence[Parcel]) -> Mapping[int, str]:
+        """Write messages and then acknowledge those that were not refused; the reasons by position of the others."""
         refused = await self._patiently(lambda: self._sink.write(parcels))
         good = [parcel for place, parcel in enumerate(parcels) if place not in refused]
         if good:
             await self._patiently(lambda: self._source.ack(good))
-        self.stats.moved += len(good)
-        for place, reason in refused.items():
-            await self._refuse(parcels[place], reason)
+        return refused
 
     async def _refuse(self, parcel: Parcel, reason: str) -> None:
         self.stats.refused += 1

@@ -35,6 +35,12 @@ class LogSource:
         self._mark = f"log:{zlib.crc32(topic.encode()):08x}"
         self._member: LogGroup | None = None
 
+    @property
+    def member(self) -> LogGroup:
+        """The member of the group; available while this is open."""
+        assert self._member is not None, "it is read before it is opened"
+        return self._member
+
     async def open(self) -> None:
         """Join the group; it begins with the oldest message."""
         member = self._log.group(self._group, name=self._name)
@@ -43,8 +49,7 @@ class LogSource:
 
     async def read(self, limit: int) -> Sequence[Parcel]:
         """The next messages of the buckets that this member has."""
-        assert self._member is not None, "it is read before it is opened"
-        return [self._parcel(message) for batch in await self._member.getmany(limit) for message in batch]
+        return [self._parcel(message) for batch in await self.member.getmany(limit) for message in batch]
 
     def _parcel(self, message: LogMessage) -> Parcel:
         headers = without_origin(message.headers)
@@ -63,16 +68,20 @@ class LogSource:
 
     async def ack(self, parcels: Sequence[Parcel]) -> None:
         """Commit the offsets. A bucket that another member has by now is read again there."""
-        assert self._member is not None, "it is read before it is opened"
+        held, ends = self.member.buckets, self.ends(parcels)
+        try:
+            await self.member.commit({bucket: end for bucket, end in ends.items() if bucket in held})
+        except Conflict as error:
+            if error.code is not Code.CLAIM_LOST:
+                raise
+
+    def ends(self, parcels: Sequence[Parcel]) -> dict[int, int]:
+        """The next offset of each bucket behind these messages."""
         ends: dict[int, int] = {}
         for parcel in parcels:
             bucket, offset = parcel.token
             ends[bucket] = max(ends.get(bucket, 0), offset + 1)
-        try:
-            await self._member.commit({bucket: end for bucket, end in ends.items() if bucket in self._member.buckets})
-        except Conflict as error:
-            if error.code is not Code.CLAIM_LOST:
-                raise
+        return ends
 
     async def reject(self, parcel: Parcel, reason: str) -> None:
         """It remains in the log; the group continues behind it."""
@@ -94,7 +103,7 @@ class LogSink:
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client, self._topic = client, topic
-        self._log: Log = client.log(topic)
+        self.log: Log = client.log(topic)
         self._buckets, self._body_bytes_max = 1, limits.BODY_BYTES_MAX
         # Ids that an earlier forwarder has appended and that this one may read again, of each lane.
         self._known: dict[str, set[str]] = {}
@@ -103,7 +112,7 @@ class LogSink:
         """Find out what the log accepts."""
         settings = (await self._client.describe_topic(self._topic)).settings
         self._buckets, self._body_bytes_max = settings.buckets, settings.max_body_bytes
-        await self._log.open()
+        await self.log.open()
 
     async def write(self, parcels: Sequence[Parcel]) -> Mapping[int, str]:
         """Append them; each bucket has the messages of a key, or else of a lane, in their order."""
@@ -114,8 +123,7 @@ class LogSink:
             if code is not Code.OK:
                 refused[place] = MEANINGS[code]
             elif parcel.id not in self._known.get(parcel.lane, ()):
-                key = parcel.key or (parcel.lane or parcel.id).encode()
-                batches[parcel.lane, bucket_of_key(key, self._buckets)].append(parcel)
+                batches[parcel.lane, self.bucket_of(parcel)].append(parcel)
         for (lane, bucket), chosen in batches.items():
             await self._append_all(lane, bucket, chosen)
         # An earlier forwarder wrote one of its batches more than it acknowledged, so what follows is new.
@@ -123,6 +131,10 @@ class LogSink:
             if not self._known[lane] & {parcel.id for parcel in parcels}:
                 del self._known[lane]
         return refused
+
+    def bucket_of(self, parcel: Parcel) -> int:
+        """The bucket of a message: that of its key, or else of its lane."""
+        return bucket_of_key(parcel.key or (parcel.lane or parcel.id).encode(), self._buckets)
 
     def _check(self, parcel: Parcel) -> Code:
         if len(parcel.body) > self._body_bytes_max:
@@ -155,18 +167,18 @@ class LogSink:
         if not any(keys):
             keys = []
         if name:
-            await self._log.append_named(bodies, bucket=bucket, name=name, keys=keys, headers=headers)
+            await self.log.append_named(bodies, bucket=bucket, name=name, keys=keys, headers=headers)
         else:
-            await self._log.append_batch(bodies, bucket=bucket, keys=keys or None, headers=headers)
+            await self.log.append_batch(bodies, bucket=bucket, keys=keys or None, headers=headers)
 
     async def _appended_from(self, bucket: int, first: Parcel) -> set[str]:
         """The ids of the batch that begins with this message, from the end of the bucket back."""
-        end = (await self._log.offsets())[bucket].next
-        start = (await self._log.offsets())[bucket].start
+        end = (await self.log.offsets())[bucket].next
+        start = (await self.log.offsets())[bucket].start
         lowest = max(start, end - LOOK_BACK)
         while end > lowest:
             begin = max(end - _LOOK_STEP, lowest)
-            async for batch in self._log.read(start={bucket: begin}, end={bucket: end}, uncommitted=True):
+            async for batch in self.log.read(start={bucket: begin}, end={bucket: end}, uncommitted=True):
                 for row, message in enumerate(batch):
                     if message.headers.get(FORWARDED_ID) == first.id:
                         whole = await self._batch_at(bucket, batch.base + row)
@@ -176,13 +188,13 @@ class LogSink:
 
     async def _batch_at(self, bucket: int, offset: int) -> list[LogMessage]:
         """The messages of the stored batch that begins at an offset."""
-        async for batch in self._log.read(start={bucket: offset}, uncommitted=True, buckets=[bucket]):
+        async for batch in self.log.read(start={bucket: offset}, uncommitted=True, buckets=[bucket]):
             return list(batch)
         return []
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._log.close()
+        await self.log.close()
 
 
 def name_of(lane: str, bucket: int, first: Parcel) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dejaq.domain.topic import TopicKind
-from dejaq.forward.base import Parcel, Sink, Source
+from dejaq.forward.base import Parcel
 from dejaq.forward.log import LogSink, LogSource
 from dejaq.forward.topic import TopicSink, TopicSource, TopicTransfer
+from dejaq.forward.transfer import LogTransfer
 from dejaq.sdk.client import Client
 
 
@@ -17,10 +18,10 @@ class NamedSource:
     def __init__(self, client: Client, topic: str, *, name: str, group: str, batch: int) -> None:
         self._client, self._topic = client, topic
         self._name, self._group, self._batch = name, group, batch
-        self._source: Source | None = None
+        self._source: TopicSource | LogSource | None = None
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TopicSource | LogSource:
         """The source of the topic's kind; available when this is open."""
         assert self._source is not None, "it is read before it is opened"
         return self._source
@@ -58,10 +59,10 @@ class NamedSink:
     def __init__(self, client: Client, topic: str, *, group: str, delay: float) -> None:
         self._client, self._topic = client, topic
         self._group, self._delay = group, delay
-        self._sink: Sink | None = None
+        self._sink: TopicSink | LogSink | None = None
 
     @property
-    def sink(self) -> Sink:
+    def sink(self) -> TopicSink | LogSink:
         """The sink of the topic's kind; available when this is open."""
         assert self._sink is not None, "it is written to before it is opened"
         return self._sink
@@ -86,19 +87,20 @@ class NamedSink:
 
 
 class NamedTransfer:
-    """Moves messages between two timelines of one cluster in a transaction; other pairs are moved in two steps."""
+    """Moves messages between two topics of one cluster in transactions."""
 
-    def __init__(self, source: NamedSource, sink: NamedSink) -> None:
-        self._source, self._sink = source, sink
-        self._transfer: TopicTransfer | None = None
+    def __init__(self, client: Client, source: NamedSource, sink: NamedSink) -> None:
+        self._client, self._source, self._sink = client, source, sink
+        self._transfer: TopicTransfer | LogTransfer | None = None
 
-    async def __call__(self, parcels: Sequence[Parcel]) -> bool:
-        """Whether the messages were moved."""
-        source, sink = self._source.source, self._sink.sink
-        if not isinstance(source, TopicSource) or not isinstance(sink, TopicSink):
-            return False
+    async def __call__(self, parcels: Sequence[Parcel]) -> Mapping[int, str] | None:
+        """Move messages; None if they must be moved in two steps."""
         if self._transfer is None:
-            self._transfer = TopicTransfer(sink)
+            source, sink = self._source.source, self._sink.sink
+            if isinstance(source, TopicSource) and isinstance(sink, TopicSink):
+                self._transfer = TopicTransfer(sink)
+            else:
+                self._transfer = LogTransfer(self._client, source, sink)
         return await self._transfer(parcels)
 
 

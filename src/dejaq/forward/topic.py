@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dejaq.domain.backoff import Backoff
 from dejaq.errors import MEANINGS, Code, Conflict, DejaqError, Refused
 from dejaq.forward.base import Parcel, headers_with_key
+from dejaq.sdk.changing.transaction import Transaction
 from dejaq.sdk.client import Client
 from dejaq.sdk.consuming.consumer import Consumer
 from dejaq.sdk.consuming.lease import Lease
@@ -116,6 +117,17 @@ class TopicSink:
         """When a message is due here."""
         return (self.client.now_ms() if parcel.ts is None else parcel.ts) + round(self.delay * 1_000)
 
+    def send(self, step: Transaction, parcel: Parcel) -> None:
+        """Create a message in a transaction."""
+        step.send(
+            self.topic,
+            parcel.body,
+            at=self.due(parcel),
+            id=parcel.id,
+            priority=parcel.priority,
+            headers=headers_with_key(parcel),
+        )
+
     async def write(self, parcels: Sequence[Parcel]) -> Mapping[int, str]:
         """Create them."""
         assert self._producer is not None, "it is written to before it is opened"
@@ -160,25 +172,18 @@ class TopicTransfer:
         self._sink = sink
         self._possible = True
 
-    async def __call__(self, parcels: Sequence[Parcel]) -> bool:
-        """Move messages; False if one of them is refused or the topics are in different stores."""
+    async def __call__(self, parcels: Sequence[Parcel]) -> Mapping[int, str] | None:
+        """Move messages; None if one of them is refused or the topics are in different stores."""
         if not self._possible:
-            return False
+            return None
         sink = self._sink
         try:
             async with sink.client.transaction(group=sink.group) as step:
                 for parcel in parcels:
                     step.delete(parcel.token)
-                    step.send(
-                        sink.topic,
-                        parcel.body,
-                        at=sink.due(parcel),
-                        id=parcel.id,
-                        priority=parcel.priority,
-                        headers=headers_with_key(parcel),
-                    )
+                    sink.send(step, parcel)
         except Refused as refused:
             # One by one, each has an outcome of its own.
             self._possible = refused.code is not Code.DIFFERENT_STORES
-            return False
-        return True
+            return None
+        return {}

@@ -10,6 +10,7 @@ import redis.asyncio as redis_client
 import dejaq
 from dejaq.forward import Forwarder, forwarder
 from dejaq.forward.log import LogSink, LogSource
+from dejaq.forward.topic import TopicSource
 from dejaq.testing.servers.redis import RedisServer
 from dejaq.testing.waiting import eventually
 from tests.integration.forward.test_forward import messages, moved
@@ -103,6 +104,52 @@ async def test_a_log_and_a_stream(
     found = await all_of(copy)
     assert sorted(int(message.body) for message in found) == list(range(120))
     assert {message.key for message in found} == {b"k0", b"k1", b"k2"}
+
+
+@pytest.mark.parametrize(("source", "sink"), [("events", "copy"), ("events", "to"), ("from", "copy")])
+async def test_topics_of_one_store_need_no_acknowledgement_of_their_own(
+    client: dejaq.Client,
+    logs: tuple[dejaq.Log, dejaq.Log],
+    source: str,
+    sink: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write and the acknowledgement are one transaction, so nothing can happen between them."""
+
+    async def fails(*_: object) -> None:
+        raise AssertionError("it was acknowledged by itself")
+
+    monkeypatch.setattr(LogSource, "ack", fails)
+    monkeypatch.setattr(TopicSource, "ack", fails)
+    async with client.producer("from") as producer:
+        await producer.send_batch([b"%d" % n for n in range(100)])
+    await client.log("events").append_batch([b"%d" % n for n in range(100)])
+    await moved(forwarder(client, source, sink, batch=30), 100)
+    there = await all_of(client.log(sink)) if sink == "copy" else list((await messages(client, "to")).values())
+    assert sorted(int(message.body) for message in there) == list(range(100))
+    left = await client.count("from") if source == "from" else (await client.log("events").groups())[0].lag
+    assert left == 0
+
+
+@pytest.mark.parametrize("source", ["events", "from"])
+async def test_a_message_that_a_log_refuses_stays_and_the_others_are_moved(
+    client: dejaq.Client, logs: tuple[dejaq.Log, dejaq.Log], source: str
+) -> None:
+    await client.create_topic("small", kind="log", buckets=2, max_body_bytes=10)
+    bodies = [b"%d" % n for n in range(20)]
+    bodies[7] = b"x" * 11
+    async with client.producer("from") as producer:
+        await producer.send_batch(bodies)
+    await client.log("events").append_batch(bodies)
+    moving = forwarder(client, source, "small")
+    running = asyncio.ensure_future(moving.run())
+    await eventually(lambda: moving.stats.moved + moving.stats.refused >= 20, within=30)
+    moving.stop()
+    await running
+    assert (moving.stats.moved, moving.stats.refused) == (19, 1)
+    assert {message.body for message in await all_of(client.log("small"))} == {*bodies} - {bodies[7]}
+    if source == "from":
+        assert [message.body for message in (await messages(client, "from")).values()] == [bodies[7]]
 
 
 async def test_two_forwarders_divide_the_buckets_of_a_log(
