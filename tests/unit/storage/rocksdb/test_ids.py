@@ -14,7 +14,7 @@ from dejaq.domain.batch import CreateBatch
 from dejaq.domain.changes import Cancel, Create, Edit, Edits
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.id_column import IdColumn
-from dejaq.domain.ids import ProducerSession
+from dejaq.domain.ids import ProducerSession, bucket_of
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
 from dejaq.storage.base import apply_one
@@ -24,7 +24,7 @@ from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
 from dejaq.storage.rocksdb.timeline.far import finder
 from dejaq.storage.rocksdb.timeline.ids import id_entries, sorted_run
-from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column, hashes_of, picked
+from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
 
 NOW = 1_800_000_000_000
@@ -223,6 +223,7 @@ def test_a_column_has_the_hashes_of_its_ids(lengths: range) -> None:
         column = IdColumn(ids)
         for _ in range(2):
             assert hash_column(column).tolist() == hash_column(ids).tolist() == hashes_of(ids)
+        assert bucket_column(hash_column(column), 7).tolist() == [bucket_of(one, 7) for one in ids]
         rows = [chance.randrange(count) for _ in range(count // 2)]
         chosen = picked(column, rows)
         assert list(chosen) == [ids[row] for row in rows]

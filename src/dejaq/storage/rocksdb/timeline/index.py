@@ -18,11 +18,12 @@ from itertools import repeat
 
 import numpy as np
 
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import bucket_hash
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, hash_column
+from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, bucket_column, hash_column
 from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, IdEntries, Times
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.run import Run
@@ -115,6 +116,9 @@ class Index:
     def buckets_of(self, ids: Iterable[str]) -> list[int]:
         """The bucket of each natural id."""
         buckets = self._buckets
+        if isinstance(ids, IdColumn):
+            listed: list[int] = bucket_column(hash_column(ids), buckets).tolist()
+            return listed
         return [number % buckets for number in map(bucket_hash, map(str.encode, ids))]
 
     # Searching

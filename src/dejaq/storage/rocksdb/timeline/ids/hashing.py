@@ -52,6 +52,11 @@ def bucket_of_hash(hashed: int, buckets: int) -> int:
     return (hashed >> PRINT_SHIFT) % buckets
 
 
+def bucket_column(hashes: Numbers, buckets: int) -> Numbers:
+    """The bucket of each natural id with a hash."""
+    return (hashes >> np.uint64(PRINT_SHIFT)) % np.uint64(buckets)
+
+
 def _hash_text(text: str, ids: Sequence[str]) -> Numbers:
     """The hashes of ids, which `text` has one per line."""
     lines = lines_of(text, len(ids)) if len(ids) >= _COLUMN_MIN else None
