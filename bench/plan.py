@@ -11,9 +11,9 @@ from bench.workloads.names import WORKLOADS
 
 # The benches that need many pending messages, and so are repeated less.
 LONG_BENCHES = ("accuracy", "depth", "burst", "mutate", "cron", "transactions")
-BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop", "connections")
+BENCHES = (*WORKLOADS.values(), "throughput", *LONG_BENCHES, "latency", "send_loop", "connections", "tabs")
 # Those that take minutes to hours by themselves, and so are never repeated.
-ONCE = ("fleet", "topics", "slow_work", "uptime", "ordinary", "connections")
+ONCE = ("fleet", "topics", "slow_work", "uptime", "ordinary", "connections", "tabs")
 LOG_SYSTEMS = ("dejaq-log", "redis-streams", "kafka", "kafka-flush", "nats-stream")
 WORKLOAD_SYSTEMS = (
     "dejaq",
@@ -206,7 +206,17 @@ SHORT = Plan(
 
 QUICK = Plan(
     name="quick",
-    benches=(*WORKLOADS.values(), "throughput", "accuracy", "burst", "mutate", "latency", "send_loop", "connections"),
+    benches=(
+        *WORKLOADS.values(),
+        "throughput",
+        "accuracy",
+        "burst",
+        "mutate",
+        "latency",
+        "send_loop",
+        "connections",
+        "tabs",
+    ),
     systems=("dejaq", "dejaq-natural", "redis-always"),
     contenders=("dejaq", "dejaq-natural", "redis-always", "dejaq-log", "redis-streams"),
     long_systems=("dejaq", "redis-always"),

@@ -143,6 +143,12 @@ WORKLOAD_TABLES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "rss_mb",
         ),
     ),
+    "tabs": (
+        "What falls due while a hundred tabs are open",
+        "The same deliveries, while a hundred pages of `dejaq web` are open: the overview, ten stretches of the "
+        "timeline, and what is due next. *Refresh* is the time between two answers of a view.",
+        (*_LATENESS, "answers_per_s", "refresh_p50_ms", "refresh_p99_ms", "broker_cpu_us_per_message", "rss_mb"),
+    ),
     "single_sends": (
         "Single sends",
         "Many producers over few connections send one message per call, at times uniform over an hour. *ack* is the "

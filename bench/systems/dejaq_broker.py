@@ -25,7 +25,8 @@ CREATES_IN_FLIGHT = 8
 DELETES_IN_FLIGHT = 8
 IN_FLIGHT_MAX = 50_000
 LEASE_SECONDS = 60.0
-NATURAL = OWN_IDS | {"large_backlog", "slow_work", "uptime", "fleet", "topics", "watched", "ordinary", "one_at_a_time"}
+_BESIDE = {"watched", "tabs", "ordinary", "one_at_a_time"}
+NATURAL = OWN_IDS | {"large_backlog", "slow_work", "uptime", "fleet", "topics"} | _BESIDE
 GENERATED = frozenset({"generated_ids", "priority", "cron", "transactions"})
 
 

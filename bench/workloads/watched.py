@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -33,8 +33,16 @@ PERIOD_SECONDS = 1.0
 GRACE_SECONDS = 60.0
 
 
+Looking = Callable[[str, float, float], Coroutine[object, object, Figures]]
+
+
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
     """One outcome per rate, all on one server."""
+    return deliver_while(system, plan, look)
+
+
+def deliver_while(system: System, plan: Plan, looking_at: Looking) -> Iterator[Outcome]:
+    """The same while `looking_at` asks the broker, in a process of its own, from the first due time to the last."""
     sizes = plan.sizes
     with staged(system) as stage, ThreadPoolExecutor(1) as pool:
         loaded = load_pending(stage, sizes.watched_pending, sizes.load_seconds_max, scatter_ms=MONTH_MS)
@@ -44,7 +52,12 @@ def run(system: System, plan: Plan) -> Iterator[Outcome]:
             seconds = _seconds_until_end(loaded, messages, per_s)
             begin = time.time() + seconds - messages / per_s
             looking = pool.submit(
-                apart, look, stage.server.address, begin, begin + messages / per_s, seconds_max=seconds + GRACE_SECONDS
+                apart,
+                looking_at,
+                stage.server.address,
+                begin,
+                begin + messages / per_s,
+                seconds_max=seconds + GRACE_SECONDS,
             )
             watched = watch_due(
                 stage,

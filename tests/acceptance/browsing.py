@@ -60,9 +60,9 @@ def apart(work: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def broker_apart(data: Path) -> Iterator[BrokerProcess]:
+def broker_apart(data: Path, *options: str) -> Iterator[BrokerProcess]:
     """A broker on a directory."""
-    serving = serve(data, "--broker", "broker-1")
+    serving = serve(data, "--broker", "broker-1", *options)
     broker = apart(serving.__enter__)
     try:
         yield broker
@@ -71,9 +71,9 @@ def broker_apart(data: Path) -> Iterator[BrokerProcess]:
 
 
 @contextmanager
-def gateway(broker: BrokerProcess, *options: str) -> Iterator[str]:
+def gateway(broker: BrokerProcess, *options: str, listen: str = "") -> Iterator[str]:
     """The address of `dejaq web` in front of a broker."""
-    listen = f"127.0.0.1:{free_port()}"
+    listen = listen or f"127.0.0.1:{free_port()}"
     process = subprocess.Popen(
         [DEJAQ, "web", "--listen", listen, "--rate", "0", "--url", broker.url, *options],
         env=environment(""),

@@ -255,7 +255,6 @@ def test_every_page_is_accessible_and_keeps_its_policy(
         "lateness": "/lateness",
         "log": "/topics/clicks/log",
         "pipeline": "/pipeline",
-        "access": "/access?operation=produce&topic=shop",
         "api": "/api",
         "markup": "/topics/shop/messages/markup",
         "missing": "/topics/nothing",

@@ -118,6 +118,9 @@ class Client(TopicCalls, MessageCalls):
         self._children: WeakSet[Producer | Consumer | Log] = WeakSet()
         self._workers: list[Worker] = []
         self._fans = FanOuts(self.producer, self.transaction)
+        # Tracing has subclasses of its own.
+        self._producer_class: type[Producer] = Producer
+        self._consumer_class: type[Consumer] = Consumer
 
     async def open(self, *, deadline: float | None = None) -> None:
         """Make sure that a broker answers; raises NoBroker when none does within `deadline`.
@@ -183,7 +186,8 @@ class Client(TopicCalls, MessageCalls):
 
     def producer(self, topic: str, *, group: str = "default", linger: float = LINGER_SECONDS) -> Producer:
         """A producer whose messages belong to `group`; open it with `async with`."""
-        producer = Producer(self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random)
+        make = self._producer_class
+        producer = make(self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random)
         self._children.add(producer)
         return producer
 
@@ -230,7 +234,7 @@ class Client(TopicCalls, MessageCalls):
             fetch_large=fetch_large,
             wait_through_outages=wait_through_outages,
         )
-        consumer = Consumer(self._seeds, self._settings, subscription, self._queries)
+        consumer = self._consumer_class(self._seeds, self._settings, subscription, self._queries)
         self._children.add(consumer)
         return consumer
 

@@ -19,7 +19,7 @@ from dejaq.errors import Code
 from dejaq.security.openid import OpenIdClient
 from dejaq.web.api.dispatch import api_routes
 from dejaq.web.api.table import BASE, operations
-from dejaq.web.guard import WebGuard
+from dejaq.web.guard import CLIENT_PATH, WebGuard
 from dejaq.web.live.socket import live
 from dejaq.web.login.gate import CallerFinder
 from dejaq.web.login.openid import OpenIdLogins
@@ -31,6 +31,7 @@ from dejaq.web.metrics.recorder import MetricsRecorder
 from dejaq.web.pages.rendering import FOLDER
 from dejaq.web.pages.views import page_routes
 from dejaq.web.problem import refused
+from dejaq.web.programs.socket import program_socket
 from dejaq.web.rates import RateLimiter
 from dejaq.web.settings import BURST_SECONDS, WebSettings
 
@@ -71,6 +72,7 @@ def application(
             *page_routes(),
             *(LoginPages(pool, sessions, OpenIdLogins(providers or {})).routes() if settings.login else ()),
             WebSocketRoute("/live", live),
+            WebSocketRoute(CLIENT_PATH, program_socket),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
         lifespan=lifespan,

@@ -73,7 +73,7 @@ class WebGuard:
         if not self._knows(host):
             return 421, Code.INVALID_ARGUMENT, f"this gateway does not serve the host {host[:100]!r}", 0
         changes = scope["type"] == "websocket" or scope["method"] not in SAFE
-        if changes and not _same_site(headers, host) and not self._is_program(scope, headers):
+        if changes and not same_site(headers, host) and not self._is_program(scope, headers):
             return 403, Code.PERMISSION_DENIED, "the request comes from a page of another site", 0
         client = scope.get("client")
         wait = self._limiter.wait_seconds(client[0] if client else "", self._monotonic())
@@ -97,7 +97,8 @@ def _name_of(host: str) -> str:
         return ""
 
 
-def _same_site(headers: Headers, host: str) -> bool:
+def same_site(headers: Headers, host: str) -> bool:
+    """Whether a request comes from a page of this gateway, or from a program."""
     origin = headers.get("origin")
     if origin is not None:
         return urlsplit(origin).netloc.lower() == host.lower() if origin != "null" else False

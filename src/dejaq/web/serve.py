@@ -22,6 +22,7 @@ from dejaq.security.openid import LoginSettings, OpenIdClient
 from dejaq.security.settings import load_settings
 from dejaq.security.tls import ServerTls
 from dejaq.web.application import application
+from dejaq.web.programs.frames import FRAME_BYTES_MAX
 from dejaq.web.settings import WebSettings
 
 # How long a page waits for a broker before it says that none answers.
@@ -115,7 +116,7 @@ async def _serve(
         access_log=False,
         server_header=False,
         ws_per_message_deflate=False,
-        ws_max_size=64 * 1024,
+        ws_max_size=FRAME_BYTES_MAX,
         timeout_graceful_shutdown=STOP_SECONDS,
         limit_concurrency=2_000,
     )

@@ -75,6 +75,8 @@ class LiveHub:
         self._monotonic = monotonic
         self._polled: dict[View, _Polled] = {}
         self._clients = 0
+        # Set when the brokers no longer accept the caller: the key was revoked, or the token has expired.
+        self.refused = asyncio.Event()
         self._turns = turns if turns is not None else asyncio.Semaphore(QUERIES_MAX)
 
     def join(self) -> LiveClient:
@@ -132,6 +134,8 @@ class LiveHub:
                 data = await view.read(self._client, self._history)
             answer: dict[str, object] = {"view": view, "now": self._client.now_ms(), "data": data}
         except DejaqError as error:
+            if error.code is Code.UNAUTHENTICATED:
+                self.refused.set()
             answer = {"view": view, "now": self._client.now_ms(), "error": problem_of(error)}
         except Exception:
             log.exception("the view %s failed", view)

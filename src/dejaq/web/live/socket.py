@@ -14,6 +14,7 @@ from dejaq.web.live.views import LiveSubscription
 from dejaq.web.problem import problem_of
 
 SEND_SECONDS = 20.0
+TEXT_CHARS_MAX = 64 * 1024
 _POLICY = 1008
 
 
@@ -43,6 +44,8 @@ async def _receive(socket: WebSocket, hub: LiveHub, client: LiveClient) -> None:
         while True:
             text = await socket.receive_text()
             try:
+                if len(text) > TEXT_CHARS_MAX:
+                    raise msgspec.DecodeError(f"a subscription has at most {TEXT_CHARS_MAX} characters")
                 hub.choose(client, set(msgspec.json.decode(text, type=LiveSubscription).views))
             except msgspec.DecodeError as wrong:
                 await socket.close(_POLICY, str(wrong)[:100])

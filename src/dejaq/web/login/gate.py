@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.security.base import bearer_of
 from dejaq.web.api.table import BASE
-from dejaq.web.guard import SAFE
+from dejaq.web.guard import CLIENT_PATH, SAFE, same_site
 from dejaq.web.login.pool import GatewayPool
 from dejaq.web.login.sessions import COOKIE, WebSession, WebSessions
 from dejaq.web.problem import problem_response, refused
@@ -42,6 +42,12 @@ class CallerFinder:
             return
         headers = Headers(scope=scope)
         credentials, session = self._caller(scope, headers)
+        if scope["path"] == CLIENT_PATH:
+            # The program shows its credentials in its first frame; a page of another site has no session here.
+            own = credentials if same_site(headers, headers.get("host", "")) else None
+            scope.setdefault("state", {}).update(pool=self._pool, session=session, credentials=own)
+            await self._app(scope, receive if session is None else _until_ended(session, receive, send), send)
+            return
         if credentials is None:
             await self._ask_to_sign_in(scope, receive, send)
         elif session is not None and _changes(scope) and not session.accepts(headers.get(CSRF_HEADER, "")):
@@ -71,13 +77,21 @@ class CallerFinder:
                 if session is None:
                     await self._app(scope, receive, send)
                 elif scope["type"] == "websocket":
-                    await self._app(scope, _until_ended(session, receive, send), send)
+                    watching = asyncio.ensure_future(self._end_when(gateway.hub.refused, session))
+                    try:
+                        await self._app(scope, _until_ended(session, receive, send), send)
+                    finally:
+                        watching.cancel()
                 else:
                     await self._app(scope, receive, self._watched(session, send))
         except DejaqError as error:
             if "gateway" in scope.get("state", ()):
                 raise
             await self._refuse(error, session, scope, receive, send)
+
+    async def _end_when(self, refused: asyncio.Event, session: WebSession) -> None:
+        await refused.wait()
+        self._sessions.end(session)
 
     async def _refuse(
         self, error: DejaqError, session: WebSession | None, scope: Scope, receive: Receive, send: Send

@@ -18,6 +18,7 @@ from dejaq.web.api.operation import JSON, NDJSON, ApiAnswer, ApiCall
 from dejaq.web.api.operations.messages import checked_id
 from dejaq.web.api.times import parse_time
 from dejaq.web.api.values import Group, ItemOutcome, NewMessage, Priority, Seconds, decoded_body
+from dejaq.web.gateway import Gateway
 
 KEY_CHARS_MAX = 200
 
@@ -62,7 +63,7 @@ async def put_message(call: ApiCall) -> ApiAnswer:
         body = call.body
     new.id = message_id
     one = replace(_checked(0, new, "", now), body=body)
-    outcome = (await _send_alike(call, [one], named=True, relative=one.at is None))[0]
+    outcome = (await _send_alike(call.gateway, call.topic, query.group, [one], named=True, relative=one.at is None))[0]
     code = Code[outcome.code]
     if not code.succeeded:
         raise error_of(code, outcome.detail)
@@ -81,7 +82,12 @@ async def post_messages(call: ApiCall) -> ApiAnswer:
     rows, failed = _lines(call.body) if by_line else (_listed(call), {})
     if len(rows) > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{len(rows)} messages in one request; at most {limits.BATCH_COUNT_MAX}")
-    outcomes = await _send(call, rows, failed)
+    key = call.request.headers.get("idempotency-key", "")
+    if len(key) > KEY_CHARS_MAX:
+        raise error_of(Code.INVALID_ARGUMENT, f"an Idempotency-Key has at most {KEY_CHARS_MAX} characters")
+    group: str = call.query.group
+    own = hashlib.sha256(f"{call.topic}\n{group}\n{key}".encode()).hexdigest()[:40] if key else ""
+    outcomes = await send_rows(call.gateway, call.topic, group, rows, failed, own=own)
     if by_line:
         return ApiAnswer(content=b"".join(msgspec.json.encode(one) + b"\n" for one in outcomes), kind=NDJSON)
     status = 201 if all(one.ok for one in outcomes) else 207
@@ -120,12 +126,17 @@ class _Outgoing:
     row: NewMessage
 
 
-async def _send(call: ApiCall, rows: Sequence[NewMessage | None], failed: dict[int, DejaqError]) -> list[ItemOutcome]:
-    key = call.request.headers.get("idempotency-key", "")
-    if len(key) > KEY_CHARS_MAX:
-        raise error_of(Code.INVALID_ARGUMENT, f"an Idempotency-Key has at most {KEY_CHARS_MAX} characters")
-    own = hashlib.sha256(f"{call.topic}\n{call.query.group}\n{key}".encode()).hexdigest()[:40] if key else ""
-    now = call.client.now_ms()
+async def send_rows(
+    gateway: Gateway,
+    topic: str,
+    group: str,
+    rows: Sequence[NewMessage | None],
+    failed: dict[int, DejaqError],
+    *,
+    own: str = "",
+) -> list[ItemOutcome]:
+    """Send the rows that are not in `failed`, and give the outcome of each. Rows without an id get one from `own`."""
+    now = gateway.client.now_ms()
     ready: list[_Outgoing] = []
     for place, row in enumerate(rows):
         if row is not None:
@@ -138,7 +149,7 @@ async def _send(call: ApiCall, rows: Sequence[NewMessage | None], failed: dict[i
     for named, relative in product((True, False), repeat=2):
         chosen = [one for one in ready if (one.id is not None, one.at is None) == (named, relative)]
         if chosen:
-            outcomes |= await _send_alike(call, chosen, named=named, relative=relative)
+            outcomes |= await _send_alike(gateway, topic, group, chosen, named=named, relative=relative)
     for place, error in failed.items():
         known = rows[place]
         message_id = (known.id or "") if known is not None else ""
@@ -147,9 +158,9 @@ async def _send(call: ApiCall, rows: Sequence[NewMessage | None], failed: dict[i
 
 
 async def _send_alike(
-    call: ApiCall, chosen: Sequence[_Outgoing], *, named: bool, relative: bool
+    gateway: Gateway, topic: str, group: str, chosen: Sequence[_Outgoing], *, named: bool, relative: bool
 ) -> dict[int, ItemOutcome]:
-    async with call.gateway.producer(call.topic, call.query.group) as producer:
+    async with gateway.producer(topic, group) as producer:
         sent = await producer.send_batch(
             [one.body for one in chosen],
             at=None if relative else [one.at or 0 for one in chosen],
