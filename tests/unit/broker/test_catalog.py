@@ -9,7 +9,7 @@ import pytest
 from dejaq.broker import Broker
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.domain.context import DIRECT_CALL, CallContext
-from dejaq.domain.topic import Topic, TopicSettings, TopicStage
+from dejaq.domain.topic import Topic, TopicKind, TopicSettings, TopicStage
 from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
@@ -34,6 +34,19 @@ async def test_a_topic_is_created_once_and_found_the_second_time(transport: InPr
     assert (first.created, again.created) == (True, False)
     assert again.topic.settings.buckets == 8
     assert again.topic.state == "live"
+
+
+async def test_the_logs_are_listed_as_they_come_and_go(transport: InProcessTransport, broker: Broker) -> None:
+    def logs() -> list[str]:
+        return [topic.name for topic in broker.central.catalog.logs()]
+
+    assert logs() == []
+    for name in ("b", "a"):
+        await create_topic(transport, f"timeline-{name}")
+        await create_topic(transport, f"log-{name}", kind=TopicKind.LOG)
+    assert logs() == ["log-a", "log-b"]
+    await delete_topic(transport, "log-a")
+    await until(lambda: logs() == ["log-b"])
 
 
 async def test_other_settings_are_a_conflict_that_names_them(transport: InProcessTransport) -> None:

@@ -145,8 +145,8 @@ class LogTopics:
         while True:
             await asyncio.sleep(0)
             more = False
-            for topic in self.catalog.all():
-                if topic.is_log and topic.state is TopicStage.LIVE:
+            for topic in self.catalog.logs():
+                if topic.state is TopicStage.LIVE:
                     more |= await self._retain(topic)
             await self.clock.sleep(0.0 if more else RETAIN_SECONDS)
 
