@@ -28,6 +28,7 @@ SOURCES = {
     "dead_letters": ("DeadLetters",),
     "worker": ("Worker",),
     "log": ("Log",),
+    "log_worker": ("LogWorker",),
     "reader": ("LogReader",),
     "group": ("LogGroup",),
     "topic_calls": ("TopicCalls",),
@@ -47,6 +48,7 @@ PACKAGES = {
     "message_calls": "admin",
     "worker": "working",
     "log": "log",
+    "log_worker": "log",
     "reader": "log",
     "group": "log",
 }
@@ -67,6 +69,7 @@ LONG = frozenset(
         *("Log.append", "Log.append_batch", "Log.close", "Log.__exit__", "Log.tail"),
         *("LogReader.__next__", "LogReader.seek", "LogGroup.__next__", "LogGroup.seek", "LogGroup.commit"),
         *("LogReader.close", "LogReader.__exit__", "LogGroup.close", "LogGroup.__exit__"),
+        *("LogReader.getone", "LogReader.getmany", "LogGroup.getone", "LogGroup.getmany", "LogWorker.run"),
         *("Lease.delete", "Lease.read", "Transaction.__exit__", "Transaction.commit", "Worker.run"),
         *("Producer.cancel", "Producer.cancel_where", "Producer.close", "Producer.__exit__", "Producer.edit"),
         *("Producer.edit_batch", "Producer.edit_where", "Producer.move", "Producer.move_where", "Producer.reply_to"),

@@ -16,7 +16,7 @@ LINE_MAX = 100
 GROUPS: dict[str, tuple[str, ...]] = {
     "Connecting": ("connect", "Client"),
     "Logs": (
-        *("Log", "LogReader", "LogGroup", "LogMessage", "LogBatch", "LogOffset", "AppendedBatch"),
+        *("Log", "LogReader", "LogWorker", "LogGroup", "LogMessage", "LogBatch", "LogOffset", "AppendedBatch"),
         *("LogBucketInfo", "LogGroupInfo"),
     ),
     "Sending": ("Producer", "Results", "FanOut", "Reply", "Where", "BulkResult"),

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo
     from dejaq.sdk.log.group import LogGroup
     from dejaq.sdk.log.log import Log
+    from dejaq.sdk.log.log_worker import LogWorker
     from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
     from dejaq.sdk.log.reader import LogReader
     from dejaq.sdk.producing.producer import Producer
@@ -100,6 +101,7 @@ _HOMES = {
     "dejaq.sdk.log.log": ("Log",),
     "dejaq.sdk.log.calls": ("LogBucketInfo", "LogGroupInfo"),
     "dejaq.sdk.log.group": ("LogGroup",),
+    "dejaq.sdk.log.log_worker": ("LogWorker",),
     "dejaq.sdk.log.messages": ("AppendedBatch", "LogBatch", "LogMessage", "LogOffset"),
     "dejaq.sdk.log.reader": ("LogReader",),
     "dejaq.sdk.producing.producer": ("Producer",),
@@ -145,6 +147,7 @@ __all__ = [
     "LogMessage",
     "LogOffset",
     "LogReader",
+    "LogWorker",
     "Message",
     "MessageHistory",
     "MessagePage",

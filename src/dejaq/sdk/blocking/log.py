@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from dejaq.domain.backoff import Backoff
 from dejaq.sdk.blocking.group import LogGroup
-from dejaq.sdk.blocking.portal import Blocking, each
+from dejaq.sdk.blocking.log_worker import LogWorker
+from dejaq.sdk.blocking.portal import Blocking, each, then
 from dejaq.sdk.blocking.reader import LogReader
 from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo, Start
 from dejaq.sdk.log.group import OnBuckets
 from dejaq.sdk.log.log import Headers
 from dejaq.sdk.log.log import Log as AsyncLog
+from dejaq.sdk.log.log_worker import LOG_RETRY
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
 from dejaq.sdk.log.transacting import LogTarget
@@ -151,6 +154,26 @@ class Log(Blocking[AsyncLog]):
                 share=share,
             ),
             self._portal,
+        )
+
+    def worker(
+        self,
+        group: str,
+        *,
+        batch: int = 0,
+        name: str = "",
+        start: Start = "beginning",
+        retry: Backoff | str = LOG_RETRY,
+    ) -> Callable[[Callable[[Any], object]], LogWorker]:
+        """Make a function, async or not, into a worker that runs it for each message, as a member of a group.
+
+        With `batch` the function gets a `LogBatch` of at most so many messages. When it returns, they are committed;
+        when it raises an error, it is called again with the same messages as `retry` says. The messages of a bucket are
+        handled in order.
+        """
+        return then(
+            self._inner.worker(group, batch=batch, name=name, start=start, retry=retry),
+            lambda made: LogWorker(made, self._portal),
         )
 
     def read(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -48,14 +49,14 @@ class LogReader(Blocking[AsyncLogReader]):
 
     def getone(self) -> LogMessage:
         """The next message; waits for it. Raises OUT_OF_STATE when the reader is closed."""
-        return self._portal.run(self._inner.getone())
+        return self._portal.follow(self._inner.getone())
 
     def getmany(self, max_messages: int = BATCH_MESSAGES, *, timeout: float | None = None) -> list[LogBatch]:
         """What was received, as batches with at most so many messages in all; waits for the first one.
 
         Empty when nothing came within `timeout` seconds, or when the reader is closed. A cancelled call loses nothing.
         """
-        return self._portal.run(self._inner.getmany(max_messages, timeout=timeout))
+        return self._portal.follow(self._inner.getmany(max_messages, timeout=timeout))
 
     def position(self, bucket: int) -> int:
         """The offset behind the last message of a bucket that was handed out; OUT_OF_STATE for another bucket."""
@@ -68,6 +69,22 @@ class LogReader(Blocking[AsyncLogReader]):
     def end_offsets(self) -> dict[int, int]:
         """The offset at which each bucket of the reader ends at present, for this reader."""
         return self._portal.run(self._inner.end_offsets())
+
+    def beginning_offsets(self) -> dict[int, int]:
+        """The offset of the oldest message of each bucket of the reader."""
+        return self._portal.run(self._inner.beginning_offsets())
+
+    def offsets_for_times(self, times: Mapping[int, datetime | int]) -> dict[int, int]:
+        """The first offset of a time in each of these buckets."""
+        return self._portal.run(self._inner.offsets_for_times(times))
+
+    def seek_to_beginning(self, *buckets: int) -> None:
+        """Continue with the oldest messages of these buckets, or of all."""
+        self._portal.run(self._inner.seek_to_beginning(*buckets))
+
+    def seek_to_end(self, *buckets: int) -> None:
+        """Continue with what is appended from now on to these buckets, or to all."""
+        self._portal.run(self._inner.seek_to_end(*buckets))
 
     def lag(self) -> int:
         """How many messages of the reader's buckets it has not handed out."""

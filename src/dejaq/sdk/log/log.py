@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from weakref import WeakSet
 
 from dejaq import limits
+from dejaq.domain.backoff import Backoff
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import check_headers
 from dejaq.errors import Code, error_of
 from dejaq.sdk.log.appender import Appender, WaitingBatch
 from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, Start
 from dejaq.sdk.log.group import LogGroup, OnBuckets
+from dejaq.sdk.log.log_worker import LOG_RETRY, LogWorker
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key, check_log_body
 from dejaq.sdk.log.reader import LogReader
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
@@ -231,6 +233,31 @@ class Log:
         )
         self._streams.add(member)
         return member
+
+    def worker(
+        self,
+        group: str,
+        *,
+        batch: int = 0,
+        name: str = "",
+        start: Start = "beginning",
+        retry: Backoff | str = LOG_RETRY,
+    ) -> Callable[[Callable[[Any], object]], LogWorker]:
+        """Make a function, async or not, into a worker that runs it for each message, as a member of a group.
+
+        With `batch` the function gets a `LogBatch` of at most so many messages. When it returns, they are committed;
+        when it raises an error, it is called again with the same messages as `retry` says. The messages of a bucket are
+        handled in order.
+        """
+        policy = Backoff.parse(retry) if isinstance(retry, str) else retry
+
+        def make(function: Callable[[Any], object]) -> LogWorker:
+            def member(*, on_revoked: OnBuckets) -> LogGroup:
+                return self.group(group, name=name, start=start, on_revoked=on_revoked)
+
+            return LogWorker(function, member=member, batch=batch, retry=policy, random=self._seeds.random)
+
+        return make
 
     async def read(
         self,

@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
@@ -191,10 +193,10 @@ class LogStream:
 
     async def getone(self) -> LogMessage:
         """The next message; waits for it. Raises OUT_OF_STATE when the reader is closed."""
-        try:
-            return await anext(self)
-        except StopAsyncIteration:
-            raise OutOfState("the reader is closed") from None
+        if not self._closed:
+            with suppress(StopAsyncIteration):
+                return await anext(self)
+        raise OutOfState("the reader is closed")
 
     async def getmany(self, max_messages: int = BATCH_MESSAGES, *, timeout: float | None = None) -> list[LogBatch]:
         """What was received, as batches with at most so many messages in all; waits for the first one.
@@ -204,6 +206,8 @@ class LogStream:
         if max_messages < 1:
             raise error_of(Code.INVALID_ARGUMENT, "max_messages is at least 1")
         found: list[LogBatch] = []
+        if self._closed:
+            return found
         if self._current is not None and self._row < len(self._current):
             # What iteration has left of a batch.
             end = min(self._current.base + self._row + max_messages, self._current.end)
@@ -252,6 +256,28 @@ class LogStream:
             bucket: offsets[bucket].next if self._uncommitted else offsets[bucket].stable
             for bucket in sorted(self._buffer.handed)
         }
+
+    async def beginning_offsets(self) -> dict[int, int]:
+        """The offset of the oldest message of each bucket of the reader."""
+        offsets = await self._calls.offsets()
+        return {bucket: offsets[bucket].start for bucket in sorted(self._buffer.handed)}
+
+    async def offsets_for_times(self, times: Mapping[int, datetime | int]) -> dict[int, int]:
+        """The first offset of a time in each of these buckets."""
+        found = {at: await self._calls.offsets_for_time(at) for at in set(times.values())}
+        return {bucket: found[at][bucket] for bucket, at in times.items()}
+
+    async def seek_to_beginning(self, *buckets: int) -> None:
+        """Continue with the oldest messages of these buckets, or of all."""
+        for bucket, offset in (await self.beginning_offsets()).items():
+            if not buckets or bucket in buckets:
+                await self.seek(bucket, offset)
+
+    async def seek_to_end(self, *buckets: int) -> None:
+        """Continue with what is appended from now on to these buckets, or to all."""
+        for bucket, offset in (await self.end_offsets()).items():
+            if not buckets or bucket in buckets:
+                await self.seek(bucket, offset)
 
     async def lag(self) -> int:
         """How many messages of the reader's buckets it has not handed out."""
