@@ -28,9 +28,8 @@ SOURCES = {
     "dead_letters": ("DeadLetters",),
     "worker": ("Worker",),
     "log": ("Log",),
-    "log_worker": ("LogWorker",),
     "reader": ("LogReader",),
-    "group": ("LogGroup",),
+    "group": ("LogGroup", "LogWorker"),
     "topic_calls": ("TopicCalls",),
     "message_calls": ("MessageCalls",),
     "client": ("Client",),
@@ -48,7 +47,6 @@ PACKAGES = {
     "message_calls": "admin",
     "worker": "working",
     "log": "log",
-    "log_worker": "log",
     "reader": "log",
     "group": "log",
 }

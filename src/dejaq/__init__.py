@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from dejaq.sdk.consuming.consumer import Consumer
     from dejaq.sdk.consuming.lease import Batch, Lease
     from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo
-    from dejaq.sdk.log.group import LogGroup
+    from dejaq.sdk.log.group import LogGroup, LogWorker
     from dejaq.sdk.log.log import Log
-    from dejaq.sdk.log.log_worker import LogWorker
     from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
     from dejaq.sdk.log.reader import LogReader
     from dejaq.sdk.producing.producer import Producer
@@ -100,8 +99,7 @@ _HOMES = {
     "dejaq.sdk.consuming.lease": ("Batch", "Lease"),
     "dejaq.sdk.log.log": ("Log",),
     "dejaq.sdk.log.calls": ("LogBucketInfo", "LogGroupInfo"),
-    "dejaq.sdk.log.group": ("LogGroup",),
-    "dejaq.sdk.log.log_worker": ("LogWorker",),
+    "dejaq.sdk.log.group": ("LogGroup", "LogWorker"),
     "dejaq.sdk.log.messages": ("AppendedBatch", "LogBatch", "LogMessage", "LogOffset"),
     "dejaq.sdk.log.reader": ("LogReader",),
     "dejaq.sdk.producing.producer": ("Producer",),

@@ -9,6 +9,8 @@ from typing import Self
 
 from dejaq.sdk.blocking.portal import Blocking, each
 from dejaq.sdk.log.group import LogGroup as AsyncLogGroup
+from dejaq.sdk.log.group import LogWorker as AsyncLogWorker
+from dejaq.sdk.log.group import LogWorkerStats
 from dejaq.sdk.log.messages import LogBatch, LogMessage
 from dejaq.sdk.log.stream import BATCH_MESSAGES
 from dejaq.sdk.log.transacting import GroupCommits
@@ -131,3 +133,29 @@ class LogGroup(Blocking[AsyncLogGroup]):
     def resume(self, buckets: Iterable[int]) -> None:
         """Hand out messages of these buckets again."""
         self._portal.run(self._inner.resume(buckets))
+
+
+class LogWorker(Blocking[AsyncLogWorker]):
+    """Runs `function` for the messages of a log, from `run` until `stop`, as a member of a group.
+
+    The messages of a bucket are handled in order, one after the other. When the function raises an error, it is called
+    again with the same message, after the time that the back-off policy says: nothing of that bucket is skipped.
+
+    An async function runs in the event loop, any other function in a thread. Several workers of one group divide the
+    buckets.
+    """
+
+    __slots__ = ()
+
+    @property
+    def stats(self) -> LogWorkerStats:
+        """The stats of this logworker."""
+        return self._inner.stats
+
+    def stop(self) -> None:
+        """Take no more messages; `run` returns when the running call has ended and was committed; from any thread."""
+        self._inner.stop()
+
+    def run(self) -> None:
+        """Work until `stop`; waits through any outage, and raises an error when the broker refuses the member."""
+        self._portal.follow(self._inner.run())

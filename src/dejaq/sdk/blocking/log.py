@@ -8,15 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from dejaq.domain.backoff import Backoff
-from dejaq.sdk.blocking.group import LogGroup
-from dejaq.sdk.blocking.log_worker import LogWorker
+from dejaq.sdk.blocking.group import LogGroup, LogWorker
 from dejaq.sdk.blocking.portal import Blocking, each, then
 from dejaq.sdk.blocking.reader import LogReader
 from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo, Start
-from dejaq.sdk.log.group import OnBuckets
+from dejaq.sdk.log.group import LOG_RETRY, OnBuckets
 from dejaq.sdk.log.log import Headers
 from dejaq.sdk.log.log import Log as AsyncLog
-from dejaq.sdk.log.log_worker import LOG_RETRY
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
 from dejaq.sdk.log.transacting import LogTarget

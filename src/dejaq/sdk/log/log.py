@@ -17,8 +17,7 @@ from dejaq.domain.message import check_headers
 from dejaq.errors import Code, error_of
 from dejaq.sdk.log.appender import Appender, WaitingBatch
 from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, Start
-from dejaq.sdk.log.group import LogGroup, OnBuckets
-from dejaq.sdk.log.log_worker import LOG_RETRY, LogWorker
+from dejaq.sdk.log.group import LOG_RETRY, LogGroup, LogWorker, OnBuckets
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key, check_log_body
 from dejaq.sdk.log.reader import LogReader
 from dejaq.sdk.log.stream import SHARE, WINDOW_BYTES
