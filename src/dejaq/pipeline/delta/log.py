@@ -53,8 +53,8 @@ class DeltaLog:
 
     @property
     def version(self) -> int:
-        """The newest version, or -1."""
-        return max(self._versions(".json"), default=-1)
+        """The newest version, or -1. A lake that keeps thousands of commits is listed once, and not at each commit."""
+        return self._state.version if self._state is not None else max(self._versions(".json"), default=-1)
 
     def publish(self, commit: Commit) -> None:
         """Write the version of a commit, if it is not there yet."""
@@ -182,7 +182,7 @@ class DeltaLog:
         except (ValueError, KeyError, TypeError):
             return None
         # A checkpoint without its version is one that was begun and not finished.
-        return state if state.version >= 0 and state.version == self.version else None
+        return state if state.version >= 0 and state.version == max(self._versions(".json"), default=-1) else None
 
 
 def _is_ours(found: list[Action]) -> bool:
