@@ -10,6 +10,7 @@ import click
 from dejaq.cli.terminal.invocation import Group, Invocation, pass_invocation
 from dejaq.cli.terminal.output import iso
 from dejaq.cli.terminal.times import SECONDS
+from dejaq.domain.topic import Encryption
 from dejaq.errors import Code
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--compression", type=click.Choice(["none", "zstd"]), help="How clients compress bodies."),
             click.option(
                 "--encryption",
-                type=click.Choice(["none", "bodies"]),
+                type=click.Choice([*map(str, Encryption)]),
                 help="What the broker encrypts in its store; it cannot be changed later.",
             ),
             click.option("--share-bodies/--no-share-bodies", default=None, help="Store each body once."),
