@@ -13,7 +13,7 @@ import dejaq.sync
 from dejaq.errors import DejaqError
 from dejaq.security.keys import digest_of, new_secret
 from dejaq.testing.servers.process import BrokerProcess
-from dejaq.testing.waiting import patient
+from dejaq.testing.waiting import patient, wait_until
 from tests.acceptance.browsing import Tab, broker_apart, browser, gateway, tab_of
 from tests.integration.security.certificates import Certificates
 from tests.integration.security.provider import WEB_CLIENT, WEB_SECRET, absent, provider
@@ -180,8 +180,15 @@ def test_a_producer_session_is_ended_by_hand(
         row.get_by_role("button", name="End the session").click()
         row.get_by_role("button", name="End it now").click()
         expect(row.get_by_text("Done.")).to_be_visible()
-        with pytest.raises(DejaqError):
-            producer.send(b"y")
+
+        def is_refused() -> bool:
+            try:
+                producer.send(b"y", delay=600)
+            except DejaqError:
+                return True
+            return False
+
+        wait_until(is_refused, within=20, what="the ended session sends nothing more")
     tab.page.context.close()
 
 

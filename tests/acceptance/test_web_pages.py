@@ -231,6 +231,76 @@ def test_schedules_are_previewed_over_a_change_of_the_clock(tab: Tab, client: de
     expect(page.get_by_role("button", name="Resume monthly")).to_be_visible()
 
 
+def test_a_page_is_ready_and_zooms_within_its_goals(chromium: Browser, address: str, client: dejaq.sync.Client) -> None:
+    """Less than a second from a cold start to a page that reacts; a new zoom level is drawn soon after the key."""
+    fill(client)
+    ready: list[float] = []
+    for _ in range(3):
+        # A new context has no cache.
+        tab = tab_of(chromium, address)
+        tab.go("/topics/shop")
+        expect(tab.page.locator("#connection")).to_have_text("live")
+        ready.append(tab.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        tab.check()
+        tab.page.context.close()
+    assert min(ready) < patient(1_000), ready
+    tab = tab_of(chromium, address)
+    tab.go("/topics/shop")
+    shown = tab.page.locator("#range")
+    expect(shown).to_contain_text("one bar per")
+    tab.page.locator("#timeline").focus()
+    took = tab.page.evaluate(
+        """async () => {
+            const shown = document.querySelector("#range"), before = shown.textContent, began = performance.now();
+            document.querySelector("#timeline").dispatchEvent(new KeyboardEvent("keydown", { key: "+" }));
+            while (shown.textContent === before) await new Promise(requestAnimationFrame);
+            return performance.now() - began;
+        }"""
+    )
+    # The page waits 80 ms for more keys before it asks for numbers; the bars that it has are drawn at once.
+    assert took < patient(250), took
+    tab.page.context.close()
+
+
+def test_a_phone_and_a_page_at_400_percent_show_everything(
+    chromium: Browser, address: str, client: dejaq.sync.Client
+) -> None:
+    """320 pixels wide is a phone, and a screen of 1,280 pixels at 400 %: nothing is beyond the side of the page."""
+    fill(client)
+    tab = tab_of(chromium, address, viewport={"width": 320, "height": 640})
+    for path in ("/", "/topics/shop", "/topics/shop/messages/invoice-1", "/topics/clicks/log", "/access", "/pipeline"):
+        tab.go(path)
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    tab.check()
+    tab.page.context.close()
+
+
+def test_a_log_is_used_by_hand(tab: Tab, client: dejaq.sync.Client) -> None:
+    """Append, look at the tail, and set the offsets of a group after a dry run."""
+    client.create_topic("events", kind="log", buckets=2)
+    log = client.log("events")
+    log.append_batch([b"first"] * 4, bucket=0)
+    with log.group("readers") as group:
+        next(iter(group))
+        group.commit()
+    page = tab.page
+    tab.go("/topics/events")
+    expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+    tab.go("/topics/events/log")
+    page.get_by_label("Body").fill("by hand")
+    page.get_by_role("button", name="Append").click()
+    expect(page.locator("main tbody").first).to_contain_text("by hand")
+    tab.go("/topics/events/log")
+    page.get_by_label("To", exact=True).fill("latest")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator(".outcome", has_text="Nothing was changed")).to_be_visible()
+    (before,) = log.groups()
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.locator(".outcome", has_text="Reads on from")).to_be_visible()
+    (after,) = log.groups()
+    assert (before.lag, after.lag) == (4, 0)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_and_keeps_its_policy(
     chromium: Browser, address: str, client: dejaq.sync.Client, tmp_path: Path, scheme: str

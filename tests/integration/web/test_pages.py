@@ -13,6 +13,7 @@ import zstandard
 import dejaq
 from dejaq.web.api.table import operations
 from dejaq.web.pages.bodies import HEX_BYTES_MAX, PART_BYTES, shown_body
+from dejaq.web.pages.rendering import FOLDER
 from tests.integration.web.serving import serving
 
 MARKUP = "<img src=x onerror=alert(1)>\"'`{{7*7}}</script>"
@@ -84,6 +85,13 @@ async def test_without_a_broker_the_page_says_what_to_do() -> None:
         assert "NO_BROKER" in answer.text
         assert "data-again" in answer.text
         assert (await web.get("/static/style.css")).status_code == 200
+
+
+def test_the_scripts_of_the_pages_are_small() -> None:
+    """At most 80 kB in all, without compression; programs load `dejaq.js` instead."""
+    sizes = {path.name: path.stat().st_size for path in (FOLDER / "static").glob("*.js")}
+    assert sum(size for name, size in sizes.items() if name != "dejaq.js") <= 80_000
+    assert sizes["dejaq.js"] <= 20_000
 
 
 def test_a_body_is_shown_in_every_form_that_suits_it() -> None:

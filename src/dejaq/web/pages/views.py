@@ -84,6 +84,9 @@ _CHOICES = {
 
 async def _topic(request: Request, gateway: Gateway) -> Values:
     values = await named(request, gateway)
+    if values["topic"].settings.kind is TopicKind.LOG:
+        # A log has no future; its page has the settings only.
+        return {**values, "settings": values["topic"].settings.as_dict(), "groups": (), "last": values["now"]}
     first = await gateway.client.browse_page(values["topic"].name, page_size=ROWS)
     return {
         **values,
