@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.engine import keys
-from dejaq.storage.rocksdb.timeline.window import Window
+from dejaq.storage.rocksdb.timeline.ready import ReadyWindow
+from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.window import FreeRows, Window
 
 
 def key(time_slice: int, number: int) -> bytes:
@@ -26,3 +31,24 @@ def test_a_run_that_is_not_yet_visible_on_disk_is_not_skipped() -> None:
         disk += [key(left, 1)]
         window.removed(disk.pop())
         assert window.next_unloaded(first_key) is None
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["timeline", "priorities"])
+def test_rows_that_are_offered_again_behind_the_cursor_do_not_move_it_over_unread_runs(ready: bool) -> None:
+    """G2: to make room, a window moved its cursor to such a run, and runs between were leased only after a restart."""
+    first = keys.ready_slice(0) if ready else 1
+    window = ReadyWindow(1, 0, lambda _: True) if ready else Window(1, 0)
+    (window._move_cursor if isinstance(window, ReadyWindow) else window.move_cursor)(key(first + 1, 0))
+    window.offer(FreeRows(run(key(first, 1))))
+    read_up_to = window.cursor
+    window.offer(FreeRows(run(key(first + 6, 3))))
+    for _ in range(3):
+        window.retreat(window.late_key() or read_up_to)
+        assert window.cursor <= read_up_to
+
+
+def run(key: bytes) -> Run:
+    """A run of one free row, in memory."""
+    made = Run(key, records.Run(owner="billing", ids=["a"], ts=[1]), 10)
+    made.in_window = True
+    return made

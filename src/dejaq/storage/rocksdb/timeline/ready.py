@@ -223,7 +223,10 @@ class ReadyWindow:
 
     def late_key(self) -> bytes | None:
         """The key behind which a quarter of the runs in the order of priority lie; None when it has none."""
-        held = sorted(s.run.key for _, _, s in self._heap if isinstance(s, FreeRows) and _is_ready(s))
+        # Rows of a run behind the cursor are offered here when their lease ended.
+        held = sorted(
+            s.run.key for _, _, s in self._heap if isinstance(s, FreeRows) and _is_ready(s) and s.run.key < self.cursor
+        )
         return held[len(held) * 3 // 4] if held else None
 
     def kept_by_time(self) -> Iterator[Key]:

@@ -223,7 +223,9 @@ class Window:
 
     def late_key(self) -> bytes | None:
         """The key behind which a quarter of its runs lie; None when it has none."""
-        held = sorted(source.run.key for _, _, source in self._heap if self._is_own(source))
+        own = (source.run.key for _, _, source in self._heap if self._is_own(source))
+        # Rows of a run behind the cursor are offered here when their lease ended.
+        held = sorted(key for key in own if key < self.cursor)
         return held[len(held) * 3 // 4] if held else None
 
     def _is_own(self, source: Source) -> bool:

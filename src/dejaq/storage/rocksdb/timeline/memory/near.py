@@ -26,4 +26,4 @@ class Near(Protocol):
         """Drop every run from `key` on."""
 
     def late_key(self) -> bytes | None:
-        """The key behind which a quarter of its runs lie."""
+        """The key behind which a quarter of the runs before the cursor lie; None when there is none."""
