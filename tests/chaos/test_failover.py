@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+import dejaq
 from dejaq.storage.postgres.connection.connecting import connect
 from dejaq.testing.history.workload import Workload
 from dejaq.testing.servers.brokers import BrokerCluster
@@ -22,6 +24,7 @@ from dejaq.testing.servers.network import Network
 from dejaq.testing.servers.patroni import PatroniCluster, PatroniServer
 from dejaq.testing.waiting import eventually
 from tests.chaos.loading import progressed, under_load
+from tests.chaos.log_workload import LogWorkload
 from tests.chaos.machines import etcd, needs_namespaces, network
 from tests.chaos.sizes import FULL, size
 
@@ -130,3 +133,22 @@ async def test_r5_r13_the_primary_is_isolated(
 
     await under_load(brokers, faults)
     record_waits(record_property, waits)
+
+
+@pytest.mark.skipif(not FULL, reason="a failover takes half a minute; DEJAQ_CHAOS=full runs it for logs too")
+async def test_r13_a_log_survives_failovers(brokers: BrokerCluster, postgres: PatroniCluster) -> None:
+    """G1 for logs: after each failover the offsets are dense, and nothing that was acknowledged is missing."""
+    addresses = [broker.address for broker in brokers.brokers]
+
+    async def kill(number: int) -> None:
+        dead = await primary_of(postgres)
+        await asyncio.to_thread(dead.kill)
+        await primary_of(postgres, other_than=dead)
+        await eventually(lambda: takes_writes(postgres.dsn), within=90, what="a new primary takes writes", poll=0.02)
+        dead.start()
+        await asyncio.to_thread(postgres.whole)
+
+    async with AsyncExitStack() as stack:
+        urls = ["dejaq://" + ",".join(addresses[n:] + addresses[:n]) for n in (0, 1)]
+        one, two = [await stack.enter_async_context(dejaq.connect(url, deadline=120)) for url in urls]
+        await LogWorkload(one, (two,)).run(2, kill)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pytest
 
+import dejaq
 from dejaq.testing.history.workload import Workload
 from dejaq.testing.servers.brokers import BrokerCluster
 from dejaq.testing.servers.etcd import EtcdCluster
@@ -18,8 +20,10 @@ from dejaq.testing.servers.network import Network
 from dejaq.testing.servers.postgres import PostgresServer
 from dejaq.testing.waiting import eventually
 from tests.chaos.loading import PACE_SECONDS, progressed, under_load
+from tests.chaos.log_workload import LogWorkload
 from tests.chaos.machines import etcd, needs_namespaces, network
 from tests.chaos.sizes import FULL
+from tests.pace import take_time
 
 __all__ = ["etcd", "network"]
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("partitions"), pytest.mark.timeout(900 if FULL else 400)]
@@ -129,3 +133,32 @@ async def test_r5_a_connection_of_a_broker_is_cut(
 async def says_cut_off(brokers: BrokerCluster) -> bool:
     info = await brokers.info(0)
     return info is not None and any("cut off" in why for why in info.brokers[0].degradations)
+
+
+@pytest.mark.parametrize("way", [*WAYS, *MORE] if FULL else WAYS[1:2], ids=str)
+async def test_r5_a_broker_of_a_log_is_cut(
+    way: Way, network: Network, brokers: BrokerCluster, postgres: PostgresServer, etcd: EtcdCluster
+) -> None:
+    """G1 for logs: clients at a broker that is cut off and at the others see one order, and a group misses nothing."""
+    needs_namespaces(network)
+    hosts = {
+        "clients": [network.host],
+        "storage": [postgres.host],
+        "etcd": [one.host for one in etcd.machines],
+        "one etcd": [etcd.machines[0].host],
+        "brokers": [one.host for one in brokers.machines[1:]],
+    }[way.to]
+    addresses = [broker.address for broker in brokers.brokers]
+
+    async def cut(number: int) -> None:
+        brokers.machines[0].cut(hosts, inward=way.inward, outward=way.outward)
+        try:
+            await take_time(SECONDS[0])
+        finally:
+            brokers.machines[0].mend()
+        await brokers.whole(within=BACK_SECONDS)
+
+    async with AsyncExitStack() as stack:
+        urls = ["dejaq://" + ",".join(addresses[n:] + addresses[:n]) for n in (0, 1)]
+        one, two = [await stack.enter_async_context(dejaq.connect(url, deadline=90)) for url in urls]
+        await LogWorkload(one, (two,)).run(1, cut)

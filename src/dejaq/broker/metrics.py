@@ -77,6 +77,10 @@ DELETED = MetricSpec("dejaq_messages_deleted", "counter", "Messages deleted by c
 LOG_APPENDED = MetricSpec("dejaq_log_messages_appended", "counter", "Messages appended to logs.", ("topic",))
 LOG_PUSHED = MetricSpec("dejaq_log_messages_pushed", "counter", "Messages of logs sent to readers.", ("topic",))
 LOG_REMOVED = MetricSpec("dejaq_log_messages_removed", "counter", "Messages that a log no longer keeps.", ("topic",))
+LOG_LAG = MetricSpec(
+    "dejaq_log_lag", "gauge", "Messages of a log that a group has not committed; the largest lags.", ("topic", "group")
+)
+LOG_IN_DOUBT = MetricSpec("dejaq_log_in_doubt", "gauge", "Prepared transactions that are not resolved.", ("topic",))
 EXTENDED = MetricSpec("dejaq_messages_extended", "counter", "Leases extended, in messages.", ("topic",))
 RELEASED = MetricSpec("dejaq_messages_released", "counter", "Messages released to a later time.", ("topic",))
 RECALLED = MetricSpec(
@@ -215,7 +219,7 @@ METRICS: tuple[MetricSpec, ...] = (
     TLS_EXPIRY, TLS_FAILED, SECURITY_EVENTS, SECURITY_WAITING, QUOTA_REFUSED, QUOTA_USED,
     REFUSED_CALLERS, ENDED_STREAMS, USER_SESSIONS,
     QUERIES_REFUSED, DISCARDED, OCCURRENCES, UPLOADED, DOWNLOADED, BODIES_FOUND, BODIES_RECLAIMED,
-    LOG_APPENDED, LOG_PUSHED, LOG_REMOVED,
+    LOG_APPENDED, LOG_PUSHED, LOG_REMOVED, LOG_LAG, LOG_IN_DOUBT,
 )  # fmt: skip
 
 # So many topics have series of their own; the others are one series, of the topic `REST`, which is no topic's name.

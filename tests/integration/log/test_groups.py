@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 import dejaq
-from dejaq.broker.log import groups
+from dejaq.broker.log import groups, topics
 from dejaq.errors import Code, Conflict, OutOfState
 from dejaq.sdk.log.group import LogGroup
 from dejaq.sdk.log.messages import LogMessage
@@ -193,3 +193,26 @@ async def test_a_slow_callback_releases_no_bucket_that_was_assigned_again(
             await log.append(b"%d" % bucket, bucket=bucket)
         assert sorted(m.body for m in await taken(first, 4)) == [b"0", b"1", b"2", b"3"]
         assert first.buckets == [0, 1, 2, 3]
+
+
+async def test_the_lag_of_a_group_is_a_metric(
+    broker: dejaq.Broker, client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "RETAIN_SECONDS", 0.05)
+    log, registry = client.log(TOPIC), broker.central.metrics.registry
+
+    def shows(name: str, value: float | None, **labels: str) -> bool:
+        return registry.get_sample_value(name, {"topic": TOPIC, **labels}) == value
+
+    await log.append_batch([b"x"] * 10, bucket=0)
+    async with log.group("billing") as member:
+        await taken(member, 4)
+        await member.commit()
+        await eventually(lambda: shows("dejaq_log_lag", 6, group="billing"), within=20)
+    async with client.transaction() as t:
+        t.append(log, b"y", bucket=1)
+        await t.prepare(log, "t")
+    await eventually(lambda: shows("dejaq_log_in_doubt", 1), within=20)
+    await log.commit_prepared("t")
+    await eventually(lambda: shows("dejaq_log_in_doubt", None), within=20)
+    await eventually(lambda: shows("dejaq_log_lag", 7, group="billing"), within=20)

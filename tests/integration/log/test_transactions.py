@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 import dejaq
+from dejaq.broker.log import topics
 from dejaq.errors import Code, DejaqError
 from dejaq.sdk.log.group import LogGroup
 from dejaq.sdk.log.messages import LogMessage
@@ -124,3 +125,65 @@ async def test_each_message_has_one_result_through_rebalances(client: dejaq.Clie
 
 async def _has_all(results: dejaq.Log, total: int) -> bool:
     return len(set(await bodies_of(results))) == total
+
+
+async def test_a_prepared_transaction_is_committed_by_another_client(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    await log.append_batch([b"a", b"b"], bucket=0)
+    async with log.group("billing", name="one") as member:
+        await taken(member, 2)
+        async with client.transaction() as t:
+            t.append(log, b"c", bucket=0)
+            t.append(log, b"d", bucket=1)
+            t.commit_offsets(member)
+            await t.prepare(log, "payment-7", timeout=600)
+    await log.append(b"e", bucket=0)
+    assert await bodies_of(log) == [b"a", b"b"]
+    (found,) = await log.in_doubt()
+    assert (found.name, found.messages, found.offsets) == ("payment-7", 2, 1)
+    other = client.log(TOPIC)
+    await other.commit_prepared("payment-7")
+    await other.commit_prepared("payment-7")
+    assert sorted(await bodies_of(log)) == [b"a", b"b", b"c", b"d", b"e"]
+    assert await log.in_doubt() == []
+    (group,) = await log.groups()
+    assert group.committed[0] == 2
+    with pytest.raises(DejaqError, match="TOO_LATE"):
+        await other.abort_prepared("payment-7")
+
+
+async def test_a_reader_waits_for_the_outcome_of_a_prepared_transaction(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    async with log.reader() as reader:
+        for name in ("first", "second"):
+            transaction = client.transaction()
+            transaction.append(log, name.encode(), bucket=0)
+            await transaction.prepare(log, name)
+        await log.append(b"third", bucket=0)
+        await log.abort_prepared("first")
+        await log.commit_prepared("second")
+        async with asyncio.timeout(20):
+            assert [(await anext(reader)).body for _ in range(2)] == [b"second", b"third"]
+
+
+async def test_a_transaction_in_doubt_is_aborted_at_its_deadline(
+    client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "RETAIN_SECONDS", 0.05)
+    log = client.log(TOPIC)
+    transaction = client.transaction()
+    transaction.append(log, b"late", bucket=0)
+    await transaction.prepare(log, "t", timeout=0.2)
+    await log.append(b"next", bucket=0)
+    async with log.reader() as reader, asyncio.timeout(20):
+        assert (await anext(reader)).body == b"next"
+    with pytest.raises(DejaqError, match="TOO_LATE"):
+        await log.commit_prepared("t")
+
+
+async def test_only_changes_of_logs_are_prepared(client: dejaq.Client) -> None:
+    await client.create_topic("letters")
+    transaction = client.transaction()
+    transaction.send("letters", b"x")
+    with pytest.raises(DejaqError, match="only changes of logs"):
+        await transaction.prepare(client.log(TOPIC), "t")

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from dejaq import limits
+from dejaq.broker.log import preparing
 from dejaq.broker.log.encoding import slice_of
 from dejaq.broker.log.topics import LogTopics
 from dejaq.broker.sessions.broker_context import BrokerContext
@@ -37,6 +38,9 @@ class LogService:
             "Log.Groups": self.groups,
             "Log.Reset": self.reset,
             "Log.RemoveGroup": self.remove_group,
+            "Log.Prepare": self.prepare,
+            "Log.Resolve": self.resolve,
+            "Log.InDoubt": self.in_doubt,
         }
 
     async def offsets(self, context: CallContext, request: log_pb2.LogOffsetsRequest) -> log_pb2.LogOffsetsResponse:
@@ -128,6 +132,20 @@ class LogService:
             raise OutOfState(f"group {request.group!r} has {len(members)} members; stop them first")
         removed = await self._logs.storage.remove_group(topic, request.group, context)
         return log_pb2.LogRemoveGroupResponse(removed=removed)
+
+    async def prepare(self, context: CallContext, request: log_pb2.LogPrepareRequest) -> log_pb2.LogPrepareResponse:
+        """Store steps under a name."""
+        self._broker.doctor.admit("transact")
+        return await preparing.prepare(self._logs, context, request)
+
+    async def resolve(self, context: CallContext, request: log_pb2.LogResolveRequest) -> log_pb2.LogResolveResponse:
+        """Commit or abort a prepared transaction."""
+        self._broker.doctor.admit("transact")
+        return await preparing.resolve(self._logs, context, request)
+
+    async def in_doubt(self, context: CallContext, request: log_pb2.LogInDoubtRequest) -> log_pb2.LogInDoubtResponse:
+        """The transactions of a log that are not resolved."""
+        return await preparing.in_doubt(self._logs, context, request)
 
 
 def _check_group(name: str) -> None:

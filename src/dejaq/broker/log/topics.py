@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from heapq import nlargest
 
 from dejaq.broker.background import Background
 from dejaq.broker.catalog import Catalog
@@ -13,13 +14,23 @@ from dejaq.broker.log.encoding import EncodedBatches
 from dejaq.broker.log.groups import ReaderGroup, ReaderGroups
 from dejaq.broker.log.reader import LogFeed
 from dejaq.broker.log.shared_groups import SharedReaderGroup
-from dejaq.broker.metrics import LOG_APPENDED, LOG_PUSHED, LOG_REMOVED, Metrics
+from dejaq.broker.metrics import (
+    LOG_APPENDED,
+    LOG_IN_DOUBT,
+    LOG_LAG,
+    LOG_PUSHED,
+    LOG_REMOVED,
+    TOPIC_SERIES_MAX,
+    Labels,
+    Metrics,
+)
 from dejaq.broker.rights.quotas import UserQuotas
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
 from dejaq.storage.log.base import KeepsLogs, LogRetention, LogStorage, SharesGroups
+from dejaq.storage.log.prepared import PreparedTransaction
 from dejaq.timekeeper.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -57,6 +68,11 @@ class LogTopics:
         # The same, once it is known to have logs: the check costs 13 us.
         self._keeps: KeepsLogs | None = None
         self._readers: dict[int, set[LogFeed]] = {}
+        # For the metrics, by topic: the lag of each group, and the number of transactions in doubt.
+        self._lags: dict[str, dict[str, int]] = {}
+        self._in_doubt: dict[str, int] = {}
+        metrics.gauge(LOG_LAG, self._largest_lags)
+        metrics.gauge(LOG_IN_DOUBT, self._most_in_doubt)
 
     @property
     def storage(self) -> LogStorage:
@@ -145,10 +161,50 @@ class LogTopics:
         while True:
             await asyncio.sleep(0)
             more = False
-            for topic in self.catalog.logs():
-                if topic.state is TopicStage.LIVE:
-                    more |= await self._retain(topic)
+            logs = [topic for topic in self.catalog.logs() if topic.state is TopicStage.LIVE]
+            for topic in logs:
+                more |= await self._retain(topic)
+            names = {topic.name for topic in logs}
+            self._lags = {name: lags for name, lags in self._lags.items() if name in names}
+            self._in_doubt = {name: count for name, count in self._in_doubt.items() if name in names}
             await self.clock.sleep(0.0 if more else RETAIN_SECONDS)
+
+    async def _abort_late(self, topic: Topic) -> None:
+        """Abort the transactions that are in doubt after their deadlines."""
+        storage, now = self.storage, self.clock.now_ms()
+        transactions = await storage.in_doubt(topic)
+        self._in_doubt[topic.name] = len(transactions)
+        for one in transactions:
+            if one.deadline_ms < now:
+                log.warning("transaction %s of %s is aborted at its deadline", one.name, topic.name)
+                self.resolved(await storage.resolve(topic, one.name, commit=False, now=now, context=_RETAIN))
+
+    def resolved(self, transaction: PreparedTransaction) -> None:
+        """A prepared transaction was resolved: wake the readers of its batches."""
+        for topic in self.catalog.all():
+            buckets = {batch.bucket for batch in transaction.batches if batch.topic == topic.number}
+            if buckets:
+                self.appended(topic, buckets, 0)
+
+    async def _look_at_lag(self, topic: Topic) -> None:
+        """Count what each group has not committed, for the metrics."""
+        groups = await self.storage.groups(topic)
+        offsets = await self.storage.offsets(topic, self.clock.now_ms()) if groups else []
+        self._lags[topic.name] = {
+            group: sum(
+                one.next - max(held[bucket].offset if bucket in held else 0, one.start)
+                for bucket, one in enumerate(offsets)
+            )
+            for group, held in groups.items()
+        }
+
+    def _largest_lags(self) -> dict[Labels, float]:
+        known = {(topic, group): float(lag) for topic, lags in self._lags.items() for group, lag in lags.items()}
+        return {labels: known[labels] for labels in nlargest(TOPIC_SERIES_MAX, known, key=known.__getitem__)}
+
+    def _most_in_doubt(self) -> dict[Labels, float]:
+        known = {(topic,): float(count) for topic, count in self._in_doubt.items() if count}
+        return {labels: known[labels] for labels in nlargest(TOPIC_SERIES_MAX, known, key=known.__getitem__)}
 
     async def _retain(self, topic: Topic) -> bool:
         settings = topic.settings
@@ -157,6 +213,8 @@ class LogTopics:
         keep_ms = settings.keep_ms + self.doctor.clock_ahead_ms if settings.keep_ms else 0
         retention = LogRetention(0 if "drift" in self.doctor.degradations else keep_ms, share, settings.trim_read)
         try:
+            await self._abort_late(topic)
+            await self._look_at_lag(topic)
             removed = await self.storage.retain(topic, retention, self.clock.now_ms(), _RETAIN)
         except DejaqError as error:
             log.debug("the old batches of %s stay: %s", topic.name, error)

@@ -9,6 +9,7 @@ from dejaq.broker.log.appending import count_of
 from dejaq.broker.log.topics import LogTopics
 from dejaq.errors import InvalidArgument
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import log_pb2
 from dejaq.storage.log.base import Append, OffsetCommit, check_bucket
 from dejaq.storage.transactions import LogAppendStep, LogCommitStep, LogStep
 
@@ -20,9 +21,11 @@ def is_log_step(proto: carrier.Step) -> bool:
     return proto.WhichOneof("change") in _CHANGES
 
 
-def log_step_of(logs: LogTopics, proto: carrier.Step) -> LogStep:
+def log_step_of(logs: LogTopics, proto: carrier.Step | log_pb2.LogStep) -> LogStep:
     """A step as the storage takes it; raises when no storage may take it."""
     topic = logs.catalog.live_log(proto.topic)
+    if proto.WhichOneof("change") not in _CHANGES:
+        raise InvalidArgument("a step on a log needs a change: append or commit")
     if proto.WhichOneof("change") == "append":
         check_bucket(topic, proto.append.bucket)
         records = proto.append.records

@@ -49,6 +49,7 @@ MASKS: dict[str, Callable[[Any], None]] = {
     "Log.Offsets": _nothing,
     "Log.OffsetsForTime": _nothing,
     "Log.Groups": _nothing,
+    "Log.InDoubt": _nothing,
     "Cron.List": _schedules,
     "Cron.Put": _schedules,
     "Cron.Change": _schedules,

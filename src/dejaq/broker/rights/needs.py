@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dejaq.domain.topic import Topic
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import rights_pb2 as rights
 from dejaq.security.rights.matching import EVERY_GROUP, SOME_GROUP
@@ -111,6 +112,16 @@ def transacting(request: carrier.TransactRequest, facts: Facts) -> Iterator[Need
             yield (Claim(Operation.CONSUME, step.topic),)
         else:
             yield (Claim(Operation.CHANGE, step.topic, step.actor),)
+
+
+def preparing(request: log_pb2.LogPrepareRequest, facts: Facts) -> Iterator[Need]:
+    """`change` on the log that has the name, which resolving needs too, and what each step needs."""
+    yield (Claim(Operation.CHANGE, request.topic),)
+    for step in request.steps:
+        if step.WhichOneof("change") == "append":
+            yield (Claim(Operation.PRODUCE, step.topic, SOME_GROUP),)
+        else:
+            yield (Claim(Operation.CONSUME, step.topic),)
 
 
 def redriving(request: carrier.RedriveRequest, facts: Facts) -> Iterator[Need]:

@@ -32,6 +32,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "LogRemoveGroupRequest": ("topic",),
     "LogResetRequest": ("topic",),
     "LogRollbackRequest": ("topic",),
+    "LogPrepareRequest": ("topic",),
+    "LogResolveRequest": ("topic",),
+    "LogInDoubtRequest": ("topic",),
+    "LogStep": ("topic",),
     "LogTimeRequest": ("topic",),
     "NextTimesRequest": ("topic",),
     "ProducerHandshake": ("topic",),
@@ -54,6 +58,9 @@ def resolve(request: Message, user: str) -> None:
         for step in request.steps:
             resolve(step, user)
         return
+    if kind == "LogPrepareRequest":
+        for step in request.steps:
+            resolve(step, user)
     for path in FIELDS.get(kind, ()):
         holder: Any = request
         *parents, name = path.split(".")

@@ -17,7 +17,7 @@ from dejaq.cli.terminal.times import parse_when
 
 if TYPE_CHECKING:
     from dejaq.sdk.client import Client
-    from dejaq.sdk.log.calls import LogGroupInfo, Start
+    from dejaq.sdk.log.calls import LogGroupInfo, LogPreparedInfo, Start
     from dejaq.sdk.log.log import Log
     from dejaq.sdk.log.messages import LogMessage, LogOffset
 
@@ -276,3 +276,43 @@ def rollback(invocation: Invocation, topic: str, name: str) -> None:
 
     invocation.run(work)
     invocation.output.record({"topic": topic, "name": name}, f"batch {name} is rolled back")
+
+
+@log.command("in-doubt")
+@click.argument("topic")
+@pass_invocation
+def in_doubt(invocation: Invocation, topic: str) -> None:
+    """List the transactions that were prepared under names of TOPIC and are not resolved."""
+
+    async def work(client: Client) -> list[LogPreparedInfo]:
+        return await client.log(topic).in_doubt()
+
+    rows = [
+        {
+            "name": one.name,
+            "prepared": one.prepared.isoformat(),
+            "deadline": one.deadline.isoformat(),
+            "messages": one.messages,
+            "offsets": one.offsets,
+        }
+        for one in invocation.run(work)
+    ]
+    columns = ("name", "prepared", "deadline", "messages", "offsets")
+    invocation.output.table(rows, columns, numbers=columns[3:], empty="no transaction is in doubt")
+
+
+@log.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--abort", is_flag=True, help="Abort it.")
+@pass_invocation
+def resolve(invocation: Invocation, topic: str, name: str, *, abort: bool) -> None:
+    """Commit, or with --abort abort, the transaction that was prepared under NAME of TOPIC."""
+
+    async def work(client: Client) -> None:
+        target = client.log(topic)
+        await (target.abort_prepared(name) if abort else target.commit_prepared(name))
+
+    invocation.run(work)
+    state = "aborted" if abort else "committed"
+    invocation.output.record({"topic": topic, "name": name, "state": state}, f"transaction {name} is {state}")

@@ -334,3 +334,77 @@ class LogRemoveGroupResponse(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     removed: bool
     def __init__(self, removed: _Optional[bool] = ...) -> None: ...
+
+class LogStep(_message.Message):
+    __slots__ = ("topic", "actor", "append", "commit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    actor: str
+    append: LogBatch
+    commit: LogCommit
+    def __init__(self, topic: _Optional[str] = ..., actor: _Optional[str] = ..., append: _Optional[_Union[LogBatch, _Mapping]] = ..., commit: _Optional[_Union[LogCommit, _Mapping]] = ...) -> None: ...
+
+class LogPrepareRequest(_message.Message):
+    __slots__ = ("topic", "name", "steps", "timeout_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: str
+    steps: _containers.RepeatedCompositeFieldContainer[LogStep]
+    timeout_ms: int
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[LogStep, _Mapping]]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class LogPrepareResponse(_message.Message):
+    __slots__ = ("code", "step", "row")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    code: _errors_pb2.Code
+    step: int
+    row: int
+    def __init__(self, code: _Optional[_Union[_errors_pb2.Code, str]] = ..., step: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...
+
+class LogResolveRequest(_message.Message):
+    __slots__ = ("topic", "name", "commit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    name: str
+    commit: bool
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class LogResolveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogInDoubtRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class LogPrepared(_message.Message):
+    __slots__ = ("name", "prepared_ms", "deadline_ms", "messages", "offsets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_MS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    prepared_ms: int
+    deadline_ms: int
+    messages: int
+    offsets: int
+    def __init__(self, name: _Optional[str] = ..., prepared_ms: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., messages: _Optional[int] = ..., offsets: _Optional[int] = ...) -> None: ...
+
+class LogInDoubtResponse(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[LogPrepared]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[LogPrepared, _Mapping]]] = ...) -> None: ...

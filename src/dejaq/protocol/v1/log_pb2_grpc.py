@@ -73,6 +73,21 @@ class LogStub:
                 request_serializer=dejaq_dot_v1_dot_log__pb2.LogRemoveGroupRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_log__pb2.LogRemoveGroupResponse.FromString,
                 _registered_method=True)
+        self.Prepare = channel.unary_unary(
+                '/dejaq.v1.Log/Prepare',
+                request_serializer=dejaq_dot_v1_dot_log__pb2.LogPrepareRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_log__pb2.LogPrepareResponse.FromString,
+                _registered_method=True)
+        self.Resolve = channel.unary_unary(
+                '/dejaq.v1.Log/Resolve',
+                request_serializer=dejaq_dot_v1_dot_log__pb2.LogResolveRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_log__pb2.LogResolveResponse.FromString,
+                _registered_method=True)
+        self.InDoubt = channel.unary_unary(
+                '/dejaq.v1.Log/InDoubt',
+                request_serializer=dejaq_dot_v1_dot_log__pb2.LogInDoubtRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_log__pb2.LogInDoubtResponse.FromString,
+                _registered_method=True)
 
 
 class LogServicer:
@@ -131,6 +146,28 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Prepare(self, request, context):
+        """Stores steps under a name: committed readers stop before the batches, and no other member of a group gets the
+        buckets, until the transaction is resolved, or aborted at its deadline. A repeat is answered with ALREADY_EXISTS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resolve(self, request, context):
+        """Commits or aborts a prepared transaction, from any client; TOO_LATE when it was resolved the other way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InDoubt(self, request, context):
+        """The transactions of a log that are prepared and not resolved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -168,6 +205,21 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.RemoveGroup,
                     request_deserializer=dejaq_dot_v1_dot_log__pb2.LogRemoveGroupRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_log__pb2.LogRemoveGroupResponse.SerializeToString,
+            ),
+            'Prepare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prepare,
+                    request_deserializer=dejaq_dot_v1_dot_log__pb2.LogPrepareRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_log__pb2.LogPrepareResponse.SerializeToString,
+            ),
+            'Resolve': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resolve,
+                    request_deserializer=dejaq_dot_v1_dot_log__pb2.LogResolveRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_log__pb2.LogResolveResponse.SerializeToString,
+            ),
+            'InDoubt': grpc.unary_unary_rpc_method_handler(
+                    servicer.InDoubt,
+                    request_deserializer=dejaq_dot_v1_dot_log__pb2.LogInDoubtRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_log__pb2.LogInDoubtResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -363,6 +415,87 @@ class Log:
             '/dejaq.v1.Log/RemoveGroup',
             dejaq_dot_v1_dot_log__pb2.LogRemoveGroupRequest.SerializeToString,
             dejaq_dot_v1_dot_log__pb2.LogRemoveGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prepare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Log/Prepare',
+            dejaq_dot_v1_dot_log__pb2.LogPrepareRequest.SerializeToString,
+            dejaq_dot_v1_dot_log__pb2.LogPrepareResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resolve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Log/Resolve',
+            dejaq_dot_v1_dot_log__pb2.LogResolveRequest.SerializeToString,
+            dejaq_dot_v1_dot_log__pb2.LogResolveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InDoubt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Log/InDoubt',
+            dejaq_dot_v1_dot_log__pb2.LogInDoubtRequest.SerializeToString,
+            dejaq_dot_v1_dot_log__pb2.LogInDoubtResponse.FromString,
             options,
             channel_credentials,
             insecure,

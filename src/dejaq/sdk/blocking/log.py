@@ -11,7 +11,7 @@ from dejaq.domain.backoff import Backoff
 from dejaq.sdk.blocking.group import LogGroup, LogWorker
 from dejaq.sdk.blocking.portal import Blocking, each, then
 from dejaq.sdk.blocking.reader import LogReader
-from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo, Start
+from dejaq.sdk.log.calls import LogBucketInfo, LogGroupInfo, LogPreparedInfo, Start
 from dejaq.sdk.log.group import LOG_RETRY, OnBuckets
 from dejaq.sdk.log.log import Headers
 from dejaq.sdk.log.log import Log as AsyncLog
@@ -99,6 +99,21 @@ class Log(Blocking[AsyncLog]):
     def rollback(self, batch: AppendedBatch | str) -> None:
         """Take out a batch, within the rollback window of the topic; raises TOO_LATE after it."""
         self._portal.run(self._inner.rollback(batch))
+
+    def commit_prepared(self, name: str) -> None:
+        """Commit a transaction that was prepared under a name of this log; a repeat does nothing.
+
+        Raises TOO_LATE when it was aborted, and NOT_FOUND for an unknown name.
+        """
+        self._portal.run(self._inner.commit_prepared(name))
+
+    def abort_prepared(self, name: str) -> None:
+        """Abort a transaction that was prepared under a name of this log; raises TOO_LATE when it was committed."""
+        self._portal.run(self._inner.abort_prepared(name))
+
+    def in_doubt(self) -> list[LogPreparedInfo]:
+        """The transactions that were prepared under names of this log, and are not resolved."""
+        return self._portal.run(self._inner.in_doubt())
 
     def reader(
         self,

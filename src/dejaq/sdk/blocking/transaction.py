@@ -120,3 +120,11 @@ class Transaction(Blocking[AsyncTransaction]):
     def commit(self) -> None:
         """Commit all changes now; raises the first refusal, and then nothing was changed."""
         self._portal.follow(self._inner.commit())
+
+    def prepare(self, log: HasLogTarget, name: str, *, timeout: float = 60.0) -> None:
+        """Store the changes under a name of this log; `commit_prepared` or `abort_prepared` of any client decides.
+
+        Until then, committed readers stop before the messages. After `timeout` seconds the transaction is aborted. Only
+        `append` and `commit_offsets` can be prepared.
+        """
+        self._portal.run(self._inner.prepare(log, name, timeout=timeout))

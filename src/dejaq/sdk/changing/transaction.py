@@ -19,11 +19,12 @@ from dejaq.errors import MEANINGS, Code, DejaqError, Indefinite, error_of
 from dejaq.protocol.columns import code_from_proto
 from dejaq.protocol.transport import Transport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.bodies.large import TRIES, LargeBodyClient, TopicTerms
 from dejaq.sdk.changing.pool import Pool
 from dejaq.sdk.log.messages import check_log_body
-from dejaq.sdk.log.transacting import HasGroupCommits, HasLogTarget, LogChanges, described
+from dejaq.sdk.log.transacting import HasGroupCommits, HasLogTarget, LogChanges, described, prepared_request
 from dejaq.sdk.producing.naming import SequenceCounter, wants_new_session
 from dejaq.sdk.producing.outgoing import (
     HeaderChange,
@@ -166,6 +167,10 @@ class Transactor:
                 continue
             return Verdict(code_from_proto(answer.code), answer.step, answer.row)
 
+    async def prepare(self, request: log_pb2.LogPrepareRequest) -> log_pb2.LogPrepareResponse:
+        """Prepare a transaction on logs; a repeat under its name is recognised."""
+        return await self._seeds.call("Log.Prepare", request, log_pb2.LogPrepareResponse, patience=self._settings)
+
     def _pool(self, transport: Transport) -> Pool:
         """The pool of transactions that belongs to a transport; transports exist as long as the client."""
         return self._pools.setdefault(transport.address, Pool(transport))
@@ -207,6 +212,7 @@ class Transaction:
         self._bodies: dict[int, bytes] = {}
         self._logs = LogChanges()
         self._over = False
+        self._prepared = False
 
     def delete(self, lease: HasHeld) -> None:
         """Delete a leased message, or a batch of them."""
@@ -329,7 +335,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and not self._prepared:
             await self.commit()
         self._over = True
 
@@ -355,6 +361,25 @@ class Transaction:
             # The settlements are the first steps of the request, in their order.
             list(self._settled.values())[answer.step].grant.lose([answer.row])
         raise error_of(code, f"nothing was done: {_described(step, answer.row)}: {MEANINGS[code]}")
+
+    async def prepare(self, log: HasLogTarget, name: str, *, timeout: float = 60.0) -> None:
+        """Store the changes under a name of this log; `commit_prepared` or `abort_prepared` of any client decides.
+
+        Until then, committed readers stop before the messages. After `timeout` seconds the transaction is aborted. Only
+        `append` and `commit_offsets` can be prepared.
+        """
+        self._check_open()
+        if self._settled or self._sent or self._cancelled or self._edited:
+            raise error_of(Code.INVALID_ARGUMENT, "only changes of logs can be prepared")
+        self._over = True
+        self._prepared = True
+        request = carrier.TransactRequest()
+        await self._logs.add_to(request)
+        answer = await self._transactor.prepare(prepared_request(log.target.topic, name, request, timeout))
+        code = code_from_proto(answer.code)
+        if not code.succeeded:
+            raise error_of(code, f"nothing was prepared: {_described(request.steps[answer.step], answer.row)}")
+        self._logs.done()
 
     def _check_open(self) -> None:
         if self._over:

@@ -13,7 +13,7 @@ from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.sdk.admin.cluster import TopicInfo
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
-from dejaq.sdk.times import to_ms
+from dejaq.sdk.times import to_datetime, to_ms
 
 # Where reading begins: "beginning", "latest", an offset for each bucket, one offset for all, or a time.
 Start = str | int | datetime | Mapping[int, int]
@@ -37,6 +37,17 @@ class LogGroupInfo:
     committed: Mapping[int, int]
     members: Sequence[str]
     lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPreparedInfo:
+    """A prepared transaction: until when it can be committed, its messages, and how many offsets it commits."""
+
+    name: str
+    prepared: datetime
+    deadline: datetime
+    messages: int
+    offsets: int
 
 
 class LogCalls:
@@ -117,6 +128,22 @@ class LogCalls:
         patience = self._settings
         answer = await self._seeds.call("Log.RemoveGroup", request, log_pb2.LogRemoveGroupResponse, patience=patience)
         return answer.removed
+
+    async def resolve_prepared(self, name: str, *, commit: bool) -> None:
+        """Commit or abort a prepared transaction."""
+        request = log_pb2.LogResolveRequest(topic=self.topic, name=name, commit=commit)
+        await self._seeds.call("Log.Resolve", request, log_pb2.LogResolveResponse, patience=self._settings)
+
+    async def in_doubt(self) -> list[LogPreparedInfo]:
+        """The transactions that are prepared and not resolved."""
+        request = log_pb2.LogInDoubtRequest(topic=self.topic)
+        answer = await self._seeds.call("Log.InDoubt", request, log_pb2.LogInDoubtResponse, patience=self._settings)
+        return [
+            LogPreparedInfo(
+                one.name, to_datetime(one.prepared_ms), to_datetime(one.deadline_ms), one.messages, one.offsets
+            )
+            for one in answer.transactions
+        ]
 
     async def resolve(self, start: Start, *, uncommitted: bool = False) -> dict[int, int]:
         """The offset at which reading begins, for every bucket that `start` names."""

@@ -16,7 +16,7 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import check_headers
 from dejaq.errors import Code, error_of
 from dejaq.sdk.log.appender import Appender, WaitingBatch
-from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, Start
+from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, LogPreparedInfo, Start
 from dejaq.sdk.log.group import LOG_RETRY, LogGroup, LogWorker, OnBuckets
 from dejaq.sdk.log.messages import AppendedBatch, LogBatch, LogMessage, LogOffset, bucket_of_key, check_log_body
 from dejaq.sdk.log.reader import LogReader
@@ -164,6 +164,21 @@ class Log:
     async def rollback(self, batch: AppendedBatch | str) -> None:
         """Take out a batch, within the rollback window of the topic; raises TOO_LATE after it."""
         await self._calls.rollback(batch if isinstance(batch, str) else batch.name)
+
+    async def commit_prepared(self, name: str) -> None:
+        """Commit a transaction that was prepared under a name of this log; a repeat does nothing.
+
+        Raises TOO_LATE when it was aborted, and NOT_FOUND for an unknown name.
+        """
+        await self._calls.resolve_prepared(name, commit=True)
+
+    async def abort_prepared(self, name: str) -> None:
+        """Abort a transaction that was prepared under a name of this log; raises TOO_LATE when it was committed."""
+        await self._calls.resolve_prepared(name, commit=False)
+
+    async def in_doubt(self) -> list[LogPreparedInfo]:
+        """The transactions that were prepared under names of this log, and are not resolved."""
+        return await self._calls.in_doubt()
 
     # Reading
 

@@ -116,3 +116,17 @@ def described(step: carrier.Step, row: int) -> str:
     if step.WhichOneof("change") == "append":
         return f"append to bucket {step.append.bucket} of {step.topic!r}"
     return f"commit of bucket {step.commit.positions[row].bucket} of {step.topic!r} by group {step.actor!r}"
+
+
+def prepared_request(
+    topic: str, name: str, request: carrier.TransactRequest, timeout: float
+) -> log_pb2.LogPrepareRequest:
+    """The steps of a transaction, to be stored under a name."""
+    prepared = log_pb2.LogPrepareRequest(topic=topic, name=name, timeout_ms=round(timeout * 1_000))
+    for step in request.steps:
+        added = prepared.steps.add(topic=step.topic, actor=step.actor)
+        if step.WhichOneof("change") == "append":
+            added.append.CopyFrom(step.append)
+        else:
+            added.commit.CopyFrom(step.commit)
+    return prepared

@@ -22,6 +22,8 @@ from dejaq.storage.log.base import (
     Appended,
     BucketOffsets,
     CommittedOffset,
+    GroupSeat,
+    GroupView,
     LogName,
     LogRetention,
     LogSlice,
@@ -29,7 +31,10 @@ from dejaq.storage.log.base import (
     MinuteCount,
     OffsetCommit,
     RolledBack,
+    SharesGroups,
 )
+from dejaq.storage.log.prepared import PreparedTransaction, check_of
+from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict
 
 
 class EncryptedLogs:
@@ -111,6 +116,78 @@ class EncryptedLogs:
     async def retain(self, topic: Topic, retention: LogRetention, now: int, context: CallContext) -> int:
         """Remove from the inner logs."""
         return await self._inner.retain(topic, retention, now, context)
+
+    # Transactions
+
+    async def sealed_steps(self, steps: Sequence[LogStep]) -> list[LogStep]:
+        """The steps of a transaction with sealed batches."""
+        return [await self._sealed(step) for step in steps]
+
+    async def _sealed(self, step: LogStep) -> LogStep:
+        if not isinstance(step, LogAppendStep) or not self._encrypts(step.topic):
+            return step
+        sealer, batch = (await self._keyring.ciphers_of(step.topic)).bodies, step.batch
+        (block,) = sealer.seal([_name(step.topic, batch.bucket, batch.count)], [batch.records], large=False)
+        return replace(step, batch=replace(batch, records=block))
+
+    async def prepare(
+        self,
+        topic: Topic,
+        name: str,
+        steps: Sequence[LogStep],
+        deadline: int,
+        now: int,
+        context: CallContext,
+        check: int = 0,
+    ) -> Verdict:
+        """Prepare sealed batches; the check value is that of the steps as they came."""
+        sealed = await self.sealed_steps(steps)
+        return await self._inner.prepare(topic, name, sealed, deadline, now, context, check or check_of(steps))
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Resolve in the inner logs."""
+        return await self._inner.resolve(topic, name, commit=commit, now=now, context=context)
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of the inner logs."""
+        return await self._inner.in_doubt(topic)
+
+
+class SharedEncryptedLogs(EncryptedLogs):
+    """The same for logs that know the members of groups at several brokers."""
+
+    def __init__(
+        self, inner: LogStorage, shares: SharesGroups, keyring: Keyring, encrypts: Callable[[Topic], bool]
+    ) -> None:
+        super().__init__(inner, keyring, encrypts)
+        self._shares = shares
+
+    async def meet(
+        self, topic: Topic, group: str, broker: str, members: Sequence[str], joined: Sequence[str], now: int
+    ) -> GroupView:
+        """Renew members in the inner logs."""
+        return await self._shares.meet(topic, group, broker, members, joined, now)
+
+    async def hold(self, topic: Topic, group: str, broker: str, member: str, buckets: Sequence[int]) -> set[int]:
+        """Give buckets in the inner logs."""
+        return await self._shares.hold(topic, group, broker, member, buckets)
+
+    async def let_go(self, topic: Topic, group: str, member: str, buckets: Sequence[int]) -> None:
+        """Free buckets in the inner logs."""
+        await self._shares.let_go(topic, group, member, buckets)
+
+    async def members(self, topic: Topic, now: int) -> dict[str, list[GroupSeat]]:
+        """The members that the inner logs know."""
+        return await self._shares.members(topic, now)
+
+
+def encrypted_logs(inner: LogStorage, keyring: Keyring, encrypts: Callable[[Topic], bool]) -> EncryptedLogs:
+    """The logs around others."""
+    if isinstance(inner, SharesGroups):
+        return SharedEncryptedLogs(inner, inner, keyring, encrypts)
+    return EncryptedLogs(inner, keyring, encrypts)
 
 
 def _name(topic: Topic, bucket: int, count: int) -> str:

@@ -22,11 +22,11 @@ from dejaq.storage.base import Bodies, Capabilities, Filter, Holder, Page, Snaps
 from dejaq.storage.encrypted.header_cipher import is_sealed
 from dejaq.storage.encrypted.keyring import Keyring
 from dejaq.storage.encrypted.large_bodies import EncryptedBodies
-from dejaq.storage.encrypted.logs import EncryptedLogs
+from dejaq.storage.encrypted.logs import EncryptedLogs, encrypted_logs
 from dejaq.storage.encrypted.providers.base import KeyProvider
 from dejaq.storage.encrypted.sealing import with_bodies
 from dejaq.storage.encrypted.snapshot import OpeningSnapshot
-from dejaq.storage.log.base import KeepsLogs, LogStorage
+from dejaq.storage.log.base import KeepsLogs
 from dejaq.storage.transactions import Step, Transaction, Verdict
 
 # How often the rows of a batch are decided again whose ids are taken: their messages may come and go meanwhile.
@@ -48,11 +48,11 @@ class EncryptedStorage:
         return self._inner
 
     @property
-    def logs(self) -> LogStorage:
+    def logs(self) -> EncryptedLogs:
         """Those of the inner storage, with sealed batches. AttributeError where it has none."""
         if not isinstance(self._inner, KeepsLogs):
             raise AttributeError("the inner storage keeps no logs")
-        return EncryptedLogs(self._inner.logs, self._keyring, self._encrypts)
+        return encrypted_logs(self._inner.logs, self._keyring, self._encrypts)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -212,6 +212,8 @@ class EncryptedStorage:
 
     async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
         """Apply the steps with sealed bodies."""
+        if transaction.log_steps:
+            transaction = replace(transaction, log_steps=await self.logs.sealed_steps(transaction.log_steps))
         if not any(self._encrypts(step.topic) for step in transaction.steps):
             return await self._inner.transact(transaction, now, context)
         steps: list[Step] = [await self._sealed(step) for step in transaction.steps]

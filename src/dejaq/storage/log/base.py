@@ -214,6 +214,36 @@ class LogStorage(Protocol):
         A batch is removed as a whole. The next offset of a bucket never changes.
         """
 
+    # Transactions with two phases; `dejaq.storage.log.prepared` has the rules.
+
+    async def prepare(
+        self,
+        topic: Topic,
+        name: str,
+        steps: Sequence[LogStep],
+        deadline: int,
+        now: int,
+        context: CallContext,
+        check: int = 0,
+    ) -> Verdict:
+        """Store steps under a name, which belongs to the log `topic`; ALREADY_EXISTS for a repeat.
+
+        A repeat has the same `check`, which is computed from the steps where it is 0. Raises BATCH_NAME_TAKEN for
+        another transaction under the name, and LIMIT_EXCEEDED.
+        """
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Commit or abort a prepared transaction; a repeat does nothing.
+
+        Raises NOT_FOUND for a name that is not known, and TOO_LATE when it was resolved the other way, or a commit
+        comes after the deadline.
+        """
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of a log that are not resolved, in the order of their names."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSeat:
@@ -258,31 +288,6 @@ class SharesGroups(Protocol):
 
     async def members(self, topic: Topic, now: int) -> dict[str, list[GroupSeat]]:
         """The members of every group, at all brokers."""
-
-
-@runtime_checkable
-class PreparesLogs(Protocol):
-    """Logs whose transactions have two phases; `dejaq.storage.log.prepared` has the rules."""
-
-    async def prepare(
-        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
-    ) -> Verdict:
-        """Store steps under a name, which belongs to the log `topic`; ALREADY_EXISTS for a repeat.
-
-        Raises BATCH_NAME_TAKEN for another transaction under the name, and LIMIT_EXCEEDED.
-        """
-
-    async def resolve(
-        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
-    ) -> PreparedTransaction:
-        """Commit or abort a prepared transaction; a repeat does nothing.
-
-        Raises NOT_FOUND for a name that is not known, and TOO_LATE when it was resolved the other way, or a commit
-        comes after the deadline.
-        """
-
-    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
-        """The transactions of a log that are not resolved, in the order of their names."""
 
 
 @runtime_checkable

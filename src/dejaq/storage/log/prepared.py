@@ -70,7 +70,14 @@ class PreparedTransaction:
 
     @classmethod
     def of(
-        cls, name: str, steps: Sequence[LogStep], places: Sequence[Appended], deadline_ms: int, now: int
+        cls,
+        name: str,
+        steps: Sequence[LogStep],
+        places: Sequence[Appended],
+        *,
+        deadline_ms: int,
+        now: int,
+        check: int,
     ) -> PreparedTransaction:
         """The record of steps whose batches are at these places."""
         at = iter(places)
@@ -82,7 +89,7 @@ class PreparedTransaction:
             else:
                 number, group = step.topic.number, step.group
                 commits += [PreparedCommit(number, group, one.bucket, one.offset, one.claim) for one in step.commits]
-        return cls(name, now, deadline_ms, tuple(batches), tuple(commits), check_of(steps))
+        return cls(name, now, deadline_ms, tuple(batches), tuple(commits), check)
 
     @property
     def count(self) -> int:
@@ -142,9 +149,9 @@ def check_of(steps: Sequence[LogStep]) -> int:
     return value
 
 
-def is_repeat(known: PreparedTransaction | None, in_doubt: int, name: str, steps: Sequence[LogStep]) -> bool:
+def is_repeat(known: PreparedTransaction | None, in_doubt: int, name: str, check: int) -> bool:
     """Whether the same transaction was prepared before; raises for a name that is taken, and above the limit."""
-    if known is not None and known.check == check_of(steps) and known.state is PreparedState.IN_DOUBT:
+    if known is not None and known.check == check and known.state is PreparedState.IN_DOUBT:
         return True
     if known is not None:
         raise error_of(Code.BATCH_NAME_TAKEN, f"another transaction has the name {name!r}; it is {known.state}")

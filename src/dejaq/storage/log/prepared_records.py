@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.log.prepared import PreparedState, PreparedTransaction, held_by, is_repeat
-from dejaq.storage.transactions import LogStep
 
 
 @dataclass(slots=True)
@@ -22,10 +21,10 @@ class PreparedRecords:
         found = (one for (number, _), one in sorted(self.records.items()) if number == topic)
         return [one for one in found if one.state is PreparedState.IN_DOUBT]
 
-    def is_repeat(self, topic: Topic, name: str, steps: Sequence[LogStep]) -> bool:
+    def is_repeat(self, topic: Topic, name: str, check: int) -> bool:
         """Whether the same transaction was prepared before; raises for a name that is taken, and above the limit."""
         known = self.records.get((topic.number, name))
-        return is_repeat(known, len(self.in_doubt(topic.number)), name, steps)
+        return is_repeat(known, len(self.in_doubt(topic.number)), name, check)
 
     def found(self, topic: Topic, name: str) -> PreparedTransaction:
         """The transaction of a name; raises NOT_FOUND."""

@@ -30,7 +30,7 @@ from dejaq.storage.log.base import (
     check_offset,
     unknown_name,
 )
-from dejaq.storage.log.prepared import NEVER_MS, PreparedState, PreparedTransaction, check_answer
+from dejaq.storage.log.prepared import NEVER_MS, PreparedState, PreparedTransaction, check_answer, check_of
 from dejaq.storage.log.prepared_records import PreparedRecords
 from dejaq.storage.memory.log_groups import GroupMembers
 from dejaq.storage.memory.state import MemoryState
@@ -261,13 +261,21 @@ class MemoryLogs:
         return self._log(topic).groups.pop(group, None) is not None
 
     async def prepare(
-        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
+        self,
+        topic: Topic,
+        name: str,
+        steps: Sequence[LogStep],
+        deadline: int,
+        now: int,
+        context: CallContext,
+        check: int = 0,
     ) -> Verdict:
         """Store steps under a name."""
+        check = check or check_of(steps)
         self._log(topic)
         for old in self._prepared.forgettable(topic.number, now):
             del self._prepared.records[topic.number, old]
-        if self._prepared.is_repeat(topic, name, steps):
+        if self._prepared.is_repeat(topic, name, check):
             return Verdict(Code.ALREADY_EXISTS)
         for number, step in enumerate(steps):
             refusal = self.decide(step, number, now)
@@ -278,7 +286,7 @@ class MemoryLogs:
             for step in steps
             if isinstance(step, LogAppendStep)
         ]
-        record = PreparedTransaction.of(name, steps, places, deadline, now)
+        record = PreparedTransaction.of(name, steps, places, deadline_ms=deadline, now=now, check=check)
         self._prepared.records[topic.number, name] = record
         return Verdict()
 

@@ -101,6 +101,9 @@ REQUESTS: dict[str, Callable[[str], Message] | None] = {
     "Log.Groups": lambda topic: log_pb2.LogGroupsRequest(topic=topic),
     "Log.Reset": lambda topic: log_pb2.LogResetRequest(topic=topic, group="g"),
     "Log.RemoveGroup": lambda topic: log_pb2.LogRemoveGroupRequest(topic=topic, group="g"),
+    "Log.Prepare": lambda topic: log_pb2.LogPrepareRequest(topic=topic, name="t"),
+    "Log.Resolve": lambda topic: log_pb2.LogResolveRequest(topic=topic, name="t"),
+    "Log.InDoubt": lambda topic: log_pb2.LogInDoubtRequest(topic=topic),
     # Own keys and sessions need no right; tests/integration/security/test_access.py has those of others.
     "Access.WhoAmI": None,
     "Access.CreateKey": None,
@@ -132,9 +135,9 @@ EXPECTED: dict[str, frozenset[Operation]] = {
     "Carrier.Upload": SENDING,
     "Carrier.FindBody": SENDING,
     "Carrier.Download": frozenset({Operation.READ, Operation.CONSUME, Operation.ADMIN}),
-    **dict.fromkeys(("Log.Offsets", "Log.OffsetsForTime", "Log.Groups"), READING),
+    **dict.fromkeys(("Log.Offsets", "Log.OffsetsForTime", "Log.Groups", "Log.InDoubt"), READING),
     "Log.Fetch": frozenset({Operation.READ, Operation.CONSUME, Operation.ADMIN}),
-    "Log.Rollback": frozenset({Operation.CHANGE, Operation.ADMIN}),
+    **dict.fromkeys(("Log.Rollback", "Log.Prepare", "Log.Resolve"), frozenset({Operation.CHANGE, Operation.ADMIN})),
     **dict.fromkeys(("Log.Reset", "Log.RemoveGroup"), frozenset({Operation.CONSUME, Operation.ADMIN})),
     "Carrier.Redrive": frozenset({Operation.ADMIN}),
     "Carrier.Purge": frozenset({Operation.ADMIN}),
@@ -216,7 +219,7 @@ def test_every_field_that_names_a_topic_is_resolved() -> None:
     found: dict[str, set[str]] = {}
     inputs = [method.input_type for method in METHODS.values()]
     inputs += [field.message_type for field in carrier.ClientFrame.DESCRIPTOR.oneofs_by_name["command"].fields]
-    inputs += [carrier.Step.DESCRIPTOR, carrier.UploadHead.DESCRIPTOR]
+    inputs += [carrier.Step.DESCRIPTOR, carrier.UploadHead.DESCRIPTOR, log_pb2.LogStep.DESCRIPTOR]
     for kind in inputs:
         for field in kind.fields:
             named = field.name in ("topic", "target") or (field.name == "name" and "Topic" in kind.name)

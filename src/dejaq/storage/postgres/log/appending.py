@@ -10,13 +10,13 @@ import asyncpg
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, Refused, error_of
 from dejaq.storage.log.base import NAMES_PER_SESSION, Append, Appended, LogName, check_bucket
+from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.postgres.connection.database import PostgresLink
 from dejaq.storage.postgres.connection.failures import Overtaken
 from dejaq.storage.postgres.operations.change import places_of
 
 # The length of a window that a prepared transaction keeps open.
 PREPARED_MS = -1
-_FOREVER_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class TimedAppend:
 
     batch: Append
     now: int
-    prepared: bool = False
 
 
 @dataclass(slots=True)
@@ -122,8 +121,8 @@ def _append(topic: Topic, one: TimedAppend, rows: _Rows) -> Appended:
     base, ts, size = end.next, max(end.last_ts, one.now), len(batch.records)
     rows.batches.append((place, base, batch.count, ts, size, batch.records))
     end.next, end.last_ts, end.size = base + batch.count, ts, end.size + size
-    if one.prepared:
-        rows.windows.append((place, base, _FOREVER_MS, PREPARED_MS))
+    if batch.prepared:
+        rows.windows.append((place, base, NEVER_MS, PREPARED_MS))
     elif batch.rollback_ms:
         rows.windows.append((place, base, one.now + batch.rollback_ms, batch.rollback_ms))
     if name is not None:

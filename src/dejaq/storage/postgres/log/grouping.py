@@ -8,6 +8,7 @@ from dejaq import limits
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.log.base import CommittedOffset, OffsetCommit
+from dejaq.storage.log.prepared import held_by
 from dejaq.storage.postgres.connection.database import PostgresLink
 from dejaq.storage.postgres.connection.failures import Overtaken
 from dejaq.storage.postgres.log.appending import missing_log
@@ -32,6 +33,9 @@ async def _lock(link: PostgresLink, topic: Topic, group: str, buckets: Sequence[
         await link.execute("lock_log_groups", topic.number)
         if await link.value("count_log_groups", topic.number) >= limits.LOG_GROUPS_MAX:
             raise error_of(Code.LIMIT_EXCEEDED, f"a log has at most {limits.LOG_GROUPS_MAX} groups; remove one")
+    for row in rows:
+        if row["held_by"] is not None:
+            raise held_by(row["held_by"])
     return {row["bucket"]: (row["next"], row["claim"]) for row in rows}
 
 

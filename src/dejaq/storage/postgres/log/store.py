@@ -29,12 +29,14 @@ from dejaq.storage.log.base import (
     check_offset,
     unknown_name,
 )
+from dejaq.storage.log.prepared import PreparedTransaction, check_answer, check_of
 from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
-from dejaq.storage.postgres.log import appending, grouping, meeting, reading, retaining
+from dejaq.storage.postgres.log import appending, grouping, meeting, preparing, reading, retaining
 from dejaq.storage.postgres.log.appending import TimedAppend
 from dejaq.storage.postgres.log.reading import BatchCache, LogBounds, settle
 from dejaq.storage.postgres.operations.change import bucket_at, places_of
 from dejaq.storage.postgres.queries import SQL
+from dejaq.storage.transactions import LogStep, Verdict
 
 # What one transaction appends at most.
 _APPEND_BYTES = 16 * 1024 * 1024
@@ -244,6 +246,39 @@ class PostgresLogs:
             return bool(removed)
 
         return await self._database.change(remove)
+
+    # Prepared transactions
+
+    async def prepare(
+        self,
+        topic: Topic,
+        name: str,
+        steps: Sequence[LogStep],
+        deadline: int,
+        now: int,
+        context: CallContext,
+        check: int = 0,
+    ) -> Verdict:
+        """Store steps under a name."""
+        check = check or check_of(steps)
+        try:
+            return await self._database.change(
+                lambda link: preparing.prepare(link, topic, name, steps, deadline, now, check)
+            )
+        except preparing.RefusedPreparation as refused:
+            return refused.verdict
+
+    async def resolve(
+        self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
+    ) -> PreparedTransaction:
+        """Commit or abort a prepared transaction."""
+        record = await self._database.change(lambda link: preparing.resolve(link, topic, name, commit=commit, now=now))
+        check_answer(record, commit=commit)
+        return record
+
+    async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
+        """The transactions of a log that are not resolved."""
+        return await self._database.read(lambda link: preparing.in_doubt(link, topic))
 
     # Members at all brokers
 

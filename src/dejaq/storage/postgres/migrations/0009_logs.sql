@@ -54,7 +54,8 @@ CREATE TABLE log_session (
     PRIMARY KEY (topic, session)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 
--- What each group reads next of a bucket, and under which claim; -1 for a bucket that is only claimed.
+-- What each group reads next of a bucket, and under which claim; -1 for a bucket that is only claimed. `held_by` is the
+-- prepared transaction that commits the bucket.
 CREATE TABLE log_offset (
     next bigint NOT NULL,
     claim bigint NOT NULL,
@@ -62,6 +63,7 @@ CREATE TABLE log_offset (
     topic integer NOT NULL,
     bucket integer NOT NULL,
     name text COLLATE "C" NOT NULL,
+    held_by text COLLATE "C",
     PRIMARY KEY (topic, name, bucket)
 ) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 2000);
 
@@ -83,11 +85,12 @@ CREATE TABLE log_holder (
     PRIMARY KEY (topic, name, bucket)
 ) WITH (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
 
--- Transactions that are prepared: their steps, and the batches that were appended for them.
+-- Prepared transactions, each under a name that belongs to a log.
 CREATE TABLE log_prepared (
-    prepared_ms bigint NOT NULL,
     deadline_ms bigint NOT NULL,
-    name text COLLATE "C" PRIMARY KEY,
+    topic integer NOT NULL,
+    name text COLLATE "C" NOT NULL,
     state text NOT NULL,
-    record bytea NOT NULL
+    record bytea NOT NULL,
+    PRIMARY KEY (topic, name)
 );

@@ -127,7 +127,7 @@ UPDATE log_batch SET aborted = true WHERE place = $1 AND base = $2;
 DELETE FROM log_window WHERE place = $1 AND base = $2;
 
 -- name: lock_log_offsets
-SELECT bucket, next, claim FROM log_offset
+SELECT bucket, next, claim, held_by FROM log_offset
 WHERE topic = $1 AND name = $2 AND bucket = any($3::integer []) ORDER BY bucket FOR UPDATE;
 
 -- A new group is counted by one transaction at a time.
@@ -208,6 +208,9 @@ sessions AS (
 offsets AS (
     DELETE FROM log_offset WHERE topic = $1
 ),
+prepared AS (
+    DELETE FROM log_prepared WHERE topic = $1
+),
 members AS (
     DELETE FROM log_member WHERE topic = $1
 ),
@@ -267,3 +270,32 @@ DELETE FROM log_holder WHERE topic = $1 AND name = $2 AND member = $3 AND bucket
 -- name: log_members
 SELECT name, member, broker FROM log_member
 WHERE topic = $1 AND seen >= clock_timestamp() - $2 * interval '1 millisecond' ORDER BY name, number;
+
+-- Prepared transactions.
+-- name: lock_log_prepared
+SELECT record FROM log_prepared WHERE topic = $1 AND name = $2 FOR UPDATE;
+
+-- name: logs_in_doubt
+SELECT record FROM log_prepared WHERE topic = $1 AND state = 'in doubt' ORDER BY name;
+
+-- name: count_logs_in_doubt
+SELECT count(*) FROM log_prepared WHERE topic = $1 AND state = 'in doubt';
+
+-- name: add_log_prepared
+INSERT INTO log_prepared (topic, name, deadline_ms, state, record) VALUES ($1, $2, $3, $4, $5);
+
+-- name: put_log_prepared
+UPDATE log_prepared SET state = $3, record = $4 WHERE topic = $1 AND name = $2;
+
+-- name: forget_log_prepared
+DELETE FROM log_prepared WHERE topic = $1 AND state <> 'in doubt' AND deadline_ms < $2;
+
+-- name: hold_log_offset
+INSERT INTO log_offset (topic, name, bucket, next, claim, at_ms, held_by) VALUES ($1, $2, $3, -1, $4, $5, $6)
+ON CONFLICT (topic, name, bucket) DO UPDATE SET held_by = excluded.held_by;
+
+-- A transaction that was aborted changes no offset.
+-- name: free_log_offset
+UPDATE log_offset
+SET next = coalesce($4, next), at_ms = CASE WHEN $4::bigint IS NULL THEN at_ms ELSE $5 END, held_by = NULL
+WHERE topic = $1 AND name = $2 AND bucket = $3;

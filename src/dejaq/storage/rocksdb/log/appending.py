@@ -10,7 +10,7 @@ from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.records import BatchEntry
-from dejaq.storage.rocksdb.log.state import LogState, OpenWindow
+from dejaq.storage.rocksdb.log.state import LogState
 
 
 def append(
@@ -80,10 +80,10 @@ def _append(
     )
     bucket.next, bucket.size = entry.end, bucket.size + size
     if batch.prepared:
-        bucket.windows.append(OpenWindow(base, NEVER_MS, NEVER_MS))
+        bucket.open_window(base, NEVER_MS, NEVER_MS)
     elif batch.rollback_ms:
         # By the clock: the timestamp is ahead of it after the clock was set back.
-        bucket.windows.append(OpenWindow(base, now + batch.rollback_ms, batch.rollback_ms))
+        bucket.open_window(base, now + batch.rollback_ms, batch.rollback_ms)
     state.put_minute(bucket, bucket.count(ts, base, batch.count, size), writes)
     state.put_bucket(bucket, writes)
     state.add_to_tail(bucket, StoredBatch(base, batch.count, ts, batch.records))

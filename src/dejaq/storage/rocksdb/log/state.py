@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from dejaq.domain.topic import Topic
 from dejaq.storage.log.base import MINUTE_MS, BucketOffsets, CommittedOffset, MinuteCount, StoredBatch
@@ -13,6 +17,9 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.records import BatchEntry
 from dejaq.storage.rocksdb.log.tail import BucketTail, LogTails
+
+# The batches after a start whose windows are read in one step of the loop.
+_WINDOWS_PER_STEP = 500
 
 
 @dataclass(slots=True)
@@ -40,6 +47,10 @@ class LogBucket:
     minute: MinuteCount | None = None
     # Batches within their rollback windows, in the order of their offsets.
     windows: deque[OpenWindow] = field(default_factory=deque)
+    # After a start: where the batches begin whose windows were not read yet.
+    unread: int | None = None
+    # Reads the windows of some batches from `unread` on.
+    read_more: Callable[[LogBucket], None] = lambda bucket: None
     tail: BucketTail = field(default_factory=BucketTail)
 
     def settle(self, now: int) -> int:
@@ -50,8 +61,37 @@ class LogBucket:
                 window.until = min(window.until, now + window.length_ms)
         while self.windows and self.windows[0].until <= now and not self.windows[0].leaving:
             self.windows.popleft()
-        self.stable = max(self.stable, self.windows[0].base if self.windows else self.next)
+        if self.windows:
+            end = self.windows[0].base
+        else:
+            end = self.next if self.unread is None else self.unread
+            if self.unread is not None:
+                # The next call continues with these: each call reads a few, since the loop waits for it.
+                self.read_more(self)
+        self.stable = max(self.stable, end)
         return self.stable
+
+    def open_window(self, base: int, until: int, length_ms: int) -> None:
+        """Committed readers stop before a new batch. While older windows are not read, its own is read with them."""
+        if self.unread is None:
+            self.windows.append(OpenWindow(base, until, length_ms))
+
+    async def read_windows(self, before: int) -> None:
+        """Read the windows of the batches before an offset, in steps."""
+        while self.unread is not None and self.unread < before:
+            self.read_more(self)
+            await asyncio.sleep(0)
+
+    async def settled(self, now: int) -> int:
+        """The last stable offset, after all windows that have passed were closed."""
+        self.settle(now)
+        while self.unread is not None and self._first_has_passed(now):
+            await asyncio.sleep(0)
+            self.settle(now)
+        return self.settle(now)
+
+    def _first_has_passed(self, now: int) -> bool:
+        return not self.windows or (self.windows[0].until <= now and not self.windows[0].leaving)
 
     def pass_window(self, base: int, *, aborted: bool) -> None:
         """Let readers pass a batch that was taken out, or whose transaction was resolved, durably."""
@@ -77,9 +117,10 @@ class LogBucket:
             self.minute = MinuteCount(minute, now.first, now.count + count, now.bytes + size)
         return self.minute
 
-    def offsets(self, now: int) -> BucketOffsets:
+    async def offsets(self, now: int) -> BucketOffsets:
         """What readers may know of it."""
-        return BucketOffsets(self.start, min(self.settle(now), self.durable), self.durable, self.size)
+        stable = await self.settled(now)
+        return BucketOffsets(self.start, min(stable, self.durable), self.durable, self.size)
 
 
 class LogState:
@@ -106,19 +147,22 @@ class LogState:
                 records.minute_key(number, bucket.number, 0), records.minute_key(number, bucket.number, 2**63)
             )
             bucket.minute = None if found is None else records.unpack_minute(*found)
-            self._load_windows(database, bucket)
+            if bucket.stable < bucket.next:
+                bucket.unread, bucket.read_more = bucket.stable, partial(self._read_windows, database)
         prefix = keys.of_topic(keys.LOG_OFFSET, number)
         for key, value in database.scan(prefix, keys.after(prefix)):
             place, group = records.group_of(key)
             self.groups.setdefault(group, {})[place] = records.unpack_offset(value)
 
-    def _load_windows(self, database: RocksDatabase, bucket: LogBucket) -> None:
-        if bucket.stable == bucket.next:
+    def _read_windows(self, database: RocksDatabase, bucket: LogBucket) -> None:
+        """Read the windows of the next batches of which they were not read."""
+        if bucket.unread is None:
             return
-        first = records.batch_key(self.topic.number, bucket.number, bucket.stable)
+        first = records.batch_key(self.topic.number, bucket.number, bucket.unread)
         end = records.batch_key(self.topic.number, bucket.number, bucket.next)
-        for key, value in database.scan(first, end):
-            entry = records.unpack_batch(key, value)
+        read = [records.unpack_batch(*item) for item in islice(database.scan(first, end), _WINDOWS_PER_STEP)]
+        bucket.unread = read[-1].end if len(read) == _WINDOWS_PER_STEP else None
+        for entry in read:
             if entry.prepared:
                 bucket.windows.append(OpenWindow(entry.base, NEVER_MS, NEVER_MS))
             elif entry.rollback_ms and not entry.aborted:

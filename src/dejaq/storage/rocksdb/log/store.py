@@ -28,7 +28,7 @@ from dejaq.storage.log.base import (
     check_offset,
     unknown_name,
 )
-from dejaq.storage.log.prepared import PreparedState, PreparedTransaction, check_answer
+from dejaq.storage.log.prepared import PreparedState, PreparedTransaction, check_answer, check_of
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch
 from dejaq.storage.rocksdb.engine.starting import LOGS_FORMAT, raise_format
@@ -146,12 +146,20 @@ class RocksLogs:
             self._put(state, step.group, one.bucket, CommittedOffset(one.offset, one.claim, now), writes)
 
     async def prepare(
-        self, topic: Topic, name: str, steps: Sequence[LogStep], deadline: int, now: int, context: CallContext
+        self,
+        topic: Topic,
+        name: str,
+        steps: Sequence[LogStep],
+        deadline: int,
+        now: int,
+        context: CallContext,
+        check: int = 0,
     ) -> Verdict:
         """Store steps under a name."""
+        check = check or check_of(steps)
         await self.make_ready(steps)
         self._state(topic)
-        if self._prepared.is_repeat(topic, name, steps):
+        if self._prepared.is_repeat(topic, name, check):
             await _until(self._committer.pending())
             return Verdict(Code.ALREADY_EXISTS)
         for number, step in enumerate(steps):
@@ -162,7 +170,7 @@ class RocksLogs:
         with self._altering():
             marked = [_marked(step) for step in steps]
             places = preparing.put_appends(states, self._database, marked, now, writes)
-            record = PreparedTransaction.of(name, steps, places, deadline, now)
+            record = PreparedTransaction.of(name, steps, places, deadline_ms=deadline, now=now, check=check)
             preparing.put_record(self._prepared, topic, record, now, writes)
             durable = self._committer.write(writes)
         await self.until_shown(steps, durable)
@@ -181,6 +189,12 @@ class RocksLogs:
         writes, aborted = new_batch(), record.state is PreparedState.ABORTED
         # The states of other logs are read now: before this they may not have been used since the start.
         states = {one.topic: state for one in record.batches if (state := self._states_of(one.topic)) is not None}
+        for batch in record.batches:
+            if batch.topic in states:
+                await states[batch.topic].buckets[batch.bucket].read_windows(batch.base + 1)
+        if self._prepared.found(topic, name) is not known:
+            # It was resolved meanwhile.
+            return await self.resolve(topic, name, commit=commit, now=now, context=context)
         with self._altering():
             waiting = preparing.resolve_batches(states, self._database, record, writes)
             for one in () if aborted else record.commits:
@@ -222,6 +236,8 @@ class RocksLogs:
             raise unknown_name(topic, name)
         number, base, count, _ = records.unpack_name(value)
         bucket = state.buckets[number]
+        await bucket.read_windows(base + 1)
+        self._check()
         found = state.entry_at(self._database, number, base)
         if found is not None and found[0].aborted:
             await _until(self._write(new_batch()))
@@ -246,7 +262,7 @@ class RocksLogs:
         """The batches from an offset on."""
         state, held = self._bucket(topic, bucket)
         check_offset(topic, bucket, start, held.start, held.durable)
-        stop = min(held.durable, held.settle(now)) if committed else held.durable
+        stop = min(held.durable, await held.settled(now)) if committed else held.durable
         stop = stop if end is None else min(stop, end)
         if start >= stop:
             return LogSlice((), start)
@@ -257,7 +273,7 @@ class RocksLogs:
 
     async def offsets(self, topic: Topic, now: int) -> list[BucketOffsets]:
         """The offsets of every bucket."""
-        return [bucket.offsets(now) for bucket in self._state(topic).buckets]
+        return [await bucket.offsets(now) for bucket in self._state(topic).buckets]
 
     async def offset_for_time(self, topic: Topic, bucket: int, ts: int) -> int:
         """The first offset of a time."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from dejaq.domain.topic import Topic, TopicKind
-from dejaq.errors import Code, Refused
+from dejaq.errors import Code, DejaqError, Refused
 from dejaq.storage.log.base import Append, Appended, BucketOffsets, KeepsLogs, LogName, LogStorage, StoredBatch
 from dejaq.testing.conformance.scene import Scene
 
@@ -72,6 +72,15 @@ class LogScene:
         except Refused as refusal:
             return refusal.code
         return Code.OK
+
+
+async def code_of(call: Awaitable[object]) -> Code:
+    """OK, or the code of the error that a call raises."""
+    try:
+        await call
+    except DejaqError as error:
+        return error.code
+    return Code.OK
 
 
 def check_dense(batches: Sequence[StoredBatch], start: int = 0) -> None:

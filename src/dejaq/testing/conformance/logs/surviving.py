@@ -5,7 +5,7 @@ from __future__ import annotations
 from dejaq.errors import Code
 from dejaq.storage.log.base import MINUTE_MS, Append, LogRetention, OffsetCommit
 from dejaq.storage.transactions import LogAppendStep, LogCommitStep, Transaction
-from dejaq.testing.conformance.logs.scene import LogScene, check_dense
+from dejaq.testing.conformance.logs.scene import LogScene, check_dense, code_of
 from dejaq.testing.conformance.scene import STEPS, Scene, refusal_of
 
 
@@ -96,6 +96,30 @@ async def transactions_survive(scene: Scene) -> None:
         await scene.restart()
         assert await log.text() == b"abcde"
         assert (await log.logs.groups(log.topic))["billing"][0].offset == 3
+
+
+async def prepared_transactions_survive(scene: Scene) -> None:
+    """A transaction in doubt is in doubt after a restart, and its outcome survives the next one."""
+    log = await LogScene.begin(scene)
+    await log.add(b"abc")
+    steps = (
+        LogAppendStep(log.topic, Append(0, b"de", 2)),
+        LogCommitStep(log.topic, "billing", [OffsetCommit(0, 3)]),
+    )
+    for name in ("t", "u"):
+        part = steps if name == "t" else steps[:1]
+        await log.logs.prepare(log.topic, name, part, scene.now + 1_000, scene.now, scene.context)
+    await scene.restart()
+    assert await log.text() == b"abc"
+    assert [one.name for one in await log.logs.in_doubt(log.topic)] == ["t", "u"]
+    claim = log.logs.claim(log.topic, "billing", [0], scene.now, scene.context)
+    assert await code_of(claim) is Code.UNAVAILABLE
+    await log.logs.resolve(log.topic, "t", commit=True, now=scene.now, context=scene.context)
+    await log.logs.resolve(log.topic, "u", commit=False, now=scene.now, context=scene.context)
+    await scene.restart()
+    assert await log.text() == b"abcde"
+    assert (await log.logs.groups(log.topic))["billing"][0].offset == 3
+    assert await log.logs.in_doubt(log.topic) == []
 
 
 async def a_dropped_topic_has_no_log(scene: Scene) -> None:
