@@ -36,6 +36,12 @@ async def test_a_broker_works_on_two_shards(tmp_path: Path, shards: dict[str, st
         assert (await client.info()).brokers[0].storage == "postgres, 2 shards"
         await client.create_topic("mail", buckets=16)
         await client.create_topic("urgent", kind="priority")
+        shown = (await client.info()).shards
+        assert [(shard.name, shard.moving, shard.state) for shard in shown] == [("a", 0, ""), ("b", 0, "")]
+        buckets = sum([topic.settings.buckets for topic in await client.topics()])
+        assert sum(shard.buckets for shard in shown) == buckets
+        # A priority topic is whole, on the first shard; both have some of the others.
+        assert shown[0].buckets > shown[1].buckets > 0
         async with client.producer("mail") as mail, client.producer("urgent") as urgent:
             for number in range(10):
                 await mail.send_batch([b"x"] * 10, ids=[f"m-{number}-{row}" for row in range(10)], delay=0)
