@@ -103,7 +103,7 @@ $(WEB): $(PIPELINE) requirements/web.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/web.txt
 	touch $@
 
-$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/security.txt requirements/patroni.txt requirements/web.txt requirements/otel.txt tests/integration/security/openid/package-lock.json scripts/kafka_jars.txt
+$(DEV): $(PIPELINE) requirements/dev.txt requirements/postgres.txt requirements/forward.txt requirements/security.txt requirements/patroni.txt requirements/web.txt requirements/otel.txt tests/integration/security/openid/package-lock.json scripts/kafka_jars.txt scripts/kafka_server.xml
 	scripts/install_system.sh
 	scripts/install_node.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/dev.txt --requirement requirements/postgres.txt --requirement requirements/forward.txt --requirement requirements/security.txt --requirement requirements/patroni.txt --requirement requirements/web.txt --requirement requirements/otel.txt
@@ -123,7 +123,7 @@ bench-quick: $(BENCH) ## Six minutes: each figure as a ratio to a peer, beside t
 bench-report: $(BENCH) ## Write docs/performance.md from bench/results/latest.json
 	$(BIN)/python -m bench report
 
-$(BENCH): $(CORE) requirements/bench.txt scripts/kafka_jars.txt
+$(BENCH): $(CORE) requirements/bench.txt scripts/kafka_jars.txt scripts/kafka_server.xml
 	scripts/install_bench.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/bench.txt
 	$(BIN)/python scripts/install_kafka.py || true

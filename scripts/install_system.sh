@@ -26,6 +26,7 @@ missing() {
         [ "$only" = java ] || command -v curl >/dev/null || echo curl
         [ "$only" = java ] || command -v node >/dev/null || echo nodejs
         [ "$only" = java ] || command -v npm >/dev/null || echo npm
+        [ "$only" = java ] || command -v mvn >/dev/null || echo maven
         [ "$only" = java ] || command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
             echo chromium-headless-shell
         [ -n "${JAVA_HOME:-}" ] || command -v java >/dev/null || echo openjdk-17-jre-headless
