@@ -104,13 +104,13 @@ class DefaultSource(DataSource):
         options.need("topic")
         if overwrite:
             raise OptionError("format dejaq only appends: a timeline is changed by operation=move or cancel")
+        if options.mode == "collect":
+            options.need("badRowsPath")
         if self._names_log(options, options.topic):
             if options.operation != "create" or options.mode != "failfast":
                 raise OptionError("a log only takes appends: leave operation and mode out")
             check_log_schema(schema)
             return options
-        if options.mode == "collect":
-            options.need("badRowsPath")
         check_schema(schema, options.operation)
         check_topic(options)
         return options

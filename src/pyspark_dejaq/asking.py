@@ -32,7 +32,7 @@ def ask(options: Options, method: str, request: Message, response: type[Answer])
         if time.monotonic() > deadline:
             where = ", ".join(options.urls)
             raise NoBroker(
-                f"no broker answered at {where} within {options.timeout:g} s; check dejaq.url and that it runs"
+                f"no broker at {where} answered within {options.timeout:g} s; check dejaq.url and that it runs"
             )
         time.sleep(_RETRY_S)
 
