@@ -225,6 +225,8 @@ class KafkaSink(_Topic):
         super().__init__(url)
         self._id = f"dejaq-forward-{name}-to-{self.topic}"
         self._producer: Producer | None = None
+        # One that has not taken over yet.
+        self._beginning: Producer | None = None
         self._consumer: Consumer | None = None
         # What the last transactions have written: the last number of each lane, and ids of messages without one.
         self._lanes: dict[str, int] = {}
@@ -243,13 +245,21 @@ class KafkaSink(_Topic):
     def _begin(self) -> None:
         """Begin with a new producer, which ends the transaction of an earlier one."""
         assert self._consumer is not None
-        producer = Producer(
-            self._settings()
-            | {"transactional.id": self._id, "linger.ms": 0, "partitioner": "murmur2_random"}
-            | {"message.max.bytes": 2 * limits.BODY_BYTES_MAX, "transaction.timeout.ms": 60_000}
-        )
+        if self._beginning is None:
+            self._beginning = Producer(
+                self._settings()
+                | {"transactional.id": self._id, "linger.ms": 0, "partitioner": "murmur2_random"}
+                | {"message.max.bytes": 2 * limits.BODY_BYTES_MAX, "transaction.timeout.ms": 60_000}
+            )
         with self._telling():
-            producer.init_transactions(CALL_SECONDS)
+            try:
+                self._beginning.init_transactions(CALL_SECONDS)
+            except KafkaException as error:
+                # After a time-out it goes on in the background: another producer would be fenced by this one later.
+                if not error.args[0].retriable() and error.args[0].code() != KafkaError._TIMED_OUT:
+                    self._beginning = None
+                raise
+            producer, self._beginning = self._beginning, None
             (found,) = self._consumer.committed([TopicPartition(self.topic, 0)], timeout=CALL_SECONDS)
         self._lanes, self._ids = _unpacked(found.metadata or "")
         self._producer = producer
@@ -351,7 +361,7 @@ class KafkaSink(_Topic):
     async def close(self) -> None:
         """Disconnect, when what is being written is."""
         async with self._writing:
-            self._producer = None
+            self._producer = self._beginning = None
             consumer, self._consumer = self._consumer, None
             if consumer is not None:
                 await asyncio.to_thread(consumer.close)

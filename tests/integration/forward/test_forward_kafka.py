@@ -229,7 +229,14 @@ async def test_the_forwarder_continues_after_an_outage_of_kafka(client: dejaq.Cl
         await eventually(lambda: to_kafka.stats.outages, within=WITHIN, what="the forwarder detects the outage")
         await server.start()
         await source.write([Record(b"after")])
-        await eventually(lambda: to_kafka.stats.moved == 3, within=3 * WITHIN, what="the forwarders continue")
+
+        def continued() -> bool:
+            for one in running:
+                if one.done():
+                    one.result()
+            return to_kafka.stats.moved == 3
+
+        await eventually(continued, within=3 * WITHIN, what="the forwarders continue")
         to_log.stop()
         to_kafka.stop()
         await asyncio.gather(*running)
