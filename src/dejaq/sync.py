@@ -21,7 +21,7 @@ from dejaq.sdk.blocking.client import Client, connect
 from dejaq.sdk.blocking.consumer import Batches, Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
-from dejaq.sdk.blocking.group import LogGroup
+from dejaq.sdk.blocking.group import LogGroup, LogWorker
 from dejaq.sdk.blocking.lease import Batch, Lease
 from dejaq.sdk.blocking.log import Log
 from dejaq.sdk.blocking.portal import Portal
@@ -43,6 +43,7 @@ __all__ = [
     "Log",
     "LogGroup",
     "LogReader",
+    "LogWorker",
     "Producer",
     "Rights",
     "Transaction",

@@ -8,7 +8,7 @@ import dejaq
 import dejaq.sync
 
 PUBLIC = """
-AppendedBatch Log LogBatch LogBucketInfo LogGroup LogGroupInfo LogMessage LogOffset LogReader
+AppendedBatch Log LogBatch LogBucketInfo LogGroup LogGroupInfo LogMessage LogOffset LogReader LogWorker
 Cron MessagePage MessageHistory HistoryEvent Reply Schedule ScheduleInfo
 Backoff Postpone Reject Worker
 JSON MSGPACK Codec Rights RightsDecision RightsQuota RightsRule TopicsPage
