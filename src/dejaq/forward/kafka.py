@@ -255,7 +255,7 @@ class KafkaSink(_Topic):
             try:
                 self._beginning.init_transactions(CALL_SECONDS)
             except KafkaException as error:
-                # After a time-out it goes on in the background: another producer would be fenced by this one later.
+                # After a time-out it continues in the background, and would fence another producer later.
                 if not error.args[0].retriable() and error.args[0].code() != KafkaError._TIMED_OUT:
                     self._beginning = None
                 raise
