@@ -17,7 +17,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.websocket.framing import FrameReader, Opcode, Payload
 from dejaq.protocol.websocket.messages import MESSAGE_BYTES_MAX, Kind, parse
 
-TRACED = "recvfrom,sendto,recvmsg,sendmsg,write,writev,pwrite64,fdatasync,fsync"
+TRACED = "read,recvfrom,sendto,recvmsg,sendmsg,write,writev,pwrite64,fdatasync,fsync"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _UPGRADE = b"GET /v1 "
 _DATA, _PADDED = 0, 0x08
@@ -162,7 +162,7 @@ def acks_of_creates(calls: list[Call]) -> list[Ack]:
     asked: dict[tuple[str, int, int], list[bytes]] = {}
     acks: list[Ack] = []
     for call in calls:
-        if call.name in {"recvfrom", "recvmsg"}:
+        if call.name in {"read", "recvfrom", "recvmsg"}:
             data = call.data
             if data.startswith(_UPGRADE) and call.file not in incoming:
                 incoming[call.file] = _WebSocketDirection(masked=True)
