@@ -6,7 +6,10 @@ import json
 import re
 import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import httpx
 
 from dejaq.testing.servers.process import free_port
 from dejaq.testing.waiting import wait_until
@@ -40,7 +43,7 @@ def test_every_example_of_the_page_works() -> None:
             assert gateway.stdout is not None
             assert f"serving http://{address}" in gateway.stdout.readline().decode()
             wait_until(lambda: answers(address), within=20, what="the gateway answers")
-            create, put, read, change, receive, delete, _, lines, pages, count, move = EXAMPLES
+            create, put, read, change, receive, delete, _, lines, pages, count, move, *_ = EXAMPLES
             assert '"name":"mail"' in run(create, address)
             assert json.loads(run(put, address))["code"] == "OK"
             assert json.loads(run(put, address))["ok"] is True
@@ -57,6 +60,7 @@ def test_every_example_of_the_page_works() -> None:
             assert len(json.loads(run(pages, address))["messages"]) == 2
             assert json.loads(run(count, address)) == {"count": 2}
             assert '"matched":2,"done":2' in run(move, address)
+            use_together(address)
             # The history needs a journal, which a broker without a directory does not keep.
             assert "the journal is off" in run(EXAMPLES[6], address)
             gateway.terminate()
@@ -64,6 +68,27 @@ def test_every_example_of_the_page_works() -> None:
         finally:
             gateway.kill()
             gateway.wait()
+
+
+def use_together(address: str) -> None:
+    """The examples of several messages, a transaction, a fan-out and a request with its reply."""
+    edit, transact, fan_out, request, reply = EXAMPLES[11:]
+    with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False, verify=False, timeout=30) as api:
+
+        def lease(topic: str) -> str:
+            answer = api.post(f"/topics/{topic}/leases", json={"wait": 20}).json()
+            return str(answer["leases"][0]["lease"])
+
+        for topic in ("audit", "sums"):
+            assert api.post("/topics", json={"name": topic}).status_code == 201
+        assert json.loads(run(edit, address))["results"][0]["code"] == "NOT_FOUND"
+        api.put("/topics/mail/messages/input", json={"body": "x"})
+        assert len(json.loads(run(transact, address, LEASE=lease("mail")))["ids"]) == 2
+        assert json.loads(run(fan_out, address))["codes"] == {"audit": "OK", "mail": "OK"}
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(run, request, address)
+            run(reply, address, LEASE=lease("sums"))
+            assert json.loads(asked.result())["body"] == "42"
 
 
 def answers(address: str) -> bool:

@@ -29,6 +29,8 @@ STATUSES: dict[Code, int] = {
     Code.TOPIC_EXISTS: 409,
     Code.BODY_MISSING: 404,
     Code.OUT_OF_STATE: 409,
+    Code.TOO_LATE: 409,
+    Code.CLAIM_LOST: 409,
     Code.UNAUTHENTICATED: 401,
     Code.PERMISSION_DENIED: 403,
     Code.INTERNAL: 500,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dejaq.protocol.version import package_version
-from dejaq.web.api.operation import JSON, NDJSON, ApiOperation
+from dejaq.web.api.operation import JSON, ApiOperation
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _REF = "#/components/schemas/{name}"
@@ -17,7 +17,7 @@ _PLACES = {
     "topic": "The name of a topic, such as `mail` or `~alice/mail`.",
     "id": "The id of a message.",
     "lease": "A lease id, as `takeLeases` answered it.",
-    "name": "The name of a schedule.",
+    "name": "The name of a schedule, or of a prepared transaction.",
     "group": "The name of a group that reads a log.",
     "session": "The id of a session, as `listSessions` answered it.",
     "key": "The id of an API key: the 12 characters after `dq_`.",
@@ -65,8 +65,8 @@ def _operation(one: ApiOperation, known: dict[int, Any], components: dict[str, A
     answers: dict[str, Any] = {str(one.status): _answer(one, known)}
     if one.status == 201:
         answers["200"] = {**_answer(one, known), "description": "It was there already."}
-        if NDJSON in one.body_kinds:
-            answers["207"] = {**_answer(one, known), "description": "Some were refused."}
+    if one.partly:
+        answers["207"] = {**_answer(one, known), "description": "Some were refused."}
     problem = {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}
     answers["default"] = {"description": "An error.", "content": problem}
     described: dict[str, Any] = {

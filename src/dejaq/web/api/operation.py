@@ -119,6 +119,8 @@ class ApiOperation:
     answer: Any = None
     answer_kinds: tuple[str, ...] = (JSON,)
     status: int = 200
+    # Whether 207 answers that some of it was refused.
+    partly: bool = False
     # Request headers that it understands, with their meanings.
     headers: Mapping[str, str] = field(default_factory=dict)
 

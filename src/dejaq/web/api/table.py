@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from dejaq.sdk.admin.access import Caller
 from dejaq.sdk.admin.cluster import ClusterInfo, TopicInfo
 from dejaq.sdk.admin.cron import ScheduleInfo
-from dejaq.sdk.admin.rights import RightsDecision, RightsRule
+from dejaq.sdk.admin.rights import RightsDecision, RightsQuota, RightsRule
 from dejaq.web.api.filters import MessageFilter, OwnerFilter, PageQuery
 from dejaq.web.api.operation import BYTES, JSON, NDJSON, ApiOperation, ApiRight
 from dejaq.web.api.operations import (
     access,
     bulk,
+    by_id,
     cluster,
     dead_letters,
+    log_control,
     logs,
     messages,
     receiving,
+    requests,
     schedules,
     sending,
     topics,
+    transactions,
 )
 from dejaq.web.api.values import (
     BulkOutcome,
@@ -38,12 +42,13 @@ _MESSAGE = f"{_TOPIC}/messages/{{id}}"
 _LEASE = f"{_TOPIC}/leases/{{lease}}"
 _SCHEDULE = f"{_TOPIC}/schedules/{{name}}"
 _IF_MATCH = {"If-Match": "The version of the message, as an ETag: the change is refused with 412 if it has another."}
+_BATCH_KEY = {"Idempotency-Key": "Names the batch: a repeat within a day appends nothing."}
 _KEY = {"Idempotency-Key": "Names the request: messages without an id get one that a repeat gets again."}
 
 
 def operations() -> tuple[ApiOperation, ...]:
     """The table."""
-    timelines = (*_of_topics(), *_of_messages(), *_of_leases(), *_of_dead_letters(), *_of_schedules())
+    timelines = (*_of_topics(), *_of_messages(), *_of_several(), *_of_leases(), *_of_dead_letters(), *_of_schedules())
     return (*timelines, *_of_logs(), *_of_cluster(), *_of_access())
 
 
@@ -63,6 +68,10 @@ def _of_topics() -> Iterator[ApiOperation]:
         "PATCH", _TOPIC, "editTopic", "Change a topic", admin, topics.edit_topic,
         body=topics.TopicChange, answer=TopicInfo,
     )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/keys:rekey", "rekeyTopic", "Protect the keys of an encrypted topic again", admin,
+        topics.rekey_topic, body=topics.RekeyValue, answer=topics.ProtectingKey,
+    )  # fmt: skip
     yield ApiOperation("DELETE", _TOPIC, "deleteTopic", "Delete a topic", admin, topics.delete_topic, status=204)
 
 
@@ -75,7 +84,7 @@ def _of_messages() -> Iterator[ApiOperation]:
     yield ApiOperation(
         "POST", f"{_TOPIC}/messages", "sendMessages", "Send messages", send, sending.post_messages,
         query=sending.BatchQuery, body=NewMessage | list[NewMessage], body_kinds=(JSON, NDJSON),
-        answer=sending.SentBatch, answer_kinds=(JSON, NDJSON), status=201, headers=_KEY,
+        answer=sending.SentBatch, answer_kinds=(JSON, NDJSON), status=201, headers=_KEY, partly=True,
     )  # fmt: skip
     yield ApiOperation(
         "GET", f"{_TOPIC}/count", "countMessages", "Count messages", read, messages.count_messages,
@@ -120,6 +129,44 @@ def _of_messages() -> Iterator[ApiOperation]:
     )  # fmt: skip
 
 
+def _of_several() -> Iterator[ApiOperation]:
+    """What one request does with several messages or topics, and requests that have a reply."""
+    read, send = ApiRight.READ, ApiRight.SEND
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:get-by-id", "getMessages", "Read several messages", read, by_id.get_messages,
+        body=by_id.IdList, answer=by_id.FoundMessages,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:edit-by-id", "editMessagesById", "Change several messages", send,
+        by_id.edit_messages_by_id, query=messages.OwnerQuery, body=list[by_id.ChangeById], answer=sending.SentBatch,
+        partly=True,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/messages:cancel-by-id", "cancelMessagesById", "Cancel several messages", send,
+        by_id.cancel_messages_by_id, query=messages.OwnerQuery, body=list[by_id.CancelById],
+        answer=sending.SentBatch, partly=True,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{BASE}/transactions", "transact", "Make several changes or none", send, transactions.transact,
+        query=transactions.TransactionQuery, body=transactions.NewTransaction, answer=transactions.TransactionDone,
+        headers=_KEY,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{BASE}/fan-out", "fanOut", "Send one message to several topics", send, transactions.fan_out,
+        query=transactions.TransactionQuery, body=transactions.NewFanOut, answer=transactions.FanOutDone, status=201,
+        headers=_KEY, partly=True,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/requests", "sendRequest", "Send a message and wait for the reply", send,
+        requests.send_request, query=requests.RequestQuery, body=requests.NewRequest, answer=requests.ReplyValue,
+        headers=_KEY,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_TOPIC}/requests/{{id}}/reply", "takeReply", "Wait for a reply", send, requests.take_reply,
+        query=requests.RequestQuery, body=requests.ReplyWait, answer=requests.ReplyValue,
+    )  # fmt: skip
+
+
 def _of_leases() -> Iterator[ApiOperation]:
     right = ApiRight.CONSUME
     yield ApiOperation(
@@ -140,6 +187,14 @@ def _of_leases() -> Iterator[ApiOperation]:
     yield ApiOperation(
         "POST", f"{_LEASE}/reject", "rejectLease", "Make a leased message a dead letter", right,
         receiving.reject_lease, body=receiving.RejectValue, status=204,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_LEASE}/reply", "replyLease", "Delete a leased message and answer its producer", right,
+        receiving.reply_lease, body=receiving.ReplyToSend, status=204,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{_LEASE}/progress", "reportProgress", "Report the progress of the work", right,
+        receiving.report_progress, body=receiving.ProgressValue, status=204,
     )  # fmt: skip
 
 
@@ -210,6 +265,26 @@ def _of_logs() -> Iterator[ApiOperation]:
         body=logs.NewLogMessage, answer=logs.LogPlace, status=201,
     )  # fmt: skip
     yield ApiOperation(
+        "POST", f"{log}/batches", "appendBatch", "Append several messages to a log", ApiRight.SEND, logs.append_batch,
+        body=list[logs.NewLogMessage], answer=logs.LogBatchPlaces, status=201, headers=_BATCH_KEY,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{log}/batches:rollback", "rollbackBatch", "Take out a batch", ApiRight.SEND,
+        log_control.rollback_batch, body=log_control.BatchName, status=204,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{log}/offsets", "offsetsForTime", "Find the offsets of a time", ApiRight.READ,
+        log_control.offsets_for_time, query=log_control.OffsetsQuery, answer=log_control.OffsetsOfTime,
+    )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{log}/prepared", "listPrepared", "List prepared transactions", ApiRight.READ,
+        log_control.list_prepared, answer=log_control.PreparedList,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{log}/prepared/{{name}}", "resolvePrepared", "Commit or abort a prepared transaction",
+        ApiRight.SEND, log_control.resolve_prepared, body=log_control.Resolution, status=204,
+    )  # fmt: skip
+    yield ApiOperation(
         "POST", f"{group}/reset", "resetGroup", "Set the offsets of a group", ApiRight.ADMIN, logs.reset_group,
         body=logs.LogReset, answer=logs.LogOffsets,
     )  # fmt: skip
@@ -242,6 +317,10 @@ def _of_access() -> Iterator[ApiOperation]:
     yield ApiOperation(
         "POST", f"{BASE}/rights", "addRule", "Allow or deny something", admin, access.add_rule,
         body=access.NewRule, answer=RightsRule, status=201,
+    )  # fmt: skip
+    yield ApiOperation(
+        "POST", f"{BASE}/rights:quota", "setQuota", "Limit a principal", admin, access.set_quota,
+        body=access.NewQuota, answer=RightsQuota,
     )  # fmt: skip
     yield ApiOperation(
         "GET", f"{BASE}/rights:check", "checkRight", "Explain a right", read, access.check_right,

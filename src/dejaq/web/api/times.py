@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import Any
 
 from dejaq import limits
 from dejaq.domain.durations import parse_length_ms
@@ -26,6 +27,16 @@ def parse_time(text: str | int | None, now_ms: int) -> int | None:
             "milliseconds, or a time relative to now (+90s, 5m, -2h)",
         )
     return to_ms(ms) if isinstance(text, int) or _MS.fullmatch(text.strip()) else ms
+
+
+def times_of(at: str | int | None, delay: float | None, now_ms: int) -> dict[str, Any]:
+    """`at` or `delay` as arguments of the SDK."""
+    parsed = parse_time(at, now_ms)
+    if parsed is None:
+        return {} if delay is None else {"delay": delay}
+    if delay is not None:
+        raise error_of(Code.INVALID_ARGUMENT, "give one of at and delay")
+    return {"at": parsed}
 
 
 def _parsed(text: str, now_ms: int) -> int | None:

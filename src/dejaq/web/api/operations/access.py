@@ -12,6 +12,7 @@ from dejaq.sdk.admin.rights import RightsDecision, RightsQuota, RightsRule
 from dejaq.web.api.operation import ApiAnswer, ApiCall
 
 _Text = Annotated[str, Meta(max_length=200)]
+_Limit = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 LIFETIME_DAYS_MAX = 36_500
 
 
@@ -58,6 +59,18 @@ class NewRule(msgspec.Struct, forbid_unknown_fields=True):
     topic: _Text
     group: _Text = ""
     deny: bool = False
+
+
+class NewQuota(msgspec.Struct, forbid_unknown_fields=True):
+    """The limits of a principal, 0 for none: topics that it may create, messages per second at each broker, messages
+    and bytes in its topics.
+    """
+
+    principal: _Text
+    topics: _Limit = 0
+    rate: _Limit = 0
+    pending: _Limit = 0
+    bytes: _Limit = 0
 
 
 class CheckQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,3 +145,13 @@ async def check_right(call: ApiCall) -> ApiAnswer:
         query.operation, query.topic, group=query.group, principals=query.principal
     )
     return ApiAnswer(decision)
+
+
+async def set_quota(call: ApiCall) -> ApiAnswer:
+    """Limit each caller that a principal means, in place of its earlier quota; without a limit the quota is removed."""
+    new = call.json(NewQuota)
+    return ApiAnswer(
+        await call.client.rights().set_quota(
+            new.principal, topics=new.topics, rate=new.rate, pending=new.pending, bytes=new.bytes
+        )
+    )

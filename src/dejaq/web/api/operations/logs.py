@@ -7,10 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dejaq import limits
 from dejaq.errors import Code, error_of
 from dejaq.sdk.log.calls import Start
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.times import to_datetime
+from dejaq.web.api.idempotency import id_of_key
 from dejaq.web.api.operation import ApiAnswer, ApiCall
 from dejaq.web.api.times import iso_of, parse_time
 from dejaq.web.api.values import decoded_body, encoded_body
@@ -35,6 +37,24 @@ class LogPlace(msgspec.Struct):
 
     bucket: int
     offset: int
+
+
+_Rows = Annotated[list[NewLogMessage], Meta(min_length=1, max_length=limits.BATCH_COUNT_MAX)]
+
+
+class LogBatchPlace(msgspec.Struct):
+    """Where a batch was appended; its name rolls it back."""
+
+    name: str
+    bucket: int
+    offset: int
+    count: int
+
+
+class LogBatchPlaces(msgspec.Struct):
+    """Where the messages were appended, by batch."""
+
+    batches: list[LogBatchPlace]
 
 
 class LogReadQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,6 +135,32 @@ async def append_message(call: ApiCall) -> ApiAnswer:
     body = decoded_body(new.body, new.body_base64) or b""
     place = await call.log.append(body, key=new.key.encode(), headers=new.headers or None, bucket=new.bucket)
     return ApiAnswer(LogPlace(place.bucket, place.offset), status=201)
+
+
+async def append_batch(call: ApiCall) -> ApiAnswer:
+    """Append many messages; answers when all are durable. Messages without a key are one batch of one bucket.
+
+    With `Idempotency-Key`, which needs the `bucket`, they are one batch, and a repeat within a day appends nothing.
+    """
+    rows: list[NewLogMessage] = call.json(_Rows)
+    buckets = {row.bucket for row in rows}
+    if len(buckets) > 1:
+        raise error_of(Code.INVALID_ARGUMENT, "all messages of a request name the same bucket, or none does")
+    bucket = buckets.pop()
+    bodies = [decoded_body(row.body, row.body_base64) or b"" for row in rows]
+    keys = [row.key.encode() for row in rows] if any(row.key for row in rows) else None
+    headers = [row.headers for row in rows] if any(row.headers for row in rows) else None
+    if name := id_of_key(call.request, "append", call.topic):
+        if bucket is None:
+            raise error_of(Code.INVALID_ARGUMENT, "an Idempotency-Key needs the bucket of the messages")
+        one = await call.log.append_named(
+            bodies, bucket=bucket, name=f"{name[:20]}/0", keys=keys or (), headers=headers or ()
+        )
+        found = [one]
+    else:
+        found = await call.log.append_batch(bodies, keys=keys, headers=headers, bucket=bucket)
+    batches = [LogBatchPlace(one.name, one.bucket, one.base, one.count) for one in found]
+    return ApiAnswer(LogBatchPlaces(batches), status=201)
 
 
 async def read_log(call: ApiCall) -> ApiAnswer:

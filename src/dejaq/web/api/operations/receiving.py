@@ -14,7 +14,7 @@ from dejaq import limits
 from dejaq.errors import Code, error_of
 from dejaq.web.api.operation import ApiAnswer, ApiCall
 from dejaq.web.api.times import iso_of, parse_time
-from dejaq.web.api.values import Epoch, Lease, Seconds, Wait, encoded_body
+from dejaq.web.api.values import Epoch, Lease, Seconds, Wait, decoded_body, encoded_body
 from dejaq.web.leases import HELD_MAX, HeldByClient
 
 
@@ -44,6 +44,7 @@ class LeaseValue(msgspec.Struct, omit_defaults=True):
     body_bytes: int
     body: str | None = None
     body_base64: str | None = None
+    wants_reply: bool = False
 
 
 class LeaseList(msgspec.Struct):
@@ -72,6 +73,20 @@ class RejectValue(msgspec.Struct, forbid_unknown_fields=True):
     error: Annotated[str, Meta(max_length=limits.ERROR_CHARS_MAX)] | None = None
 
 
+class ReplyToSend(msgspec.Struct, forbid_unknown_fields=True):
+    """The reply to the producer that waits for it."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    headers: dict[str, str] = {}
+
+
+class ProgressValue(msgspec.Struct, forbid_unknown_fields=True):
+    """How far the work is; the owner reads it in `progress` of the message."""
+
+    text: Annotated[str, Meta(max_length=limits.PROGRESS_CHARS_MAX)]
+
+
 async def take_leases(call: ApiCall) -> ApiAnswer:
     """Lease messages that are due; waits for the first as long as asked. A client that disconnects leases nothing."""
     wanted = call.json(LeaseRequestValue)
@@ -84,7 +99,7 @@ async def take_leases(call: ApiCall) -> ApiAnswer:
             wait=wanted.wait,
         )
     )
-    leaving = asyncio.ensure_future(_disconnected(call.request))
+    leaving = asyncio.ensure_future(disconnected(call.request))
     try:
         await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not taking.done():
@@ -98,7 +113,8 @@ async def take_leases(call: ApiCall) -> ApiAnswer:
         taking.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
+    """Wait until the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -119,6 +135,7 @@ def lease_value(held: HeldByClient) -> LeaseValue:
         version=lease.version,
         headers=dict(lease.headers),
         body_bytes=lease.size,
+        wants_reply=lease.wants_reply,
         **encoded_body(lease.body),
     )
 
@@ -157,4 +174,20 @@ async def reject_lease(call: ApiCall) -> ApiAnswer:
     why = call.json(RejectValue)
     await call.gateway.leases.find(call.topic, lease_id).reject(why.reason, error=why.error)
     call.gateway.leases.forget(lease_id)
+    return ApiAnswer(status=204)
+
+
+async def reply_lease(call: ApiCall) -> ApiAnswer:
+    """The message was processed: delete it, and answer its producer in the same transaction."""
+    lease_id = call.path["lease"]
+    reply = call.json(ReplyToSend)
+    lease = call.gateway.leases.find(call.topic, lease_id)
+    await lease.delete(reply=decoded_body(reply.body, reply.body_base64) or b"", headers=reply.headers or None)
+    call.gateway.leases.forget(lease_id)
+    return ApiAnswer(status=204)
+
+
+async def report_progress(call: ApiCall) -> ApiAnswer:
+    """Report how far the work on a leased message is."""
+    await call.gateway.leases.find(call.topic, call.path["lease"]).progress(call.json(ProgressValue).text)
     return ApiAnswer(status=204)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,13 +13,12 @@ from dejaq.domain.ids import valid_id
 from dejaq.errors import MEANINGS, Code, DejaqError, Refused, error_of
 from dejaq.sdk.times import RelativeTime, delay_us
 from dejaq.web.api.cloudevents import is_event, message_headers
+from dejaq.web.api.idempotency import id_of_key
 from dejaq.web.api.operation import JSON, NDJSON, ApiAnswer, ApiCall
 from dejaq.web.api.operations.messages import checked_id
 from dejaq.web.api.times import parse_time
 from dejaq.web.api.values import Group, ItemOutcome, NewMessage, Priority, Seconds, decoded_body
 from dejaq.web.gateway import Gateway
-
-KEY_CHARS_MAX = 200
 
 
 class SendQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,11 +80,8 @@ async def post_messages(call: ApiCall) -> ApiAnswer:
     rows, failed = _lines(call.body) if by_line else (_listed(call), {})
     if len(rows) > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{len(rows)} messages in one request; at most {limits.BATCH_COUNT_MAX}")
-    key = call.request.headers.get("idempotency-key", "")
-    if len(key) > KEY_CHARS_MAX:
-        raise error_of(Code.INVALID_ARGUMENT, f"an Idempotency-Key has at most {KEY_CHARS_MAX} characters")
     group: str = call.query.group
-    own = hashlib.sha256(f"{call.topic}\n{group}\n{key}".encode()).hexdigest()[:40] if key else ""
+    own = id_of_key(call.request, call.topic, group)
     outcomes = await send_rows(call.gateway, call.topic, group, rows, failed, own=own)
     if by_line:
         return ApiAnswer(content=b"".join(msgspec.json.encode(one) + b"\n" for one in outcomes), kind=NDJSON)

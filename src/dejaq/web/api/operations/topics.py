@@ -62,6 +62,18 @@ class TopicList(msgspec.Struct):
     topics: list[TopicInfo]
 
 
+class RekeyValue(msgspec.Struct, forbid_unknown_fields=True):
+    """With `new_key` the topic also gets another key for all new bodies."""
+
+    new_key: bool = False
+
+
+class ProtectingKey(msgspec.Struct):
+    """The key of the brokers' key provider that protects the keys of the topic now."""
+
+    key: str
+
+
 async def list_topics(call: ApiCall) -> ApiAnswer:
     """Every topic with its settings and exact counts."""
     return ApiAnswer(TopicList(await call.client.topics()))
@@ -93,3 +105,8 @@ async def delete_topic(call: ApiCall) -> ApiAnswer:
     """Delete a topic with every message in it."""
     await call.client.delete_topic(call.topic)
     return ApiAnswer(status=204)
+
+
+async def rekey_topic(call: ApiCall) -> ApiAnswer:
+    """Protect the keys of an encrypted topic with the current key of the brokers' key provider."""
+    return ApiAnswer(ProtectingKey(await call.client.rekey_topic(call.topic, new_key=call.json(RekeyValue).new_key)))

@@ -1,0 +1,1 @@
+"""Tests of the gateway that need no server."""
