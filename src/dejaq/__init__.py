@@ -38,10 +38,21 @@ if TYPE_CHECKING:
         Unavailable,
         VersionUnsupported,
     )
-    from dejaq.sdk.admin.cluster import BrokerInfo, ClientInfo, ClusterInfo, Pong, TopicInfo, TopicsPage
+    from dejaq.sdk.admin.cluster import (
+        BrokerInfo,
+        ClientInfo,
+        ClusterInfo,
+        Pong,
+        StandbyInfo,
+        StoreCopies,
+        TopicCopies,
+        TopicInfo,
+        TopicsPage,
+    )
     from dejaq.sdk.admin.cron import Cron, Schedule, ScheduleInfo
     from dejaq.sdk.admin.dead_letters import DeadLetters
     from dejaq.sdk.admin.history import HistoryEvent, MessageHistory
+    from dejaq.sdk.admin.overview import AllTopics, TopicEntry
     from dejaq.sdk.admin.queries import MessagePage
     from dejaq.sdk.admin.replies import Reply
     from dejaq.sdk.admin.rights import Rights, RightsDecision, RightsQuota, RightsRule
@@ -86,7 +97,18 @@ _HOMES = {
         "Unavailable",
         "VersionUnsupported",
     ),
-    "dejaq.sdk.admin.cluster": ("BrokerInfo", "ClientInfo", "ClusterInfo", "Pong", "TopicInfo", "TopicsPage"),
+    "dejaq.sdk.admin.cluster": (
+        "BrokerInfo",
+        "ClientInfo",
+        "ClusterInfo",
+        "Pong",
+        "StandbyInfo",
+        "StoreCopies",
+        "TopicCopies",
+        "TopicInfo",
+        "TopicsPage",
+    ),
+    "dejaq.sdk.admin.overview": ("AllTopics", "TopicEntry"),
     "dejaq.sdk.admin.history": ("MessageHistory", "HistoryEvent"),
     "dejaq.sdk.admin.queries": ("MessagePage",),
     "dejaq.sdk.admin.rights": ("Rights", "RightsDecision", "RightsQuota", "RightsRule"),
@@ -113,6 +135,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "JSON",
     "MSGPACK",
+    "AllTopics",
     "AppendedBatch",
     "Backoff",
     "Batch",
@@ -167,8 +190,12 @@ __all__ = [
     "RightsRule",
     "Schedule",
     "ScheduleInfo",
+    "StandbyInfo",
     "Status",
+    "StoreCopies",
     "StoreError",
+    "TopicCopies",
+    "TopicEntry",
     "TopicExists",
     "TopicInfo",
     "TopicKind",

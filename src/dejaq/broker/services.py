@@ -192,6 +192,7 @@ def services_of(
             "Overseer.RekeyTopic": overseer.rekey_topic,
             "Overseer.DescribeTopic": overseer.describe_topic,
             "Overseer.ListTopics": overseer.list_topics,
+            "Overseer.Copies": overseer.copies,
             "Overseer.DeleteTopic": overseer.delete_topic,
             "Overseer.Checkpoint": overseer.checkpoint,
             "Carrier.Transact": transactions.transact,

@@ -16,13 +16,15 @@ from weakref import WeakSet
 
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
+from dejaq.domain.topic import TopicKind
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.sdk.admin.cluster import ClusterInfo, Pong
+from dejaq.sdk.admin.cluster import ClusterInfo, Pong, TopicInfo
 from dejaq.sdk.admin.cron import Cron
 from dejaq.sdk.admin.dead_letters import DeadLetters
 from dejaq.sdk.admin.history import HistoryClient
 from dejaq.sdk.admin.message_calls import MessageCalls
+from dejaq.sdk.admin.overview import AllTopics, FirstPage, with_first_pages
 from dejaq.sdk.admin.queries import Queries
 from dejaq.sdk.admin.rights import Rights
 from dejaq.sdk.admin.topic_calls import TopicCalls
@@ -325,6 +327,23 @@ class Client(TopicCalls, MessageCalls):
         log = Log(self._seeds, self._settings, topic, timeout=timeout)
         self._children.add(log)
         return log
+
+    async def all_topics(
+        self, *, messages: int = 10, after: str = "", count: int = 20, namespace: str = ""
+    ) -> AllTopics:
+        """The next topics `after` a name, as `topics_page` gives them, each with its first `messages`.
+
+        These are the messages that are due next, or the last ones of a log.
+        """
+        if not 1 <= messages <= limits.BROWSE_PAGE_MAX:
+            raise error_of(Code.INVALID_ARGUMENT, f"messages={messages}; it is 1 to {limits.BROWSE_PAGE_MAX}")
+
+        async def read(topic: TopicInfo) -> FirstPage:
+            if topic.settings.kind is TopicKind.LOG:
+                return tuple(await self.log(topic.name).tail(messages))
+            return (await self.browse_page(topic.name, page_size=messages)).messages
+
+        return await with_first_pages(await self.topics_page(after=after, count=count, namespace=namespace), read)
 
     def cron(self, topic: str) -> Cron:
         """The schedules of a cron topic."""

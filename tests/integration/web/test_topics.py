@@ -26,6 +26,24 @@ async def test_a_topic_is_created_changed_and_deleted(web: httpx.AsyncClient) ->
     assert (nameless.status_code, nameless.json()["code"]) == (400, "INVALID_TOPIC")
 
 
+async def test_all_topics_come_with_their_first_messages(web: httpx.AsyncClient) -> None:
+    await web.post("/api/v1/topics", json={"name": "mail"})
+    await web.post("/api/v1/topics", json={"name": "events", "kind": "log", "buckets": 1, "keep_ms": 60_000})
+    await web.post("/api/v1/topics/mail/messages", json={"id": "a", "body": "later", "delay": 60})
+    await web.post("/api/v1/topics/events/log/messages", json={"body": "happened"})
+    first = (await web.get("/api/v1/overview", params={"count": 1})).json()
+    assert (first["more"], first["total"], first["topics"][0]["log"][0]["body"]) == (True, 2, "happened")
+    assert first["topics"][0]["topic"]["settings"]["keep_ms"] == 60_000
+    rest = (await web.get("/api/v1/overview", params={"after": "events", "messages": 5})).json()
+    assert [message["id"] for message in rest["topics"][0]["messages"]] == ["a"]
+    assert (await web.get("/api/v1/overview", params={"messages": 0})).status_code == 400
+
+
+async def test_the_copies_of_a_topic_are_listed(api: httpx.AsyncClient) -> None:
+    copies = (await api.get("/api/v1/topics/mail/copies")).json()
+    assert (len(copies["brokers"]), copies["stores"]) == (1, [])
+
+
 async def test_schedules_are_added_previewed_and_run(web: httpx.AsyncClient) -> None:
     await web.post("/api/v1/topics", json={"name": "jobs", "kind": "cron"})
     jobs = "/api/v1/topics/jobs/schedules"

@@ -12,6 +12,7 @@ AppendedBatch Log LogBatch LogBucketInfo LogGroup LogGroupInfo LogMessage LogOff
 Cron MessagePage MessageHistory HistoryEvent Reply Schedule ScheduleInfo
 Backoff Postpone Reject Worker
 JSON MSGPACK Codec Rights RightsDecision RightsQuota RightsRule TopicsPage
+AllTopics TopicEntry TopicCopies StoreCopies StandbyInfo
 Batch Broker BrokerInfo BulkResult Client ClientInfo ClusterInfo Code Conflict Consumer
 DeadLetters DejaqError Durability FanOut Indefinite
 InternalError InvalidArgument Lease LimitExceeded Message Missing NoBroker OutOfState Pong PortTaken Producer Refused

@@ -27,6 +27,7 @@ from dejaq.protocol.version import package_version
 from dejaq.security.rights.matching import creator_name
 from dejaq.security.rights.operations import Operation
 from dejaq.storage.base import Filter, RotatesKeys, innermost
+from dejaq.storage.copies import Copies, Replicates
 from dejaq.storage.sharded.placement import Spread
 
 log = logging.getLogger(__name__)
@@ -232,6 +233,18 @@ class OverseerService:
                 await asyncio.sleep(0)
         return seen
 
+    async def copies(self, context: CallContext, request: overseer.TopicRequest) -> overseer.CopiesResponse:
+        """The brokers that serve a topic, and the servers that have copies of its messages."""
+        topic = self._broker.catalog.live(request.name)
+        cluster, storage = self._broker.cluster, innermost(self._broker.storage)
+        answer = overseer.CopiesResponse(brokers=[overseer.ServingBroker(id=cluster.own, address=self.address)])
+        for member in cluster.members.values():
+            if member.id != cluster.own:
+                answer.brokers.add(id=member.id, address=member.shown_address)
+        if isinstance(storage, Replicates):
+            answer.stores.extend(_store_copies(copies) for copies in await storage.copies(topic))
+        return answer
+
     async def delete_topic(self, context: CallContext, request: overseer.TopicRequest) -> overseer.TopicResponse:
         """Mark a topic as deleting; its messages are removed in the background."""
         self._broker.doctor.admit("delete_topic")
@@ -359,6 +372,16 @@ def _outline(topic: Topic, census: Census) -> overseer.TopicInfo:
         creator=topic.creator,
         consumers=census[topic.number, SessionState.CONSUMER] + census[topic.number, SessionState.SUBSCRIBED],
         producers=census[topic.number, SessionState.PRODUCER],
+    )
+
+
+def _store_copies(copies: Copies) -> overseer.StoreCopies:
+    standbys = [
+        overseer.StandbyInfo(name=standby.name, state=standby.state, lag_bytes=standby.lag_bytes)
+        for standby in copies.standbys
+    ]
+    return overseer.StoreCopies(
+        shard=copies.shard, buckets=copies.buckets, confirmed=copies.confirmed, standbys=standbys
     )
 
 

@@ -39,6 +39,7 @@ CALLS: dict[str, Needs | Open] = {
     "Overseer.EditTopic": needs.editing_topic,
     "Overseer.DescribeTopic": Open.FILTERED,
     "Overseer.ListTopics": Open.FILTERED,
+    "Overseer.Copies": needs.on_name(Op.INSPECT),
     "Overseer.DeleteTopic": needs.on_name(Op.ADMIN),
     "Overseer.RekeyTopic": needs.on_name(Op.ADMIN),
     "Overseer.Checkpoint": needs.operating,

@@ -47,11 +47,20 @@ def _place(text: str, now_ms: int) -> Start:
         raise click.UsageError(f"{text!r} is not a place in a log: give {PLACES}. {wrong}") from None
 
 
+def log_message_line(message: LogMessage) -> str:
+    """A message of a log on one line: bucket and offset, time, key and body."""
+    values = log_message_values(message)
+    key = f" {values['key']}:" if message.key else ""
+    mark = " (rolled back)" if message.aborted else ""
+    return f"{message.bucket}/{message.offset} {values['at']}{key} {values['body']}{mark}"
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _values(message: LogMessage) -> dict[str, Any]:
+def log_message_values(message: LogMessage) -> dict[str, Any]:
+    """A message of a log as plain values."""
     values: dict[str, Any] = {
         "bucket": message.bucket,
         "offset": message.offset,
@@ -71,13 +80,7 @@ class Printer:
 
     def show(self, message: LogMessage) -> bool:
         """Print a message; whether another one may follow."""
-        values = _values(message)
-        if self._invocation.json:
-            self._invocation.output.object(values)
-        else:
-            key = f" {values['key']}:" if message.key else ""
-            mark = " (rolled back)" if message.aborted else ""
-            click.echo(f"{message.bucket}/{message.offset} {values['at']}{key} {values['body']}{mark}")
+        self._invocation.output.record(log_message_values(message), log_message_line(message))
         self._left -= 1
         return self._left > 0
 

@@ -12,15 +12,20 @@ from dejaq.cli.terminal.output import iso
 from dejaq.cli.terminal.times import SECONDS
 from dejaq.domain.topic import Encryption
 from dejaq.errors import Code
+from dejaq.limits import BROWSE_PAGE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
+    from dejaq.sdk.admin.cluster import TopicCopies, TopicInfo, TopicsPage
+    from dejaq.sdk.admin.overview import AllTopics
     from dejaq.sdk.client import Client
 
 # Topics that are read in one call.
 PAGE_TOPICS = 500
+# The same when each comes with its first messages.
+PAGE_WITH_MESSAGES = 20
+COPY_COLUMNS = ("serves", "name", "address", "buckets", "confirmed", "state", "lag_bytes")
 COLUMNS = ("name", "state", "available", "waiting", "processing", "consumers", "producers", "buckets")
 
 
@@ -197,14 +202,29 @@ def edit(
 @click.option("--user", metavar="NAME", help="Only the topics of this user.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="One page of so many topics, and their number.")
 @click.option("--after", default="", metavar="NAME", help="The topics after this name; the last of the page before.")
+@click.option(
+    "--messages",
+    type=click.IntRange(1, BROWSE_PAGE_MAX),
+    metavar="N",
+    help="With each topic its first N messages: those due next, or the last of a log.",
+)
 @pass_invocation
 def list_topics(
-    invocation: Invocation, /, namespace: str | None, user: str | None, count: int | None, after: str
+    invocation: Invocation,
+    /,
+    namespace: str | None,
+    user: str | None,
+    count: int | None,
+    after: str,
+    messages: int | None,
 ) -> None:
     """List the topics that you may see, with their exact counts."""
     if user is not None and namespace is not None:
         raise click.UsageError("Give one of --mine, --global and --user.")
     chosen = f"~{user}" if user is not None else namespace or ""
+    if messages is not None:
+        _list_with_messages(invocation, chosen, after, count or PAGE_WITH_MESSAGES, messages)
+        return
 
     async def work(client: Client) -> TopicsPage:
         if count is not None:
@@ -230,6 +250,35 @@ def list_topics(
         invocation.output.line(f"{len(rows)} of {page.total} topics; the next page: dejaq topic list {following}")
 
 
+def _list_with_messages(invocation: Invocation, namespace: str, after: str, count: int, messages: int) -> None:
+    """Topics, each followed by its first messages; as JSON, they are in the field `messages` of the topic."""
+    from dejaq.cli.messages.log import log_message_line, log_message_values
+    from dejaq.cli.messages.message import message_line, message_values
+    from dejaq.domain.message import Message
+
+    async def work(client: Client) -> tuple[AllTopics, int]:
+        page = await client.all_topics(messages=messages, after=after, count=count, namespace=namespace)
+        return page, client.now_ms()
+
+    page, now_ms = invocation.run(work)
+    output = invocation.output
+    for entry in page.entries:
+        info, values, lines = entry.topic, list[dict[str, Any]](), list[str]()
+        for message in entry.messages:
+            if isinstance(message, Message):
+                values.append(message_values(message, now_ms))
+                lines.append(message_line(message, now_ms))
+            else:
+                values.append(log_message_values(message))
+                lines.append(log_message_line(message))
+        counts = f"{info.available} available, {info.waiting} waiting, {info.processing} processing"
+        head = f"{info.name}: {info.settings.kind}, {counts}"
+        output.record(topic_values(info) | {"messages": values}, "\n  ".join([head, *lines]))
+    if page.more and not invocation.json:
+        following = f"--messages {messages} --count {count} --after {page.entries[-1].topic.name}"
+        output.line(f"{len(page.entries)} of {page.total} topics; the next page: dejaq topic list {following}")
+
+
 @topic.command()
 @click.argument("name")
 @pass_invocation
@@ -240,6 +289,31 @@ def describe(invocation: Invocation, name: str) -> None:
         return await client.describe_topic(name)
 
     invocation.output.record(topic_values(invocation.run(work)))
+
+
+@topic.command()
+@click.argument("name")
+@pass_invocation
+def copies(invocation: Invocation, name: str) -> None:
+    """Show which brokers serve the topic NAME, and which servers have copies of its messages."""
+
+    async def work(client: Client) -> TopicCopies:
+        return await client.copies(name)
+
+    found = invocation.run(work)
+    rows: list[dict[str, Any]] = [
+        {"serves": "broker", "name": broker, "address": address} for broker, address in found.brokers
+    ]
+    for store in found.stores:
+        server = {"serves": "server", "name": store.shard or "postgres", "buckets": store.buckets}
+        rows.append(server | {"confirmed": store.confirmed})
+        for standby in store.standbys:
+            copy = {"serves": "standby", "name": standby.name, "state": standby.state}
+            rows.append(copy | {"lag_bytes": standby.lag_bytes})
+    invocation.output.table(rows, COPY_COLUMNS, numbers=("buckets", "confirmed", "lag_bytes"))
+    if found.stores:
+        least = min(store.confirmed for store in found.stores)
+        invocation.output.note(f"a change is acknowledged when {least + 1} servers have it on disk")
 
 
 @topic.command()

@@ -240,6 +240,44 @@ class TopicResponse(_message.Message):
     inline_body_bytes_max: int
     def __init__(self, topic: _Optional[_Union[TopicInfo, _Mapping]] = ..., created: _Optional[bool] = ..., inline_body_bytes_max: _Optional[int] = ...) -> None: ...
 
+class CopiesResponse(_message.Message):
+    __slots__ = ("brokers", "stores")
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[ServingBroker]
+    stores: _containers.RepeatedCompositeFieldContainer[StoreCopies]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[ServingBroker, _Mapping]]] = ..., stores: _Optional[_Iterable[_Union[StoreCopies, _Mapping]]] = ...) -> None: ...
+
+class ServingBroker(_message.Message):
+    __slots__ = ("id", "address")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class StoreCopies(_message.Message):
+    __slots__ = ("shard", "buckets", "confirmed", "standbys")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    STANDBYS_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    buckets: int
+    confirmed: int
+    standbys: _containers.RepeatedCompositeFieldContainer[StandbyInfo]
+    def __init__(self, shard: _Optional[str] = ..., buckets: _Optional[int] = ..., confirmed: _Optional[int] = ..., standbys: _Optional[_Iterable[_Union[StandbyInfo, _Mapping]]] = ...) -> None: ...
+
+class StandbyInfo(_message.Message):
+    __slots__ = ("name", "state", "lag_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    lag_bytes: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., lag_bytes: _Optional[int] = ...) -> None: ...
+
 class ListTopicsRequest(_message.Message):
     __slots__ = ("after", "count", "namespace")
     AFTER_FIELD_NUMBER: _ClassVar[int]

@@ -66,6 +66,11 @@ class OverseerStub:
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.SerializeToString,
                 response_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
                 _registered_method=True)
+        self.Copies = channel.unary_unary(
+                '/dejaq.v1.Overseer/Copies',
+                request_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
+                response_deserializer=dejaq_dot_v1_dot_overseer__pb2.CopiesResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/dejaq.v1.Overseer/DeleteTopic',
                 request_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
@@ -126,6 +131,13 @@ class OverseerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Copies(self, request, context):
+        """Which brokers serve a topic, and which servers have copies of its messages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Answers when the topic is marked as deleting; the removal continues in the background.
         """
@@ -181,6 +193,11 @@ def add_OverseerServicer_to_server(servicer, server):
                     servicer.EditTopic,
                     request_deserializer=dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.FromString,
                     response_serializer=dejaq_dot_v1_dot_overseer__pb2.TopicResponse.SerializeToString,
+            ),
+            'Copies': grpc.unary_unary_rpc_method_handler(
+                    servicer.Copies,
+                    request_deserializer=dejaq_dot_v1_dot_overseer__pb2.TopicRequest.FromString,
+                    response_serializer=dejaq_dot_v1_dot_overseer__pb2.CopiesResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -362,6 +379,33 @@ class Overseer:
             '/dejaq.v1.Overseer/EditTopic',
             dejaq_dot_v1_dot_overseer__pb2.EditTopicRequest.SerializeToString,
             dejaq_dot_v1_dot_overseer__pb2.TopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Copies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dejaq.v1.Overseer/Copies',
+            dejaq_dot_v1_dot_overseer__pb2.TopicRequest.SerializeToString,
+            dejaq_dot_v1_dot_overseer__pb2.CopiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,59 @@ class TopicsPage:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyInfo:
+    """A server that follows another one.
+
+    `state` is `sync` or `quorum` when commits wait for it, `potential` when it takes the place of one that fails,
+    `async` when no commit waits for it, and `unknown` when the broker may not see it. `lag_bytes` is how much of the
+    server's log it does not have on disk yet.
+    """
+
+    name: str
+    state: str
+    lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCopies:
+    """A server of the storage, how many `buckets` of a topic it has, and its standbys; `shard` is empty without shards.
+
+    A change is acknowledged when the server and `confirmed` of its standbys have it on disk.
+    """
+
+    shard: str
+    buckets: int
+    confirmed: int
+    standbys: tuple[StandbyInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCopies:
+    """The brokers that serve a topic, as (id, address), and the servers that have copies of its messages.
+
+    There are no `stores` when each broker has a store of its own.
+    """
+
+    brokers: tuple[tuple[str, str], ...]
+    stores: tuple[StoreCopies, ...]
+
+    @classmethod
+    def from_proto(cls, proto: overseer.CopiesResponse) -> TopicCopies:
+        """The copies that the broker's answer describes."""
+        return cls(
+            brokers=tuple((broker.id, broker.address) for broker in proto.brokers),
+            stores=tuple(
+                StoreCopies(store.shard, store.buckets, store.confirmed, tuple(map(_standby, store.standbys)))
+                for store in proto.stores
+            ),
+        )
+
+
+def _standby(proto: overseer.StandbyInfo) -> StandbyInfo:
+    return StandbyInfo(proto.name, proto.state, proto.lag_bytes if proto.HasField("lag_bytes") else None)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """A broker, its health (`degradations`, each one a sentence), its clock, and details for diagnosis."""
 

@@ -8,7 +8,7 @@ from dejaq.domain.backoff import Backoff
 from dejaq.domain.naming.topic_name import check_asked_topic
 from dejaq.errors import DejaqError, Missing
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
+from dejaq.sdk.admin.cluster import TopicCopies, TopicInfo, TopicsPage
 from dejaq.sdk.admin.topics import create_topic, settings_message
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
@@ -178,6 +178,13 @@ class TopicCalls:
             topics += [TopicInfo.from_proto(topic) for topic in answer.topics]
             if not answer.more or not answer.topics:
                 return topics
+
+    async def copies(self, topic: str) -> TopicCopies:
+        """Which brokers serve a topic, and which servers have copies of its messages."""
+        answer = await self._seeds.call(
+            "Overseer.Copies", overseer.TopicRequest(name=topic), overseer.CopiesResponse, patience=self._settings
+        )
+        return TopicCopies.from_proto(answer)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages; returns when it accepts no more; the broker removes the data later."""

@@ -10,6 +10,7 @@ from typing import Unpack, overload
 from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.sdk.admin.cluster import ClusterInfo, Pong
+from dejaq.sdk.admin.overview import AllTopics
 from dejaq.sdk.blocking.consumer import Consumer
 from dejaq.sdk.blocking.cron import Cron
 from dejaq.sdk.blocking.dead_letters import DeadLetters
@@ -180,6 +181,15 @@ class Client(MessageCalls):
         certainly not appended.
         """
         return Log(self._inner.log(topic, timeout=timeout), self._portal)
+
+    def all_topics(self, *, messages: int = 10, after: str = "", count: int = 20, namespace: str = "") -> AllTopics:
+        """The next topics `after` a name, as `topics_page` gives them, each with its first `messages`.
+
+        These are the messages that are due next, or the last ones of a log.
+        """
+        return self._portal.run(
+            self._inner.all_topics(messages=messages, after=after, count=count, namespace=namespace)
+        )
 
     def cron(self, topic: str) -> Cron:
         """The schedules of a cron topic."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dejaq.domain.backoff import Backoff
-from dejaq.sdk.admin.cluster import TopicInfo, TopicsPage
+from dejaq.sdk.admin.cluster import TopicCopies, TopicInfo, TopicsPage
 from dejaq.sdk.blocking.opening import OpenedClient
 from dejaq.sdk.times import Duration
 
@@ -143,6 +143,10 @@ class TopicCalls(OpenedClient):
     def topics(self) -> list[TopicInfo]:
         """Every topic that the caller may see, by name; many are read in several calls."""
         return self._portal.run(self._inner.topics())
+
+    def copies(self, topic: str) -> TopicCopies:
+        """Which brokers serve a topic, and which servers have copies of its messages."""
+        return self._portal.run(self._inner.copies(topic))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its messages; returns when it accepts no more; the broker removes the data later."""

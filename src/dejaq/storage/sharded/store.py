@@ -27,6 +27,7 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, Refused
 from dejaq.storage.base import Capabilities, apply_one
+from dejaq.storage.copies import Copies
 from dejaq.storage.grouping import attempt, grouped
 from dejaq.storage.log.base import LogStorage
 from dejaq.storage.postgres.operations.change import Away
@@ -109,6 +110,16 @@ class ShardedStorage(ShardedQueries):
     async def users(self, prefix: str) -> list[tuple[str, str]]:
         """The users of the first shard, which every broker uses."""
         return await self.shards.at(0).users(prefix)
+
+    async def copies(self, topic: Topic) -> list[Copies]:
+        """The shards that have buckets of the topic, each with its standbys."""
+        placed = self.shards.map
+        buckets = Counter(placed.owner(topic, bucket) for bucket in range(topic.settings.buckets))
+        found: list[Copies] = []
+        for place, count in sorted(buckets.items()):
+            (copies,) = await self.shards.at(place).copies(topic)
+            found.append(replace(copies, shard=placed.shards[place].name, buckets=count))
+        return found
 
     async def close(self) -> None:
         """Close the shards."""

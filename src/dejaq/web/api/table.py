@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dejaq.sdk.admin.access import Caller
-from dejaq.sdk.admin.cluster import ClusterInfo, TopicInfo
+from dejaq.sdk.admin.cluster import ClusterInfo, TopicCopies, TopicInfo
 from dejaq.sdk.admin.cron import ScheduleInfo
 from dejaq.sdk.admin.rights import RightsDecision, RightsQuota, RightsRule
 from dejaq.web.api.filters import MessageFilter, OwnerFilter, PageQuery
@@ -58,6 +58,10 @@ def _of_topics() -> Iterator[ApiOperation]:
         "GET", f"{BASE}/topics", "listTopics", "List topics", read, topics.list_topics, answer=topics.TopicList
     )
     yield ApiOperation(
+        "GET", f"{BASE}/overview", "allTopics", "List topics with their first messages", read, topics.all_topics,
+        query=topics.OverviewQuery, answer=topics.Overview,
+    )  # fmt: skip
+    yield ApiOperation(
         "POST", f"{BASE}/topics", "createTopic", "Create a topic", admin, topics.create_topic,
         body=topics.NewTopic, answer=TopicInfo, status=201,
     )  # fmt: skip
@@ -72,6 +76,9 @@ def _of_topics() -> Iterator[ApiOperation]:
         "POST", f"{_TOPIC}/keys:rekey", "rekeyTopic", "Protect the keys of an encrypted topic again", admin,
         topics.rekey_topic, body=topics.RekeyValue, answer=topics.ProtectingKey,
     )  # fmt: skip
+    yield ApiOperation(
+        "GET", f"{_TOPIC}/copies", "topicCopies", "List the servers of a topic", read, topics.copies, answer=TopicCopies
+    )
     yield ApiOperation("DELETE", _TOPIC, "deleteTopic", "Delete a topic", admin, topics.delete_topic, status=204)
 
 

@@ -358,7 +358,7 @@ class PostgresDatabase:
         before = asyncio.get_running_loop().time() - WRITER_SECONDS
         writers = [writer for at, writer in self._broken if at <= before]
         if writers:
-            await connection.execute(SQL["drop_writers"], writers)
+            await connection.execute(SQL["drop_writers"], writers, timeout=CONNECT_SECONDS)
             for _ in writers:
                 self._broken.popleft()
 
@@ -369,7 +369,9 @@ class PostgresDatabase:
     async def _forget(self, links: list[PostgresLink]) -> None:
         writers = [link.writer for link in links] + [writer for _, writer in self._broken]
         try:
-            await links[0].connection.execute(SQL["drop_writers"], writers)
+            # A commit that waits for a standby which is away would keep the broker from stopping.
+            await links[0].connection.execute("SET synchronous_commit TO local", timeout=CONNECT_SECONDS)
+            await links[0].connection.execute(SQL["drop_writers"], writers, timeout=CONNECT_SECONDS)
             self._broken.clear()
         except Exception as error:  # noqa: BLE001  a few rows too many do no harm
             log.debug("writers are left behind: %r", error)

@@ -9,6 +9,7 @@ from dejaq import limits
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic
 from dejaq.storage.base import Filter, Holder, Page, outermost
+from dejaq.storage.copies import Copies
 from dejaq.storage.postgres.connection.address import Address
 from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
 from dejaq.storage.postgres.connection.failures import DRIVER_ERRORS, failure_of
@@ -16,6 +17,7 @@ from dejaq.storage.postgres.operations import owning
 from dejaq.storage.postgres.operations.change import places_of
 from dejaq.storage.postgres.reading import querying
 from dejaq.storage.postgres.reading.snapshot import PostgresSnapshot
+from dejaq.storage.postgres.reading.standbys import copies_of
 
 _SNAPSHOT_SLACK_MS = 60_000
 
@@ -60,6 +62,11 @@ class PostgresQueries:
         else:
             rows = await self._database.read(lambda link: link.fetch("oldest", places_of(topic), now))
         return outermost({row["priority"]: row["ts"] for row in rows}, count)
+
+    async def copies(self, topic: Topic) -> list[Copies]:
+        """The server, which has all buckets, and its standbys."""
+        buckets = topic.settings.buckets
+        return [await self._database.read(lambda link: copies_of(link, "", buckets))]
 
     async def snapshot(self, topic: Topic, now: int) -> PostgresSnapshot:
         """A view of a topic, which holds a connection until the view or the store is closed."""

@@ -157,6 +157,16 @@ SELECT DISTINCT application_name AS name, coalesce(host(client_addr), 'this mach
 FROM pg_stat_activity
 WHERE datname = current_database() AND starts_with(application_name, $1);
 
+-- The standbys that follow the server now, and for whom a commit waits. A user without the role pg_monitor sees only the
+-- names of other users' standbys. There is always a row.
+-- name: standbys
+SELECT
+    current_setting('synchronous_standby_names') AS names, current_setting('synchronous_commit') AS waits,
+    follower.application_name AS name, coalesce(follower.sync_state, 'unknown') AS state,
+    cast(pg_wal_lsn_diff(pg_current_wal_lsn(), follower.flush_lsn) AS bigint) AS lag
+FROM (SELECT 1) AS always LEFT JOIN pg_stat_replication AS follower ON true
+ORDER BY follower.sync_priority, follower.application_name;
+
 -- How many messages there are, according to the last cleaning; negative when there was none.
 -- name: message_estimate
 SELECT reltuples FROM pg_class WHERE oid = 'message'::regclass;

@@ -8,9 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from dejaq import limits
+from dejaq.domain.message import Message
 from dejaq.errors import Code, error_of
 from dejaq.sdk.admin.cluster import TopicInfo
+from dejaq.sdk.admin.topics import DURATIONS
 from dejaq.web.api.operation import ApiAnswer, ApiCall
+from dejaq.web.api.operations.logs import LogMessageValue, log_message_value
+from dejaq.web.api.values import MessageValue, message_value
 
 _Ms = Annotated[int, Meta(ge=0, le=limits.TS_MS_MAX)]
 _Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -35,6 +39,11 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     share_bodies: bool | None = None
     dedup_ms: _Ms | None = None
     max_dedup_ids: _Number | None = None
+    encryption: str | None = None
+    keep_ms: _Ms | None = None
+    keep_bytes: _Ms | None = None
+    rollback_window_ms: _Ms | None = None
+    trim_read: bool | None = None
 
     def arguments(self) -> dict[str, object]:
         """The settings that are given, as `Client.create_topic` takes them: durations in seconds."""
@@ -43,7 +52,7 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
             value = getattr(self, name)
             if value is None:
                 continue
-            if name in ("max_future_ms", "max_lease_ms", "dedup_ms"):
+            if name in DURATIONS.values():
                 given[name.removesuffix("_ms")] = value / 1_000
             else:
                 given[name] = value
@@ -74,9 +83,58 @@ class ProtectingKey(msgspec.Struct):
     key: str
 
 
+class OverviewQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A page of topics: those `after` a name, of the namespace `global`, `~` (own) or `~USER`."""
+
+    after: str = ""
+    count: Annotated[int, Meta(ge=1, le=100)] = 20
+    namespace: str = ""
+    messages: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class OverviewEntry(msgspec.Struct, omit_defaults=True):
+    """A topic and its first messages: those due next, or in `log` the last ones of a log."""
+
+    topic: TopicInfo
+    messages: list[MessageValue] = msgspec.field(default_factory=list)
+    log: list[LogMessageValue] = msgspec.field(default_factory=list)
+
+
+class Overview(msgspec.Struct):
+    """Some topics; `more` follow the last one, and `total` is the number of all of them."""
+
+    topics: list[OverviewEntry]
+    more: bool
+    total: int
+
+
 async def list_topics(call: ApiCall) -> ApiAnswer:
     """Every topic with its settings and exact counts."""
     return ApiAnswer(TopicList(await call.client.topics()))
+
+
+async def all_topics(call: ApiCall) -> ApiAnswer:
+    """A page of topics, each with its first messages: those due next, or the last ones of a log."""
+    asked: OverviewQuery = call.query
+    page = await call.client.all_topics(
+        messages=asked.messages, after=asked.after, count=asked.count, namespace=asked.namespace
+    )
+    now_ms = call.client.now_ms()
+    found: list[OverviewEntry] = []
+    for entry in page.entries:
+        values = OverviewEntry(entry.topic)
+        for message in entry.messages:
+            if isinstance(message, Message):
+                values.messages.append(message_value(message, now_ms))
+            else:
+                values.log.append(log_message_value(message))
+        found.append(values)
+    return ApiAnswer(Overview(found, page.more, page.total))
+
+
+async def copies(call: ApiCall) -> ApiAnswer:
+    """The brokers that serve a topic, and the servers that have copies of its messages."""
+    return ApiAnswer(await call.client.copies(call.topic))
 
 
 async def create_topic(call: ApiCall) -> ApiAnswer:
