@@ -33,6 +33,7 @@ CALLS: dict[type, dict[str, str]] = {
         "edit_topic": "editTopic", "fan_out": "fanOut", "fetched": "getBody", "get": "getMessages",
         "histogram": "drawHistogram", "history": "readHistory", "info": "readInfo", "ping": "readTime",
         "rekey_topic": "rekeyTopic", "topics": "listTopics", "topics_page": "listTopics", "transaction": "transact",
+        "all_topics": "allTopics", "copies": "topicCopies",
         "checkpoint": "the files that it links are on the broker's machine, where dejaq backup removes them",
     },
     Producer: {
