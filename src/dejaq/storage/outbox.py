@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # The same CRC-32 as zlib's, computed with the processor's own instructions: a body of 1 KB takes 0.05 us instead of
 # 0.7.
 from isal.isal_zlib import crc32
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
+from dejaq.domain.bodies.body_block import varint
 from dejaq.domain.bodies.large import content_of, size_of
 from dejaq.domain.context import Principal
 from dejaq.domain.id_column import SEPARATOR, joined
@@ -21,6 +22,10 @@ MOVED, EDITED, CANCELLED = journal.EVENT_MOVED, journal.EVENT_EDITED, journal.EV
 TOPIC_DROPPED = journal.EVENT_TOPIC_DROPPED
 DEAD_LETTERED = journal.EVENT_DEAD_LETTERED
 
+# Check values of bodies as the journal gets them, packed, by the sequence of the record, the first row and the values.
+MaskChecks = Callable[[int, int, Iterable[int]], bytes]
+_CHECKS_TAG, _CHECK_BYTES = varint(journal.Events.BODY_CRCS_FIELD_NUMBER << 3 | 2), 4
+
 
 class Outbox:
     """The events of the change in progress."""
@@ -30,6 +35,8 @@ class Outbox:
         self._opened = sequence
         self._bytes = 0
         self._record = journal.JournalRecord()
+        # How many check values the record has that were masked.
+        self._masked = 0
 
     def stats(self) -> dict[str, float]:
         """The last sequence, the sequence before the first record of this outbox, and the bytes written since then."""
@@ -39,7 +46,9 @@ class Outbox:
             "journal_bytes": self._bytes,
         }
 
-    def created(self, topic: str, batch: CreateBatch, stretches: Iterable[RowRange]) -> None:
+    def created(
+        self, topic: str, batch: CreateBatch, stretches: Iterable[RowRange], mask: MaskChecks | None = None
+    ) -> None:
         """Rows of a batch were created."""
         for start, end in stretches:
             # One group per stretch, so that a column with one value for all rows of a stretch is short.
@@ -54,7 +63,7 @@ class Outbox:
             bodies = batch.bodies[start:end]
             events.ts.extend(_short(batch.ts[start:end]))
             events.body_bytes.extend(_short(list(map(size_of if batch.large else len, bodies))))
-            events.body_crcs.extend(map(crc32, map(content_of, bodies) if batch.large else bodies))
+            self._put_checks(events, map(content_of, bodies) if batch.large else bodies, mask)
             if batch.priorities is not None:
                 events.priorities.extend(_short(batch.priorities[start:end]))
 
@@ -96,6 +105,7 @@ class Outbox:
         ts: Sequence[int] = (),
         bodies: Sequence[bytes] = (),
         priorities: Sequence[int] = (),
+        mask: MaskChecks | None = None,
     ) -> None:
         """Messages were moved, edited or cancelled by their owner, or came from another topic."""
         if not ids:
@@ -105,8 +115,16 @@ class Outbox:
         events.joined = joined(ids)
         events.ts.extend(ts)
         events.body_bytes.extend(map(size_of, bodies))
-        events.body_crcs.extend(map(crc32, map(content_of, bodies)))
+        self._put_checks(events, map(content_of, bodies), mask)
         events.priorities.extend(priorities)
+
+    def _put_checks(self, events: journal.Events, bodies: Iterable[bytes], mask: MaskChecks | None) -> None:
+        if mask is None:
+            events.body_crcs.extend(map(crc32, bodies))
+            return
+        packed = mask(self.sequence + 1, self._masked, map(crc32, bodies))
+        self._masked += len(packed) // _CHECK_BYTES
+        events.MergeFromString(_CHECKS_TAG + varint(len(packed)) + packed)
 
     def dropped(self, topic: str) -> None:
         """A topic was deleted with every message it still had: one event, whose id is empty, for all of them."""
@@ -124,7 +142,7 @@ class Outbox:
             self._record.principal = name
         packed = self._record.SerializeToString()
         self._bytes += len(packed)
-        self._record = journal.JournalRecord()
+        self._record, self._masked = journal.JournalRecord(), 0
         return self.sequence, packed
 
 

@@ -32,12 +32,12 @@ from dejaq.domain.dead_letter import id_before
 _OWN, _SHARED = b"\x01", b"\x02"
 _TOPIC_BYTES, _KEY_NUMBER_BYTES = 5, 1
 _PREFIX_BYTES = 1 + _TOPIC_BYTES + _KEY_NUMBER_BYTES
-_SALT_BYTES, _COUNTER_BYTES = 8, 5
-_HEAD_BYTES = _PREFIX_BYTES + _SALT_BYTES
+SALT_BYTES, COUNTER_BYTES = 8, 5
+_HEAD_BYTES = _PREFIX_BYTES + SALT_BYTES
 _NAME_BYTES = 16
 _NONCE_BYTES = 12
-_PAD = bytes(_NONCE_BYTES - _COUNTER_BYTES)
-_COUNTER_MAX = 2 ** (8 * _COUNTER_BYTES)
+NONCE_PAD = bytes(_NONCE_BYTES - COUNTER_BYTES)
+_COUNTER_MAX = 2 ** (8 * COUNTER_BYTES)
 # The derived keys of so many salts are kept: a key has one salt for each time that a broker began to write with it.
 _DERIVED_MAX = 4_096
 # What a dead letter's id gets when it is taken (`domain.dead_letter.free_id`).
@@ -71,13 +71,36 @@ class TopicKey:
         return hmac.digest(self.secret, purpose + b"\x00" + value, "sha256")
 
 
+class SaltedKey:
+    """A key that is derived for this process alone, and the counters that are its nonces: none is used twice."""
+
+    def __init__(self, key: TopicKey, purpose: bytes) -> None:
+        self._key, self._purpose = key, purpose
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to seal under a new salt."""
+        salt = secrets.token_bytes(SALT_BYTES)
+        # What a sealed text says about its key.
+        self.head = self._key.prefix + salt
+        self.cipher = AESGCM(self._key.derive(self._purpose, salt))
+        self._next = 0
+
+    def counters(self, count: int) -> list[bytes]:
+        """So many counters, to be used with the present `head` and `cipher`."""
+        if self._next + count > _COUNTER_MAX:
+            self._begin()
+        first, self._next = self._next, self._next + count
+        return [number.to_bytes(COUNTER_BYTES, "big") for number in range(first, first + count)]
+
+
 class Sealer:
     """Seals the bodies of one topic with its newest key; `shares` says whether equal bodies must be equal."""
 
     def __init__(self, key: TopicKey, *, shares: bool) -> None:
         self._key = key
         self._shares = shares
-        self._begin()
+        self._own = SaltedKey(key, b"body")
 
     def seal(self, ids: Sequence[str], bodies: Sequence[bytes], *, large: bool) -> list[bytes]:
         """The sealed form of each body. With `large`, references to large bodies are left as they are."""
@@ -86,34 +109,21 @@ class Sealer:
                 body if large and is_reference(body) else self._sealed(message_id, body)
                 for message_id, body in zip(ids, bodies, strict=True)
             ]
-        first = self._reserve(len(bodies))
-        head, encrypt = self._head, self._encrypt
-        counters = [number.to_bytes(_COUNTER_BYTES, "big") for number in range(first, first + len(bodies))]
+        counters = self._own.counters(len(bodies))
+        head, encrypt = _OWN + self._own.head, self._own.cipher.encrypt
         return [
-            head + counter + encrypt(_PAD + counter, body, message_id.encode())
+            head + counter + encrypt(NONCE_PAD + counter, body, message_id.encode())
             for counter, body, message_id in zip(counters, bodies, ids, strict=True)
         ]
-
-    def _begin(self) -> None:
-        """Begin to seal under a new salt."""
-        salt = secrets.token_bytes(_SALT_BYTES)
-        self._head = _OWN + self._key.prefix + salt
-        self._encrypt = AESGCM(self._key.derive(b"body", salt)).encrypt
-        self._next = 0
-
-    def _reserve(self, count: int) -> int:
-        if self._next + count > _COUNTER_MAX:
-            self._begin()
-        first, self._next = self._next, self._next + count
-        return first
 
     def _sealed(self, message_id: str, body: bytes) -> bytes:
         if self._shares:
             name = self._key.derive(b"name", body)[:_NAME_BYTES]
             cipher = AESGCM(self._key.derive(b"shared", name))
             return _SHARED + self._key.prefix + name + cipher.encrypt(bytes(_NONCE_BYTES), body, None)
-        counter = self._reserve(1).to_bytes(_COUNTER_BYTES, "big")
-        return self._head + counter + self._encrypt(_PAD + counter, body, message_id.encode())
+        (counter,) = self._own.counters(1)
+        sealed = self._own.cipher.encrypt(NONCE_PAD + counter, body, message_id.encode())
+        return _OWN + self._own.head + counter + sealed
 
 
 class Opener:
@@ -169,11 +179,11 @@ class Opener:
         head = sealed[0][:_HEAD_BYTES] if sealed else b""
         if head[:1] != _OWN:
             return None
-        start = _HEAD_BYTES + _COUNTER_BYTES
+        start = _HEAD_BYTES + COUNTER_BYTES
         try:
             decrypt = self._derived(head).decrypt
             opened = [
-                decrypt(_PAD + body[_HEAD_BYTES:start], body[start:], message_id.encode())
+                decrypt(NONCE_PAD + body[_HEAD_BYTES:start], body[start:], message_id.encode())
                 for message_id, body in zip(ids, sealed, strict=True)
                 if body.startswith(head)
             ]
@@ -191,8 +201,8 @@ class Opener:
     def _opened(self, message_id: str, body: bytes) -> bytes | None:
         try:
             if body[:1] == _OWN:
-                start = _HEAD_BYTES + _COUNTER_BYTES
-                nonce = _PAD + body[_HEAD_BYTES:start]
+                start = _HEAD_BYTES + COUNTER_BYTES
+                nonce = NONCE_PAD + body[_HEAD_BYTES:start]
                 return self._derived(body[:_HEAD_BYTES]).decrypt(nonce, body[start:], message_id.encode())
             if body[:1] == _SHARED:
                 start = _PREFIX_BYTES + _NAME_BYTES

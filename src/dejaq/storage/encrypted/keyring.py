@@ -12,17 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from dejaq.domain.bodies.large import any_reference
 from dejaq.domain.context import CallContext
 from dejaq.domain.headers import decode_headers, encode_headers
-from dejaq.domain.topic import Encryption, Topic, TopicSettings
+from dejaq.domain.topic import Encryption, Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
 from dejaq.storage.encrypted.body_cipher import Opener, Sealer, UnknownKeyError
 from dejaq.storage.encrypted.header_cipher import UNREADABLE_NAMES, HeaderOpener, HeaderSealer, is_sealed
 from dejaq.storage.encrypted.large_cipher import LargeCipher
 from dejaq.storage.encrypted.providers.base import KeyProvider
-from dejaq.storage.encrypted.sealing import Ciphers
+from dejaq.storage.encrypted.sealing import Ciphers, UnsealedBodies
 from dejaq.storage.encrypted.topic_keys import TopicKeys
+from dejaq.storage.encrypted.value_cipher import TopicValueCipher
+from dejaq.storage.value_ciphers import SealsValues
 
 T = TypeVar("T")
 STORE_RECORD = "store/keys"
@@ -41,6 +44,9 @@ class Keyring:
         self._records: dict[int, Topic] = {}
         self._store: Topic | None = None
         self._ciphers: dict[int, Ciphers] = {}
+        self._seals_itself = isinstance(inner, SealsValues)
+        # Of topics in a storage that seals what it writes.
+        self._values: dict[int, TopicValueCipher] = {}
         self._opener = Opener()
         self._headers = HeaderOpener(self._opener.key_of)
         self._reloaded = -RELOAD_SECONDS
@@ -56,6 +62,24 @@ class Keyring:
         await self.load()
         for record in self._all_records():
             await self._keys.unwrapped(record)
+
+    async def learn(self, topics: Sequence[Topic]) -> None:
+        """Unwrap the keys in the records of topics, for a storage that reads their messages while it is opened."""
+        for topic in topics:
+            if topic.keys:
+                await self._know_values(topic)
+
+    async def _know_values(self, record: Topic) -> None:
+        keys = await self._keys.unwrapped(record)
+        known = self._values.get(record.number)
+        if known is None:
+            self._values[record.number] = TopicValueCipher(keys)
+        elif known.keys != tuple(keys):
+            known.use(keys)
+
+    def of(self, topic: int) -> TopicValueCipher | None:
+        """What seals the values of a topic, in a storage that does so by itself."""
+        return self._values.get(topic)
 
     async def load(self) -> list[Topic]:
         """Read the records of all topics; without that of the store."""
@@ -90,6 +114,7 @@ class Keyring:
             await self._inner.put_topic(replace(topic, keys=""), context)
         self._records.pop(topic.number, None)
         self._ciphers.pop(topic.number, None)
+        self._values.pop(topic.number, None)
         self._keys.forget(topic.number)
         self._opener.forget(topic.number)
         self._headers.forget()
@@ -129,7 +154,9 @@ class Keyring:
         keys = await self._keys.unwrapped(record)
         (store_key, *_) = await self._keys.unwrapped(self._store)
         self._opener.learn(keys)
-        sealer = Sealer(keys[-1], shares=topic.settings.share_bodies)
+        # A batch of a log is sealed as a whole for every storage.
+        unsealed = self._seals_itself and topic.settings.kind is not TopicKind.LOG
+        sealer = UnsealedBodies() if unsealed else Sealer(keys[-1], shares=topic.settings.share_bodies)
         headers = HeaderSealer(keys[0]) if self.seals_headers(topic) else None
         made = self._ciphers[topic.number] = Ciphers(sealer, LargeCipher(store_key), headers)
         return made
@@ -139,7 +166,8 @@ class Keyring:
     ) -> list[bytes]:
         """The bodies, with references as clients know them."""
         large = (await self.ciphers_of(topic)).large
-        return list(map(large.outer_body, await self._opened(ids, sealed, headers)))
+        bodies = list(sealed) if self._seals_itself else await self._opened(ids, sealed, headers)
+        return list(map(large.outer_body, bodies)) if any_reference(bodies) else bodies
 
     async def opened_blocks(self, topic: Topic, names: Sequence[str], sealed: Sequence[bytes]) -> list[bytes]:
         """Batches of a log, which are never references."""
@@ -153,8 +181,8 @@ class Keyring:
         return bodies if bodies is not None else self._opener.open(ids, sealed, headers, all_known=True)
 
     def seals_headers(self, topic: Topic) -> bool:
-        """Whether the headers of a topic are encrypted too."""
-        return topic.settings.encryption is Encryption.BODIES_AND_HEADERS
+        """Whether the storage gets sealed values of the headers of a topic."""
+        return not self._seals_itself and topic.settings.encryption is Encryption.BODIES_AND_HEADERS
 
     def takes_dead_letters(self, topic: Topic) -> bool:
         """Whether another encrypted topic sends its dead letters to this one, with headers of its own key."""
@@ -214,6 +242,8 @@ class Keyring:
         return True
 
     async def _write(self, record: Topic, context: CallContext) -> None:
+        if self._seals_itself:
+            await self._know_values(record)
         await self._inner.put_topic(record, context)
         self._records[record.number] = record
         self._ciphers.pop(record.number, None)

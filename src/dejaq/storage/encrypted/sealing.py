@@ -12,18 +12,27 @@ from dejaq.storage.encrypted.header_cipher import HeaderSealer
 from dejaq.storage.encrypted.large_cipher import LargeCipher
 
 
+class UnsealedBodies:
+    """In the place of a `Sealer` where the store itself seals what it writes."""
+
+    def seal(self, ids: Sequence[str], bodies: Sequence[bytes], *, large: bool) -> Sequence[bytes]:
+        """The bodies as they are."""
+        return bodies
+
+
 @dataclass(frozen=True, slots=True)
 class Ciphers:
     """What seals the bodies of one topic."""
 
-    bodies: Sealer
+    bodies: Sealer | UnsealedBodies
     large: LargeCipher
     # None where headers stay readable.
     headers: HeaderSealer | None = None
 
     def batch(self, batch: CreateBatch) -> CreateBatch:
         """A batch with sealed bodies."""
-        bodies = self.bodies.seal(batch.all_ids(), batch.bodies, large=batch.large)
+        ids = () if isinstance(self.bodies, UnsealedBodies) else batch.all_ids()
+        bodies = self.bodies.seal(ids, batch.bodies, large=batch.large)
         if batch.large:
             bodies = list(map(self.large.inner_body, bodies))
         return replace(

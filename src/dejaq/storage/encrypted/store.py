@@ -1,8 +1,9 @@
 """A storage that encrypts bodies, and on request headers, of topics with the setting `encryption`, around another one.
 
-The inner storage sees only sealed bodies, so they are sealed wherever it keeps or copies them: in its logs, in large
-and shared bodies, in dead-letter topics, in snapshots and in backups. The journal's check values of bodies are those of
-sealed bodies. Topics without encryption are passed through.
+Most storages see only sealed bodies, so they are sealed wherever they are kept or copied: in logs, in large and shared
+bodies, in dead-letter topics, in snapshots and in backups. The journal's check values of bodies are those of sealed
+bodies. A storage that seals what it writes by itself (`storage.value_ciphers`) gets the keys and plain bodies instead;
+only large bodies and batches of logs are sealed for it. Topics without encryption are passed through.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.bodies.body_block import BodySlices
 from dejaq.domain.changes import Change, Create, Edit, Reject
 from dejaq.domain.context import CallContext
 from dejaq.domain.headers import encode_headers
@@ -28,6 +30,7 @@ from dejaq.storage.encrypted.sealing import with_bodies
 from dejaq.storage.encrypted.snapshot import OpeningSnapshot
 from dejaq.storage.log.base import KeepsLogs
 from dejaq.storage.transactions import Step, Transaction, Verdict
+from dejaq.storage.value_ciphers import SealsValues
 
 # How often the rows of a batch are decided again whose ids are taken: their messages may come and go meanwhile.
 TRIES = 3
@@ -40,6 +43,10 @@ class EncryptedStorage:
     def __init__(self, inner: Storage, provider: KeyProvider) -> None:
         self._inner = inner
         self._keyring = Keyring(inner, provider)
+        # Whether the inner storage seals what it writes; large bodies and batches of logs are sealed here all the same.
+        self._seals_itself = isinstance(inner, SealsValues)
+        if isinstance(inner, SealsValues):
+            inner.value_ciphers = self._keyring
         self.bodies: Bodies = EncryptedBodies(inner, self._keyring, self._encrypts)
 
     @property
@@ -135,7 +142,7 @@ class EncryptedStorage:
             return await self._inner.apply(changes, now, context)
         answers = await self._inner.apply([await self._sealed(change) for change in changes], now, context)
         for change, answer in zip(changes, answers, strict=True):
-            if isinstance(change, Create) and self._encrypts(change.topic) and isinstance(answer, Outcomes):
+            if isinstance(change, Create) and self._seals_bodies(change.topic) and isinstance(answer, Outcomes):
                 await self._compare(change, answer, now, context)
         return answers
 
@@ -221,7 +228,7 @@ class EncryptedStorage:
         check = (await self._keyring.ciphers_of(sealing)).large.check_value(transaction.check)
         sealed = replace(transaction, steps=steps, check=check)
         verdict = await self._inner.transact(sealed, now, context)
-        if verdict.code is not Code.ID_TAKEN:
+        if verdict.code is not Code.ID_TAKEN or self._seals_itself:
             return verdict
         again = list(steps)
         for place, (step, sent) in enumerate(zip(transaction.steps, steps, strict=True)):
@@ -252,8 +259,8 @@ class EncryptedStorage:
         return [None if one is None else next(opened) for one in found]
 
     async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
-        """A body by its digest; None in an encrypted topic, whose bodies the store does not know by their content."""
-        return None if self._encrypts(topic) else await self._inner.find_body(topic, digest)
+        """A body by its digest; None where bodies are sealed here, so the store does not know their content."""
+        return None if self._seals_bodies(topic) else await self._inner.find_body(topic, digest)
 
     async def holders(self, topic: Topic, ids: Sequence[str], now: int) -> list[Holder | None]:
         """The answer of the inner storage."""
@@ -288,6 +295,10 @@ class EncryptedStorage:
     def _encrypts(self, topic: Topic) -> bool:
         return topic.settings.encryption is not Encryption.NONE
 
+    def _seals_bodies(self, topic: Topic) -> bool:
+        """Whether the inner storage gets sealed bodies of a topic."""
+        return not self._seals_itself and self._encrypts(topic)
+
     async def _stored_filter(self, topic: Topic, where: Filter) -> Filter:
         """The filter for what is stored: with sealed values of headers.
 
@@ -307,6 +318,9 @@ class EncryptedStorage:
         return replace(where, headers=tuple((name, headers.value(name, text)) for name, text in where.headers))
 
     async def _opened_lease(self, topic: Topic, lease: LeaseSet) -> LeaseSet:
+        if self._seals_itself and isinstance(lease.bodies, BodySlices):
+            # Blocks are copied to the consumer without being decoded, and have no references to large bodies.
+            return lease
         bodies = await self._keyring.opened(topic, lease.ids(), lease.bodies, lease.headers)
         return replace(lease, bodies=bodies, headers=await self._keyring.opened_rows(topic, lease.headers))
 

@@ -15,18 +15,19 @@ from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Extend, Recall, Redrive
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
-from dejaq.domain.topic_record import read_topic, write_topic
+from dejaq.domain.topic_record import write_topic
 from dejaq.errors import Code, DejaqError, Refused, StoreError, error_of
 from dejaq.storage.base import Capabilities
 from dejaq.storage.grouping import grouped
 from dejaq.storage.outbox import Outbox
 from dejaq.storage.rocksdb.bodies.large import LargeBodies
+from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.bodies.uploading import RocksBodies
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch, write_error
 from dejaq.storage.rocksdb.engine.engine import Engine, LogSizes
 from dejaq.storage.rocksdb.engine.journal import extent
-from dejaq.storage.rocksdb.engine.starting import mark_of
+from dejaq.storage.rocksdb.engine.starting import mark_of, stored_topics
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
 from dejaq.storage.rocksdb.log.store import RocksLogs
 from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, transacting
@@ -43,6 +44,7 @@ from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.session_sequences import ForgottenSessions, SessionSequences
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 from dejaq.storage.transactions import Transaction, Verdict
+from dejaq.storage.value_ciphers import ValueCiphers
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +75,10 @@ class RocksStorage(RocksQueries):
         self._log_sizes = log or LogSizes()
         self._window_bytes, self._young_ids, self._levels = window_bytes, young_ids, levels
         self._log_tail_bytes = log_tail_bytes
+        self.value_ciphers: ValueCiphers | None = None
         self._failure: str | None = _CLOSED
         self._why_closed = _CLOSED  # or the error of the last try to open it again
-        # The damage that was found; it is permanent: the files must be restored before the next start.
-        self._damage: StoreError | None = None
+        self._damage: StoreError | None = None  # it is permanent: the files must be restored before the next start
         self._states: dict[int, TopicState] = {}
         self._snapshots = WeakSet()
         self._engine: Engine | None = None
@@ -102,6 +104,8 @@ class RocksStorage(RocksQueries):
         try:
             engine = Engine(self._path, database, watermark, mark, self._log_sizes)
             try:
+                database.values = SealedValues(self.value_ciphers)
+                await database.values.learn(stored_topics(database))
                 self._start(engine)
             except BaseException:
                 engine.log.close()
@@ -134,8 +138,8 @@ class RocksStorage(RocksQueries):
         self._outbox = Outbox(extent(database)[1]) if self._journal else None
         self._large = LargeBodies(database, number=self._next_number)
         cut = self._large.load()
-        for _, value in list(database.scan(keys.TOPIC, keys.after(keys.TOPIC))):
-            self._enter(read_topic(value))
+        for topic in stored_topics(database):
+            self._enter(topic)
         self._transactions = SessionSequences(_OF_NO_TOPIC, database)
         engine.begin(self._meet)
         # The metrics are those of the engine before, until there is another one that works.

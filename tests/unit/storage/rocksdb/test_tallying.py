@@ -33,13 +33,13 @@ def drawn_by_hand(stage: Stage, start: int, step: int) -> dict[int, int]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The runs that were read from a snapshot."""
     read: list[bytes] = []
-    value_of = View.value_of
+    run_at = View.run_at
 
-    def note(view: View, stored: bytes) -> bytes:
+    def note(view: View, key: bytes, stored: bytes) -> bytes:
         read.append(stored)
-        return value_of(view, stored)
+        return run_at(view, key, stored)
 
-    monkeypatch.setattr(View, "value_of", note)
+    monkeypatch.setattr(View, "run_at", note)
     return read
 
 

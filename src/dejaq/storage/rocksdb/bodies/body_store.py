@@ -11,7 +11,7 @@ from dejaq import limits
 from dejaq.domain.bodies.large import is_reference
 from dejaq.domain.topic import Topic
 from dejaq.storage.rocksdb.bodies.large import LARGE, LargeBodies
-from dejaq.storage.rocksdb.bodies.shared import SHARED_BYTES_MIN, RocksSharedBodies
+from dejaq.storage.rocksdb.bodies.shared import SHARED_BYTES_MIN, RocksSharedBodies, put_body, stored_body
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 
@@ -34,10 +34,8 @@ class BodyStore:
 
     def get(self, number: int) -> bytes:
         """A body by its number."""
-        if self.shared is not None:
-            body = self.shared.body(number)
-        else:
-            body = self._database.get(keys.numbered(keys.BODY, self._topic, number))
+        shared = self.shared
+        body = stored_body(self._database, self._topic, number) if shared is None else shared.body(number)
         if body is None:
             raise KeyError(f"body {number}")
         return body
@@ -51,7 +49,7 @@ class BodyStore:
         if self.shared is not None:
             return b"", self.shared.put(batch, body)
         number = self._next_number()
-        batch.put(keys.numbered(keys.BODY, self._topic, number), body)
+        put_body(self._database, batch, self._topic, number, body)
         return b"", number
 
     def drop(self, batch: Batch, number: int) -> None:

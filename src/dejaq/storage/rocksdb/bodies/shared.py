@@ -46,7 +46,7 @@ class RocksSharedBodies:
 
     def put(self, batch: Batch, body: bytes) -> int:
         """The number of a body; counts one more message for it."""
-        digest = self._digest(body)
+        digest = self._database.values.digest(self._topic, self._digest(body))
         numbers = self._numbers(digest)
         for number in numbers:
             if self.body(number) == body:
@@ -57,11 +57,12 @@ class RocksSharedBodies:
         self._changed.add(digest[:KEY_BYTES])
         self._uses[number] = (1, digest)
         self._fresh[number] = body
-        batch.put(keys.numbered(keys.BODY, self._topic, number), body)
+        put_body(self._database, batch, self._topic, number, body)
         return number
 
     def find(self, digest: bytes) -> bytes | None:
         """The body that matches all 256 bits of a digest; two bodies never have the same digest."""
+        digest = self._database.values.digest(self._topic, digest)
         numbers = self._numbers(digest)
         # No change runs meanwhile, and the result of a search need not be cached.
         self._found.clear()
@@ -119,7 +120,7 @@ class RocksSharedBodies:
         """A body by its number, which no other body ever has."""
         known = self._fresh.get(number) or self._cache.get(number)
         if known is None:
-            known = self._database.get(keys.numbered(keys.BODY, self._topic, number))
+            known = stored_body(self._database, self._topic, number)
             if known is not None:
                 self._remember(number, known)
         return known
@@ -130,3 +131,16 @@ class RocksSharedBodies:
         while self._cached_bytes > CACHE_BYTES_MAX:
             oldest = next(iter(self._cache))
             self._cached_bytes -= len(self._cache.pop(oldest))
+
+
+def put_body(database: RocksDatabase, batch: Batch, topic: int, number: int, body: bytes) -> None:
+    """Write a body that is stored apart."""
+    key = keys.numbered(keys.BODY, topic, number)
+    batch.put(key, database.values.body(key, body))
+
+
+def stored_body(database: RocksDatabase, topic: int, number: int) -> bytes | None:
+    """A body that is stored apart; None where there is none."""
+    key = keys.numbered(keys.BODY, topic, number)
+    value = database.get(key)
+    return None if value is None else database.values.opened_body(key, value)

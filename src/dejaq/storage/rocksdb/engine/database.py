@@ -36,6 +36,7 @@ from rocksdict import (
 from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.commit_log.operations import DELETE, PUT, Operations
 from dejaq.storage.commit_log.record import FrameAddress
+from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.engine.overlay import Overlay, Pending, Unknown
 from dejaq.storage.rocksdb.engine.recording import RecordedBatch
@@ -87,6 +88,8 @@ class RocksDatabase:
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
         # Changes that are not in the database yet.
         self.overlay = Overlay()
+        # The form of the values of runs and bodies.
+        self.values = SealedValues()
         # The commit log, once there is one.
         self.log: FrameSource | None = None
         # Views that may be open; files of the log that exist at their creation stay until they are closed.
@@ -230,8 +233,11 @@ class RocksDatabase:
             # An error on its way up must not keep the iterator, and with it the lock of the directory.
             iterator = None
 
-    def value_of(self, stored: bytes, overlay: Overlay | None = None) -> bytes:
-        """The value of a run, of which the database may have a pointer; raises STORE_CORRUPT where it is damaged."""
+    def run_at(self, key: bytes, stored: bytes, overlay: Overlay | None = None) -> bytes:
+        """The plain value of a run, which may be a frame of the log; raises STORE_CORRUPT where it is damaged."""
+        return self.values.opened_run(key, self._value_of(stored, overlay))
+
+    def _value_of(self, stored: bytes, overlay: Overlay | None) -> bytes:
         address = address_in(stored)
         if address is None:
             return stored
@@ -341,9 +347,9 @@ class View:
         self._overlay = overlay
         self._last_file = last_file
 
-    def value_of(self, stored: bytes) -> bytes:
-        """The value of a run, of which the view may have a pointer."""
-        return self._database.value_of(stored, self._overlay)
+    def run_at(self, key: bytes, stored: bytes) -> bytes:
+        """The plain value of a run, of which the view may have a pointer."""
+        return self._database.run_at(key, stored, self._overlay)
 
     def reads(self, file: int) -> bool:
         """Whether frames of a file of the log may be read."""

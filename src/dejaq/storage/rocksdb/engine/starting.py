@@ -12,6 +12,8 @@ from pathlib import Path
 from dejaq import limits
 from dejaq.crashpoints import crash_at
 from dejaq.directories import make_directory
+from dejaq.domain.topic import Topic
+from dejaq.domain.topic_record import read_topic
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.commit_log.files import DiskFiles
 from dejaq.storage.commit_log.operations import Operations
@@ -189,6 +191,11 @@ def begin_copy(path: Path) -> None:
         started.log.close()
     finally:
         database.close()
+
+
+def stored_topics(database: RocksDatabase) -> list[Topic]:
+    """The topics that have a record."""
+    return [read_topic(value) for _, value in database.scan(keys.TOPIC, keys.after(keys.TOPIC))]
 
 
 def _lost(path: Path, missing: str) -> DejaqError:

@@ -106,7 +106,7 @@ def store(
     else:
         _add_listed(state, incoming, fresh, owner, now, batch, buckets)
     if state.outbox is not None:
-        state.outbox.created(state.topic.name, incoming, fresh)
+        state.outbox.created(state.topic.name, incoming, fresh, state.database.values.mask(state.topic.number))
 
 
 def _add_generated(

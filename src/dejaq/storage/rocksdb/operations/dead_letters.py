@@ -91,6 +91,7 @@ class Arrivals:
                 ts=[row.ts for row, _ in rows],
                 priorities=[row.priority for row, _ in rows],
                 bodies=[body for _, body in rows],
+                mask=self._state.database.values.mask(self._state.topic.number),
             )
 
 

@@ -235,6 +235,7 @@ def _record_edited(
         ts=ts,
         priorities=[] if moved else priorities,
         bodies=bodies,
+        mask=state.database.values.mask(state.topic.number),
     )
 
 

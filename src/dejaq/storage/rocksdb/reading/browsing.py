@@ -208,8 +208,11 @@ class Browsing:
         apart = run.record.apart[row] if run.record.apart else 0
         if not 0 < apart < LARGE:
             return run.bodies[row]
-        body = view.get(keys.numbered(keys.BODY, self._state.topic.number, apart))
-        return self._state.body_store.get(apart) if body is None else body
+        key = keys.numbered(keys.BODY, self._state.topic.number, apart)
+        value = view.get(key)
+        if value is None:
+            return self._state.body_store.get(apart)
+        return self._state.database.values.opened_body(key, value)
 
 
 def _head_of(source: Iterator[Entry]) -> list[tuple[Entry, Iterator[Entry]]]:

@@ -149,7 +149,7 @@ class RocksSnapshot:
             return [], end
         first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
         gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
-        values = ((key, self._view.value_of(stored)) for key, stored in items)
+        values = ((key, self._view.run_at(key, stored)) for key, stored in items)
         runs = [
             (Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0)), value) for key, value in values
         ]
@@ -234,10 +234,11 @@ class RocksSnapshot:
 
     def body(self, number: int) -> bytes:
         """A separately stored body."""
-        body = self._view.get(keys.numbered(keys.BODY, self._state.topic.number, number))
-        if body is None:
+        key = keys.numbered(keys.BODY, self._state.topic.number, number)
+        value = self._view.get(key)
+        if value is None:
             raise KeyError(f"body {number}")
-        return body
+        return self._state.database.values.opened_body(key, value)
 
 
 def fitting(run: Run, rows: int, where: Filter) -> int:

@@ -58,7 +58,7 @@ async def tally_ready_rows(
             items = list(islice(view.items(start, end), _KEYS_AT_ONCE))
             for key, stored in items:
                 if owner is None or keys.owner_of(key) == owner:
-                    run = Run.parse(key, view.value_of(stored), masks.unpack(view.get(keys.gone(key)) or b""))
+                    run = Run.parse(key, view.run_at(key, stored), masks.unpack(view.get(keys.gone(key)) or b""))
                     for bottom, top in ranges:
                         tally.add_rows(run.record, run.live & run.rows_between(bottom, top), 1, sorted_by_time=False)
                     await pace.rest()

@@ -96,5 +96,5 @@ class RunsTouching:
         kept = self._state.runs.kept(key)
         if kept is not None and kept.held == kept.count:
             return kept, masks.full(kept.count) & ~gone
-        run = Run.parse(key, self._view.value_of(stored), gone)
+        run = Run.parse(key, self._view.run_at(key, stored), gone)
         return run, run.live

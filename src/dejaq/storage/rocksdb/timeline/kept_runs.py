@@ -107,7 +107,7 @@ class KeptRuns:
         return runs, size < bytes_max and len(items) < runs_max
 
     def _parse(self, key: bytes, stored: bytes, gone: int) -> Run:
-        value = self._database.value_of(stored)
+        value = self._database.run_at(key, stored)
         return Run.parse(key, value, gone, self._leases.leased_rows(key), address_in(stored))
 
     def kept(self, key: bytes) -> Run | None:

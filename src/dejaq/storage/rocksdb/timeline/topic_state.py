@@ -229,7 +229,7 @@ class TopicState:
         """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
-        value = b"".join((record.SerializeToString(), ids.wire if ids else b"", block.data if block else b""))
+        value = self.database.values.run(key, record, ids, block)
         frame = self._put_value(batch, key, value)
         if record.session:
             entry = keys.directory(topic, bucket, record.session, record.first)
@@ -323,7 +323,7 @@ class TopicState:
             self._take_out(batch, run, mask)
         for bucket, record, ids, block in merged:
             key = keys.run(self.topic.number, bucket, record.ts[0] // keys.SLICE_MS, self.next_number(), shelf.owner)
-            value = b"".join((record.SerializeToString(), ids.wire, block.data if block else b""))
+            value = self.database.values.run(key, record, ids, block)
             frame = self._put_value(batch, key, value)
             run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
             if shelf.young:

@@ -106,7 +106,7 @@ def _read(state: TopicState, stored: list[bytes]) -> Iterator[PackedRun]:
     for key, value, mask in zip(stored, values, gone, strict=True):
         if value is not None:
             layout = layouts.of(value)
-            run = PackedRun(key, database.value_of(value), masks.unpack(mask) if mask else 0, layout)
+            run = PackedRun(key, database.run_at(key, value), masks.unpack(mask) if mask else 0, layout)
             if layout is None:
                 layouts.keep(value, run.layout)
             yield run

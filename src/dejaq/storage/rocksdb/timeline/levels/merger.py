@@ -167,7 +167,8 @@ class Merger:
         behind = 0.0
         for state in self._states():
             plan = None
-            if len(state.wide):
+            # What cannot be read must not be written again.
+            if len(state.wide) and not state.database.values.is_locked(state.topic):
                 plan = await next_merge(state.wide, state.levels, state.now, self._pace.rest)
             if plan is not None and plan.waiting >= state.levels.behind_runs:
                 behind = state.levels.behind_s
