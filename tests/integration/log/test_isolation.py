@@ -48,7 +48,15 @@ async def test_thousands_of_readers_share_one_encoding_and_stuck_ones_delay_no_o
                 received[number] += count
 
             return LogFeed(
-                topic, logs.storage, SystemClock(), logs.encoded, committed=True, credit=1 << 30, send=send, sent=sent
+                topic,
+                logs.storage,
+                SystemClock(),
+                logs.encoded,
+                committed=True,
+                wanted=None,
+                credit=1 << 30,
+                send=send,
+                sent=sent,
             )
 
         feeds = [feed(number) for number in range(READERS)]

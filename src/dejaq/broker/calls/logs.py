@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from dejaq import limits
 from dejaq.broker.log import preparing
 from dejaq.broker.log.encoding import slice_of
+from dejaq.broker.log.filtering import filter_of
 from dejaq.broker.log.topics import LogTopics
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.domain.context import CallContext
@@ -65,7 +66,7 @@ class LogService:
 
     async def fetch(self, context: CallContext, request: log_pb2.LogFetchRequest) -> log_pb2.LogFetchResponse:
         """Batches of one bucket."""
-        topic = self._logs.catalog.live_log(request.topic)
+        topic, wanted = self._logs.catalog.live_log(request.topic), filter_of(request.headers)
         part = await self._logs.storage.read(
             topic,
             request.bucket,
@@ -75,6 +76,8 @@ class LogService:
             committed=not request.uncommitted,
             now=self._logs.clock.now_ms(),
         )
+        if wanted is not None:
+            part = await wanted.select(part, request.start)
         slices = [slice_of(request.bucket, batch) for batch in part.batches]
         return log_pb2.LogFetchResponse(slices=slices, next=part.next)
 

@@ -26,6 +26,13 @@ def slice_of(bucket: int, batch: StoredBatch) -> log_pb2.LogSlice:
     )
 
 
+def encoded_frame(bucket: int, batch: StoredBatch) -> bytes:
+    """A frame that pushes one batch."""
+    push = log_pb2.LogPush(slices=[slice_of(bucket, batch)])
+    frame: bytes = carrier.BrokerFrame(log=log_pb2.LogEvent(push=push)).SerializeToString()
+    return frame
+
+
 class EncodedBatches:
     """The encoded form of the batches that readers got last."""
 
@@ -35,12 +42,11 @@ class EncodedBatches:
         self._used = 0
 
     def frame(self, topic: int, bucket: int, batch: StoredBatch) -> bytes:
-        """A frame that pushes one batch."""
+        """A frame that pushes one batch, whole."""
         key = (topic, bucket, batch.base, batch.aborted)
         found = self._encoded.get(key)
         if found is None:
-            push = log_pb2.LogPush(slices=[slice_of(bucket, batch)])
-            found = carrier.BrokerFrame(log=log_pb2.LogEvent(push=push)).SerializeToString()
+            found = encoded_frame(bucket, batch)
             self._encoded[key] = found
             self._used += len(found)
             while self._used > self._bytes_max:

@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from dejaq.broker.log.encoding import EncodedBatches
+from dejaq.broker.log.encoding import EncodedBatches, encoded_frame
+from dejaq.broker.log.filtering import HeaderFilter
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, Missing
 from dejaq.protocol.spliced import BrokerSent, Spliced
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.log.base import LogSlice, LogStorage
+from dejaq.storage.log.base import LogSlice, LogStorage, StoredBatch
 from dejaq.timekeeper.clock import Clock
 
 # What one push has about.
@@ -45,6 +46,7 @@ class LogFeed:
         encoded: EncodedBatches,
         *,
         committed: bool,
+        wanted: HeaderFilter | None,
         credit: int,
         send: Callable[[BrokerSent], Awaitable[None]],
         sent: Callable[[int], None],
@@ -52,7 +54,7 @@ class LogFeed:
         self.topic = topic
         self.positions: dict[int, ReadPosition] = {}
         self._storage, self._clock, self._encoded = storage, clock, encoded
-        self._committed, self._credit = committed, credit
+        self._committed, self._wanted, self._credit = committed, wanted, credit
         self._send, self._sent = send, sent
         # The buckets that may have more.
         self._ready: dict[int, None] = {}
@@ -153,6 +155,9 @@ class LogFeed:
             if position is None or position.paused or position.held:
                 continue
             part = await self._read(bucket, position, max(min(PUSH_BYTES, self._credit) - size, 1))
+            size += sum(len(batch.records) for batch in part.batches)
+            if self._wanted is not None:
+                part = await self._wanted.select(part, position.offset)
             if self.positions.get(bucket) is not position or position.paused:
                 # It was taken away, moved or paused meanwhile.
                 if bucket in self.positions:
@@ -162,14 +167,13 @@ class LogFeed:
                 position.offset = part.next
                 # Behind the others, so that every bucket has its turn.
                 self._ready[bucket] = None
-            size += sum(len(batch.records) for batch in part.batches)
             found.append((bucket, position, part))
         # While other buckets were read, one of them may have moved: its client would take the batches for later ones.
         frames: list[bytes] = []
         count = 0
         for bucket, position, part in found:
             if self.positions.get(bucket) is position:
-                frames += [self._encoded.frame(self.topic.number, bucket, batch) for batch in part.batches]
+                frames += [self._frame(bucket, batch) for batch in part.batches]
                 count += sum(batch.count for batch in part.batches)
                 self._credit -= sum(len(batch.records) for batch in part.batches)
         if not frames:
@@ -177,6 +181,12 @@ class LogFeed:
         self._sent(count)
         await self._send(Spliced(carrier.BrokerFrame(), frames))
         return True
+
+    def _frame(self, bucket: int, batch: StoredBatch) -> bytes:
+        """What is selected for this reader is not kept for others."""
+        if self._wanted is not None:
+            return encoded_frame(bucket, batch)
+        return self._encoded.frame(self.topic.number, bucket, batch)
 
     async def _read(self, bucket: int, position: ReadPosition, bytes_max: int) -> LogSlice:
         """The next batches of a bucket. What was removed meanwhile is skipped; the client sees that by the offsets."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dejaq import limits
 from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.log.appending import append
+from dejaq.broker.log.filtering import filter_of
 from dejaq.broker.log.groups import GroupMember, ReaderGroup
 from dejaq.broker.log.reader import LogFeed
 from dejaq.broker.log.topics import LogTopics
@@ -111,6 +112,7 @@ class LogSession:
             self._logs.clock,
             self._logs.encoded,
             committed=not request.uncommitted,
+            wanted=filter_of(request.headers),
             credit=min(request.credit_bytes, limits.LOG_CREDIT_BYTES_MAX),
             send=self._send,
             sent=lambda count: self._logs.pushed(topic, count),

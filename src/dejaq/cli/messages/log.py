@@ -27,6 +27,10 @@ uncommitted_option = click.option(
     "--uncommitted", is_flag=True, help="Also messages that can still be rolled back, or were."
 )
 
+wanted_option = click.option(
+    "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Only messages with this header; may be repeated."
+)
+
 
 @click.group(cls=Group)
 def log() -> None:
@@ -140,6 +144,7 @@ def append(
 @click.option("--bucket", "buckets", type=int, multiple=True, help="Only this bucket; may be repeated.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="At most so many messages.")
 @uncommitted_option
+@wanted_option
 @pass_invocation
 def read(
     invocation: Invocation,
@@ -150,13 +155,17 @@ def read(
     buckets: tuple[int, ...],
     count_max: int | None,
     uncommitted: bool,
+    headers: tuple[str, ...],
 ) -> None:
     """Print what TOPIC has between two places, bucket by bucket, and end."""
     printer = Printer(invocation, count_max or 0)
 
     async def work(client: Client) -> None:
         begin, stop = _place(start, client.now_ms()), _place(end, client.now_ms())
-        found = client.log(topic).read(start=begin, end=stop, buckets=buckets or None, uncommitted=uncommitted)
+        wanted = parse_headers(headers)
+        found = client.log(topic).read(
+            start=begin, end=stop, buckets=buckets or None, uncommitted=uncommitted, headers=wanted
+        )
         async for batch in found:
             for message in batch:
                 if not printer.show(message):
@@ -171,30 +180,41 @@ def read(
 @click.option("--follow/--no-follow", default=True, help="Wait for more messages, until Ctrl-C.")
 @click.option("--max", "count_max", type=click.IntRange(min=1), help="End after so many messages.")
 @uncommitted_option
+@wanted_option
 @pass_invocation
 def tail(
-    invocation: Invocation, /, topic: str, count: int, follow: bool, count_max: int | None, uncommitted: bool
+    invocation: Invocation,
+    /,
+    topic: str,
+    count: int,
+    follow: bool,
+    count_max: int | None,
+    uncommitted: bool,
+    headers: tuple[str, ...],
 ) -> None:
     """Print the last messages of TOPIC, and those that follow."""
-    printer = Printer(invocation, count_max or 0)
+    printer, wanted = Printer(invocation, count_max or 0), parse_headers(headers)
 
     async def work(client: Client) -> None:
         target = client.log(topic)
         ends = {bucket: one.next if uncommitted else one.stable for bucket, one in enumerate(await target.offsets())}
-        for message in await target.tail(count, uncommitted=uncommitted) if count else ():
+        last = await target.tail(count, uncommitted=uncommitted, headers=wanted) if count else ()
+        for message in last:
             # What was appended meanwhile comes from the reader below.
             if message.offset < ends[message.bucket] and not printer.show(message):
                 return
         if follow:
-            async for message in _following(target, ends, uncommitted=uncommitted):
+            async for message in _following(target, ends, uncommitted, wanted):
                 if not printer.show(message):
                     return
 
     invocation.run(work)
 
 
-async def _following(target: Log, ends: dict[int, int], *, uncommitted: bool) -> AsyncIterator[LogMessage]:
-    async with target.reader(start=ends, uncommitted=uncommitted) as reader:
+async def _following(
+    target: Log, ends: dict[int, int], uncommitted: bool, headers: dict[str, str]
+) -> AsyncIterator[LogMessage]:
+    async with target.reader(start=ends, uncommitted=uncommitted, headers=headers) as reader:
         async for message in reader:
             yield message
 

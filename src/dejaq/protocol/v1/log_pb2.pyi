@@ -88,20 +88,29 @@ class LogAppended(_message.Message):
     def __init__(self, bases: _Optional[_Iterable[int]] = ..., ts: _Optional[_Iterable[int]] = ..., codes: _Optional[_Iterable[_Union[_errors_pb2.Code, str]]] = ...) -> None: ...
 
 class LogOpen(_message.Message):
-    __slots__ = ("topic", "group", "member", "positions", "uncommitted", "credit_bytes")
+    __slots__ = ("topic", "group", "member", "positions", "uncommitted", "credit_bytes", "headers")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     member: str
     positions: _containers.RepeatedCompositeFieldContainer[LogPosition]
     uncommitted: bool
     credit_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[LogPosition, _Mapping]]] = ..., uncommitted: _Optional[bool] = ..., credit_bytes: _Optional[int] = ...) -> None: ...
+    headers: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[LogPosition, _Mapping]]] = ..., uncommitted: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LogPosition(_message.Message):
     __slots__ = ("bucket", "offset")
@@ -242,20 +251,29 @@ class LogTimeResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LogFetchRequest(_message.Message):
-    __slots__ = ("topic", "bucket", "start", "end", "bytes_max", "uncommitted")
+    __slots__ = ("topic", "bucket", "start", "end", "bytes_max", "uncommitted", "headers")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     UNCOMMITTED_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     bucket: int
     start: int
     end: int
     bytes_max: int
     uncommitted: bool
-    def __init__(self, topic: _Optional[str] = ..., bucket: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., bytes_max: _Optional[int] = ..., uncommitted: _Optional[bool] = ...) -> None: ...
+    headers: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., bucket: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., bytes_max: _Optional[int] = ..., uncommitted: _Optional[bool] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class LogFetchResponse(_message.Message):
     __slots__ = ("slices", "next")

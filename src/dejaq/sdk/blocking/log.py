@@ -121,6 +121,7 @@ class Log(Blocking[AsyncLog]):
         start: Start = "beginning",
         buckets: Sequence[int] | None = None,
         uncommitted: bool = False,
+        headers: Headers | None = None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> LogReader:
@@ -128,11 +129,17 @@ class Log(Blocking[AsyncLog]):
         offset for each bucket.
 
         The broker sends at most `window_bytes` ahead, and more when a `share` of them was taken. With `uncommitted` it
-        also gets batches that can still be rolled back, or were.
+        also gets batches that can still be rolled back, or were. With `headers` it gets only the messages that have all
+        of these.
         """
         return LogReader(
             self._inner.reader(
-                start=start, buckets=buckets, uncommitted=uncommitted, window_bytes=window_bytes, share=share
+                start=start,
+                buckets=buckets,
+                uncommitted=uncommitted,
+                headers=headers,
+                window_bytes=window_bytes,
+                share=share,
             ),
             self._portal,
         )
@@ -144,13 +151,14 @@ class Log(Blocking[AsyncLog]):
         name: str = "",
         start: Start = "beginning",
         uncommitted: bool = False,
+        headers: Headers | None = None,
         on_assigned: OnBuckets | None = None,
         on_revoked: OnBuckets | None = None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> LogGroup:
         """A member of a group. The buckets are divided among its members; where the group has committed nothing, it
-        begins at `start`.
+        begins at `start`. With `headers` it gets only the messages that have all of these.
 
         `on_assigned` and `on_revoked` are called with the buckets that this member gets and loses; before it loses them
         it has a few seconds to commit.
@@ -161,6 +169,7 @@ class Log(Blocking[AsyncLog]):
                 name=name,
                 start=start,
                 uncommitted=uncommitted,
+                headers=headers,
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
                 window_bytes=window_bytes,
@@ -196,13 +205,23 @@ class Log(Blocking[AsyncLog]):
         end: Start = "latest",
         buckets: Sequence[int] | None = None,
         uncommitted: bool = False,
+        headers: Headers | None = None,
     ) -> Iterator[LogBatch]:
-        """The batches from `start` to before `end`, bucket by bucket, without waiting for more."""
-        return each(self._inner.read(start=start, end=end, buckets=buckets, uncommitted=uncommitted), self._portal)
+        """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
 
-    def tail(self, count: int, *, uncommitted: bool = False) -> list[LogMessage]:
-        """The last messages of the log, at most so many, in the order of their times."""
-        return self._portal.follow(self._inner.tail(count, uncommitted=uncommitted))
+        With `headers` only the messages that have all of these.
+        """
+        return each(
+            self._inner.read(start=start, end=end, buckets=buckets, uncommitted=uncommitted, headers=headers),
+            self._portal,
+        )
+
+    def tail(self, count: int, *, uncommitted: bool = False, headers: Headers | None = None) -> list[LogMessage]:
+        """The last messages of the log, at most so many, in the order of their times.
+
+        With `headers` the last ones that have all of these.
+        """
+        return self._portal.follow(self._inner.tail(count, uncommitted=uncommitted, headers=headers))
 
     def offsets(self) -> list[LogBucketInfo]:
         """The offsets of every bucket."""

@@ -92,10 +92,17 @@ class LogBuffer:
         return batch
 
     def _next(self, count_max: int) -> LogBatch | None:
-        for place, batch in enumerate(self._batches):
+        place = 0
+        while place < len(self._batches):
+            batch = self._batches[place]
             if batch.bucket in self.held or batch.bucket in self.moving:
+                place += 1
                 continue
             del self._batches[place]
+            if not len(batch):
+                # The broker says that nothing that the reader wants comes before this offset.
+                self.handed[batch.bucket] = batch.end
+                continue
             if len(batch) > count_max:
                 self._batches.insert(place, batch.part(batch.base + count_max, batch.end))
                 batch = batch.part(batch.base, batch.base + count_max)

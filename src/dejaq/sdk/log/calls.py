@@ -84,11 +84,24 @@ class LogCalls:
         return list(answer.offsets)
 
     async def fetch(
-        self, bucket: int, start: int, *, end: int = 0, bytes_max: int = 1024 * 1024, uncommitted: bool = False
+        self,
+        bucket: int,
+        start: int,
+        *,
+        end: int = 0,
+        bytes_max: int = 1024 * 1024,
+        uncommitted: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> log_pb2.LogFetchResponse:
         """Batches of a bucket, from an offset on."""
         request = log_pb2.LogFetchRequest(
-            topic=self.topic, bucket=bucket, start=start, end=end, bytes_max=bytes_max, uncommitted=uncommitted
+            topic=self.topic,
+            bucket=bucket,
+            start=start,
+            end=end,
+            bytes_max=bytes_max,
+            uncommitted=uncommitted,
+            headers=headers,
         )
         return await self._seeds.call("Log.Fetch", request, log_pb2.LogFetchResponse, patience=self._settings)
 

@@ -56,12 +56,15 @@ class LogGroup(LogStream):
         name: str,
         start: Start,
         uncommitted: bool,
+        headers: Mapping[str, str] | None = None,
         on_assigned: OnBuckets | None,
         on_revoked: OnBuckets | None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> None:
-        super().__init__(seeds, settings, calls, uncommitted=uncommitted, window_bytes=window_bytes, share=share)
+        super().__init__(
+            seeds, settings, calls, uncommitted=uncommitted, headers=headers, window_bytes=window_bytes, share=share
+        )
         self.group, self.name = group, name
         self._start = start
         self._defaults: dict[int, int] = {}

@@ -188,6 +188,7 @@ class Log:
         start: Start = "beginning",
         buckets: Sequence[int] | None = None,
         uncommitted: bool = False,
+        headers: Headers | None = None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> LogReader:
@@ -195,7 +196,8 @@ class Log:
         offset for each bucket.
 
         The broker sends at most `window_bytes` ahead, and more when a `share` of them was taken. With `uncommitted` it
-        also gets batches that can still be rolled back, or were.
+        also gets batches that can still be rolled back, or were. With `headers` it gets only the messages that have all
+        of these.
         """
         reader = LogReader(
             self._seeds,
@@ -204,6 +206,7 @@ class Log:
             start=start,
             buckets=buckets,
             uncommitted=uncommitted,
+            headers=headers,
             window_bytes=window_bytes,
             share=share,
         )
@@ -217,13 +220,14 @@ class Log:
         name: str = "",
         start: Start = "beginning",
         uncommitted: bool = False,
+        headers: Headers | None = None,
         on_assigned: OnBuckets | None = None,
         on_revoked: OnBuckets | None = None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> LogGroup:
         """A member of a group. The buckets are divided among its members; where the group has committed nothing, it
-        begins at `start`.
+        begins at `start`. With `headers` it gets only the messages that have all of these.
 
         `on_assigned` and `on_revoked` are called with the buckets that this member gets and loses; before it loses them
         it has a few seconds to commit.
@@ -240,6 +244,7 @@ class Log:
             name=name or f"member-{secrets.token_hex(6)}",
             start=start,
             uncommitted=uncommitted,
+            headers=headers,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
             window_bytes=window_bytes,
@@ -280,14 +285,18 @@ class Log:
         end: Start = "latest",
         buckets: Sequence[int] | None = None,
         uncommitted: bool = False,
+        headers: Headers | None = None,
     ) -> AsyncIterator[LogBatch]:
-        """The batches from `start` to before `end`, bucket by bucket, without waiting for more."""
+        """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
+
+        With `headers` only the messages that have all of these.
+        """
         begins = await self._calls.resolve(start, uncommitted=uncommitted)
         ends = await self._calls.resolve(end, uncommitted=uncommitted)
         for bucket in sorted(begins.keys() & ends.keys()):
             at, stop = begins[bucket], ends[bucket]
             while (buckets is None or bucket in buckets) and at < stop:
-                answer = await self._calls.fetch(bucket, at, end=stop, uncommitted=uncommitted)
+                answer = await self._calls.fetch(bucket, at, end=stop, uncommitted=uncommitted, headers=headers)
                 for part in answer.slices:
                     batch = LogBatch.of(part).part(at, stop)
                     if len(batch):
@@ -296,22 +305,22 @@ class Log:
                     break
                 at = answer.next
 
-    async def tail(self, count: int, *, uncommitted: bool = False) -> list[LogMessage]:
-        """The last messages of the log, at most so many, in the order of their times."""
+    async def tail(self, count: int, *, uncommitted: bool = False, headers: Headers | None = None) -> list[LogMessage]:
+        """The last messages of the log, at most so many, in the order of their times.
+
+        With `headers` the last ones that have all of these.
+        """
         if count < 1:
             raise error_of(Code.INVALID_ARGUMENT, "tail gives at least one message")
         offsets = await self._calls.offsets()
         found: list[LogMessage] = []
         for bucket, held in enumerate(offsets):
             end = held.next if uncommitted else held.stable
-            # Rolled back messages have offsets too, so more may be needed.
+            # Messages that were rolled back or lack the headers have offsets too, so more may be needed.
             start, some = max(end - count, held.start), list[LogMessage]()
             while end > held.start:
-                some = [
-                    message
-                    async for batch in self.read(start={bucket: start}, end={bucket: end}, uncommitted=uncommitted)
-                    for message in batch
-                ]
+                part = self.read(start={bucket: start}, end={bucket: end}, uncommitted=uncommitted, headers=headers)
+                some = [message async for batch in part for message in batch]
                 if len(some) >= count or start == held.start:
                     break
                 start = max(start - max(end - start, count), held.start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.log.calls import LogCalls, Start
@@ -23,10 +23,13 @@ class LogReader(LogStream):
         start: Start,
         buckets: Sequence[int] | None,
         uncommitted: bool,
+        headers: Mapping[str, str] | None = None,
         window_bytes: int = WINDOW_BYTES,
         share: float = SHARE,
     ) -> None:
-        super().__init__(seeds, settings, calls, uncommitted=uncommitted, window_bytes=window_bytes, share=share)
+        super().__init__(
+            seeds, settings, calls, uncommitted=uncommitted, headers=headers, window_bytes=window_bytes, share=share
+        )
         self._start, self._buckets = start, buckets
 
     async def _prepare(self) -> None:

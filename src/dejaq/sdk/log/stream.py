@@ -54,12 +54,13 @@ class LogStream:
         calls: LogCalls,
         *,
         uncommitted: bool,
+        headers: Mapping[str, str] | None,
         window_bytes: int,
         share: float,
     ) -> None:
         if not window_bytes > 0 or not 0 < share <= 1:
             raise error_of(Code.INVALID_ARGUMENT, "window_bytes is above 0, and share is above 0 and at most 1")
-        self._calls, self._uncommitted = calls, uncommitted
+        self._calls, self._uncommitted, self._headers = calls, uncommitted, dict(headers or {})
         # The broker gives no more credit than this.
         self._window, self._share = min(window_bytes, limits.LOG_CREDIT_BYTES_MAX), share
         self._buffer = LogBuffer(self._taken)
@@ -120,6 +121,7 @@ class LogStream:
         frame = self._connection.frame()
         opening = frame.log.open
         opening.topic, opening.uncommitted, opening.credit_bytes = self._calls.topic, self._uncommitted, self._window
+        opening.headers.update(self._headers)
         self._link = link
         self._describe(opening)
         # The credit of the session before is void.

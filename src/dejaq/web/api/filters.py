@@ -64,7 +64,7 @@ def conditions_of(where: MessageFilter, now_ms: int) -> Conditions:
         group=where.group or None,
         consumer=where.consumer or None,
         priorities=_priorities(where.priority_min, where.priority_max),
-        headers=_headers(where.header),
+        headers=headers_of(where.header),
     )
 
 
@@ -74,7 +74,7 @@ def where_of(where: OwnerFilter, now_ms: int) -> Where:
         start=parse_time(where.start, now_ms),
         end=parse_time(where.end, now_ms),
         priorities=_priorities(where.priority_min, where.priority_max),
-        headers=_headers(where.header),
+        headers=headers_of(where.header),
     )
 
 
@@ -87,7 +87,8 @@ def _priorities(low: int | None, high: int | None) -> tuple[int, int] | None:
     )
 
 
-def _headers(texts: list[str]) -> dict[str, str] | None:
+def headers_of(texts: list[str]) -> dict[str, str] | None:
+    """The headers in parameters such as `kind:mail`; None without any."""
     found: dict[str, str] = {}
     for text in texts:
         name, colon, value = text.partition(":")

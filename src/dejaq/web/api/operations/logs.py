@@ -12,6 +12,7 @@ from dejaq.errors import Code, error_of
 from dejaq.sdk.log.calls import Start
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.times import to_datetime
+from dejaq.web.api.filters import headers_of
 from dejaq.web.api.idempotency import id_of_key
 from dejaq.web.api.operation import ApiAnswer, ApiCall
 from dejaq.web.api.times import iso_of, parse_time
@@ -58,13 +59,14 @@ class LogBatchPlaces(msgspec.Struct):
 
 
 class LogReadQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which messages: `tail` is how many of the last ones; or `bucket` from `offset` on."""
+    """Which messages: `tail` is how many of the last ones; or `bucket` from `offset` on. Headers are `name:value`."""
 
     tail: _Count | None = None
     bucket: _Bucket | None = None
     offset: Annotated[int, Meta(ge=0)] | None = None
     limit: _Count = 100
     uncommitted: bool = False
+    header: list[str] = []
 
 
 class LogMessageValue(msgspec.Struct, omit_defaults=True):
@@ -166,10 +168,11 @@ async def append_batch(call: ApiCall) -> ApiAnswer:
 async def read_log(call: ApiCall) -> ApiAnswer:
     """The last messages of the log, or those of one bucket from an offset on, without waiting for more."""
     query: LogReadQuery = call.query
+    headers = headers_of(query.header)
     if query.bucket is None:
         if query.offset is not None:
             raise error_of(Code.INVALID_ARGUMENT, "an offset needs its bucket")
-        tail = await call.log.tail(query.tail or query.limit, uncommitted=query.uncommitted)
+        tail = await call.log.tail(query.tail or query.limit, uncommitted=query.uncommitted, headers=headers)
         return ApiAnswer(LogMessageList([log_message_value(message) for message in tail]))
     held = await call.log.offsets()
     if query.bucket >= len(held):
@@ -177,13 +180,18 @@ async def read_log(call: ApiCall) -> ApiAnswer:
     start = query.offset if query.offset is not None else held[query.bucket].start
     found: list[LogMessage] = []
     async for batch in call.log.read(
-        start={query.bucket: start}, buckets=(query.bucket,), uncommitted=query.uncommitted
+        start={query.bucket: start}, buckets=(query.bucket,), uncommitted=query.uncommitted, headers=headers
     ):
         found.extend(batch)
         if len(found) >= query.limit:
             break
-    found = found[: query.limit]
-    following = found[-1].offset + 1 if found else start
+    if len(found) >= query.limit:
+        found = found[: query.limit]
+        following = found[-1].offset + 1
+    else:
+        # Everything up to the end was looked at, also what lacks the headers.
+        end = held[query.bucket].next if query.uncommitted else held[query.bucket].stable
+        following = max([start, end, *(message.offset + 1 for message in found[-1:])])
     return ApiAnswer(LogMessageList([log_message_value(message) for message in found], following))
 
 
