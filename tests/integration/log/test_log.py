@@ -94,7 +94,8 @@ async def test_a_reader_begins_where_it_is_asked_to(client: dejaq.Client) -> Non
         await log.append(b"4", bucket=0)
         assert [m.body for m in await taken(latest, 1)] == [b"4"]
         assert [m.body for m in await taken(at, 2)] == [b"2", b"4"]
-    assert [m.body for m in await log.tail(2)] == [b"3", b"4"]
+    # Both may be of one millisecond; then the order is that of the buckets.
+    assert sorted(m.body for m in await log.tail(2)) == [b"3", b"4"]
     assert len(await log.tail(100)) == 5
     assert await log.offsets_for_time(datetime(2001, 1, 1, tzinfo=UTC)) == [0, 0, 0, 0]
     with pytest.raises(Refused) as refused:
