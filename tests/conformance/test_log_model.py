@@ -15,9 +15,15 @@ from dejaq.storage.log.base import Append, KeepsLogs, LogName, LogRetention, Log
 from dejaq.storage.memory.store import MemoryStorage
 from tests.chaos.sizes import FULL
 from tests.conformance.backends import postgres, rocksdb
+from tests.conformance.segments import rocksdb_segments
 from tests.conformance.test_logs import without_tail
 
-STORES = {"rocksdb": rocksdb, "rocksdb_without_tail": without_tail, "postgres": postgres}
+STORES = {
+    "rocksdb": rocksdb,
+    "rocksdb_without_tail": without_tail,
+    "rocksdb_segments": rocksdb_segments,
+    "postgres": postgres,
+}
 SEEDS = range(30 if FULL else 2)
 STEPS = 500 if FULL else 120
 BUCKETS = 2

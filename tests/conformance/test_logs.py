@@ -9,6 +9,7 @@ from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.conformance import StorageFactory
 from dejaq.testing.conformance.logs import LOG_CHECKS, Check
 from tests.conformance.backends import encrypted, memory, postgres, rocksdb, sharded
+from tests.conformance.segments import rocksdb_segments
 
 
 def without_tail(path: Path) -> StorageFactory:
@@ -25,10 +26,12 @@ BACKENDS = {
     "memory": memory,
     "rocksdb": rocksdb,
     "rocksdb_without_tail": without_tail,
+    "rocksdb_segments": rocksdb_segments,
     "postgres": postgres,
     "sharded": sharded,
     "encrypted_memory": encrypted(memory),
     "encrypted_rocksdb": encrypted(rocksdb),
+    "encrypted_segments": encrypted(rocksdb_segments),
 }
 
 

@@ -255,11 +255,14 @@ class Catalog:
             raise error_of(Code.INVALID_SETTING, f"encryption: {NO_KEYS}")
         if settings.kind is TopicKind.LOG and not isinstance(self._storage, KeepsLogs):
             raise error_of(Code.INVALID_SETTING, f"kind=log: the storage {capabilities.name!r} keeps no logs")
+        if settings.compact and not capabilities.compacts_logs:
+            raise error_of(Code.INVALID_SETTING, f"compact: the storage {capabilities.name!r} does not compact logs")
 
     def edited(self, name: str, values: Mapping[str, int | str | bool]) -> Topic:
         """A live topic with some of its settings changed, not yet stored; raises INVALID_SETTING."""
         topic = self.usable(name)
         settings = changed_settings(topic.settings, values)
+        self._check_storage(settings)
         _check_dead_letter(name, settings)
         return replace(topic, settings=settings)
 

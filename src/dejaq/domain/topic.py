@@ -153,6 +153,10 @@ class TopicSettings:
     trim_read: bool = field(
         default=False, metadata={"doc": "Whether a log removes what every one of its groups has read."}
     )
+    compact: bool = field(
+        default=False,
+        metadata={"doc": "Whether a log keeps only the latest message of each key. Only the embedded store does that."},
+    )
 
     def check(self) -> None:
         """Raise INVALID_SETTING, naming the setting and its range, when a value is out of range."""
@@ -174,7 +178,7 @@ class TopicSettings:
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise error_of(Code.INVALID_SETTING, f"{name}={value!r} is not an integer from {low} to {high}")
 
-        for name in ("journal", "share_bodies", "expires", "trim_read"):
+        for name in ("journal", "share_bodies", "expires", "trim_read", "compact"):
             if not isinstance(getattr(self, name), bool):
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)!r} is not true or false")
         for name in ("dead_letter", "expiry_backoff"):
@@ -193,6 +197,10 @@ class TopicSettings:
             if getattr(self, name) != getattr(_DEFAULTS, name):
                 kinds = "a log does not have" if of_logs else "only a log has"
                 raise error_of(Code.INVALID_SETTING, f"{name}={getattr(self, name)}: {kinds} this setting")
+        if self.compact and self.encryption is not Encryption.NONE:
+            raise error_of(
+                Code.INVALID_SETTING, "compact=True: the store cannot read the keys of the messages of an encrypted log"
+            )
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Plain values, for JSON."""
@@ -236,7 +244,7 @@ class TopicSettings:
         return cls.from_dict({n: v for n, v in known.items() if n not in newer}), tuple(sorted(newer.items()))
 
 
-_OF_LOGS = ("keep_ms", "keep_bytes", "rollback_window_ms", "trim_read")
+_OF_LOGS = ("keep_ms", "keep_bytes", "rollback_window_ms", "trim_read", "compact")
 _NOT_OF_LOGS = (
     *("max_future_ms", "max_lease_ms", "durability", "max_attempts", "dead_letter", "expiry_backoff", "client_rate"),
     *("compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires"),

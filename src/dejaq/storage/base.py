@@ -43,6 +43,8 @@ class Capabilities:
     shared_inline_bytes_max: int = 0
     # Whether it encrypts the bodies of topics that ask for it.
     encrypts: bool = False
+    # Whether it keeps only the latest message of each key in logs that ask for it.
+    compacts_logs: bool = False
 
     @property
     def label(self) -> str:

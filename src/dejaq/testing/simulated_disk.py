@@ -93,6 +93,9 @@ class SimulatedDisk:
         self._meet("sync_directory")
         self._durable_names = dict(self._names)
 
+    def release(self, name: str) -> None:
+        """Nothing is open."""
+
     def close(self) -> None:
         """Nothing is open."""
 

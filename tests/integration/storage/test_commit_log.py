@@ -240,7 +240,7 @@ async def test_starts_after_kills_do_not_collect_files(tmp_path: Path, monkeypat
             await create(storage, await new_topic(storage), range(1))
         engine = storage._engine
         assert engine is not None
-        await eventually(lambda used=engine: used._keeper._working is None, within=5)  # type: ignore[misc]
+        await eventually(lambda used=engine: used.keeper._working is None, within=5)  # type: ignore[misc]
         assert storage.stats()["log_files"] <= 6
         path = tmp_path / str(number + 1)
         await killed(tmp_path / str(number), path)
@@ -257,7 +257,7 @@ async def test_files_stay_until_the_trim_of_the_journal_is_durable(storage: Rock
     await create(storage, topic, range(100))
     engine = storage._engine
     assert engine is not None
-    await eventually(lambda: engine._keeper._working is None, within=5)
+    await eventually(lambda: engine.keeper._working is None, within=5)
     write, gate = engine.log.write, threading.Event()
 
     def slow_write() -> int:
@@ -268,8 +268,8 @@ async def test_files_stay_until_the_trim_of_the_journal_is_durable(storage: Rock
     trimming = asyncio.ensure_future(storage.trim_journal(100))
     await eventually(lambda: storage.stats()["log_pending"] == 1, within=5)
     # As after every group that the database gets meanwhile.
-    engine._keeper.look()
-    await eventually(lambda: engine._keeper._working is None, within=5)
+    engine.keeper.look()
+    await eventually(lambda: engine.keeper._working is None, within=5)
     await killed(tmp_path / "data", tmp_path / "killed")
     gate.set()
     await trimming

@@ -135,7 +135,7 @@ class Stage:
         """Wait until the log keeper has nothing to do."""
         engine = self.storage._engine
         assert engine is not None
-        await eventually(lambda: engine._keeper._working is None, within=10)
+        await eventually(lambda: engine.keeper._working is None, within=10)
 
 
 @pytest.fixture

@@ -64,6 +64,9 @@ def _log_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--trim-read/--no-trim-read", default=None, help="Remove from a log what every group has read."
             ),
+            click.option(
+                "--compact/--no-compact", default=None, help="Keep only the latest message of each key of a log."
+            ),
         )
     ):
         command = option(command)

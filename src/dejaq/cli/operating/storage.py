@@ -107,6 +107,11 @@ def inspect(invocation: Invocation, /, data: Path) -> None:
         ),
         f"  at most {bounds['bytes_max']:,} bytes in {bounds['files_max']} files; for an exporter that lags at most "
         f"{bounds['journal_bytes_max']:,} bytes; the database is flushed every {bounds['flush_bytes']:,} bytes",
+        f"segments of logs: {found['segments']['files']:,} files, {found['segments']['bytes']:,} bytes",
+        *(
+            f"  topic {topic}: {one['files']:,} files, {one['bytes']:,} bytes with {one['content_bytes']:,} of batches"
+            for topic, one in found["segments"]["topics"].items()
+        ),
         "wide runs:" if found["wide_runs"] else "wide runs: none",
         *(f"  level {level}: {count:,}" for level, count in found["wide_runs"].items()),
         "tables:" if found["levels"] else "tables: none",
@@ -122,8 +127,8 @@ def check(invocation: Invocation, /, data: Path) -> None:
     """Read everything in the data directory DIR of a stopped broker, and verify it.
 
     The command reads every table of the database with its checksums, the manifest and the watermark, every record and
-    frame of the commit log, and every run that is a frame. It changes nothing, and ends with an error when something is
-    wrong.
+    frame of the commit log, every run that is a frame, and every segment of a log. It changes nothing, and ends with an
+    error when something is wrong.
     """
     from dejaq.storage.rocksdb.engine.inspecting import check
 
@@ -131,7 +136,8 @@ def check(invocation: Invocation, /, data: Path) -> None:
         found = check(data, lambda count: bar.advance(count, ""))
     summary = (
         f"{data}: {found['database_records']:,} records of the database, {found['log_records']:,} records and "
-        f"{found['log_frames']:,} frames of the commit log, {found['log_runs']:,} runs"
+        f"{found['log_frames']:,} frames of the commit log, {found['log_runs']:,} runs, "
+        f"{found['segments']:,} segments of logs"
     )
     invocation.output.record(found, "\n".join([summary, *found["problems"]]))
     if found["problems"]:

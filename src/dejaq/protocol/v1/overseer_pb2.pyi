@@ -139,7 +139,7 @@ class PingResponse(_message.Message):
     def __init__(self, client_us: _Optional[int] = ..., broker_us: _Optional[int] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption", "keep_ms", "keep_bytes", "rollback_window_ms", "trim_read")
+    __slots__ = ("buckets", "max_future_ms", "max_lease_ms", "max_body_bytes", "durability", "journal", "kind", "max_attempts", "dead_letter", "expiry_backoff", "client_rate", "compression", "share_bodies", "dedup_ms", "max_dedup_ids", "expires", "encryption", "keep_ms", "keep_bytes", "rollback_window_ms", "trim_read", "compact")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     MAX_FUTURE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_LEASE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class TopicSettings(_message.Message):
     KEEP_BYTES_FIELD_NUMBER: _ClassVar[int]
     ROLLBACK_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     TRIM_READ_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_FIELD_NUMBER: _ClassVar[int]
     buckets: int
     max_future_ms: int
     max_lease_ms: int
@@ -182,7 +183,8 @@ class TopicSettings(_message.Message):
     keep_bytes: int
     rollback_window_ms: int
     trim_read: bool
-    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., dedup_ms: _Optional[int] = ..., max_dedup_ids: _Optional[int] = ..., expires: _Optional[bool] = ..., encryption: _Optional[str] = ..., keep_ms: _Optional[int] = ..., keep_bytes: _Optional[int] = ..., rollback_window_ms: _Optional[int] = ..., trim_read: _Optional[bool] = ...) -> None: ...
+    compact: bool
+    def __init__(self, buckets: _Optional[int] = ..., max_future_ms: _Optional[int] = ..., max_lease_ms: _Optional[int] = ..., max_body_bytes: _Optional[int] = ..., durability: _Optional[str] = ..., journal: _Optional[bool] = ..., kind: _Optional[str] = ..., max_attempts: _Optional[int] = ..., dead_letter: _Optional[str] = ..., expiry_backoff: _Optional[str] = ..., client_rate: _Optional[int] = ..., compression: _Optional[str] = ..., share_bodies: _Optional[bool] = ..., dedup_ms: _Optional[int] = ..., max_dedup_ids: _Optional[int] = ..., expires: _Optional[bool] = ..., encryption: _Optional[str] = ..., keep_ms: _Optional[int] = ..., keep_bytes: _Optional[int] = ..., rollback_window_ms: _Optional[int] = ..., trim_read: _Optional[bool] = ..., compact: _Optional[bool] = ...) -> None: ...
 
 class TopicInfo(_message.Message):
     __slots__ = ("name", "state", "settings", "created_ms", "available", "waiting", "processing", "consumers", "producers", "creator")

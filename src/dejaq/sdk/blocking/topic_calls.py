@@ -40,6 +40,7 @@ class TopicCalls(OpenedClient):
         keep_bytes: int | None = None,
         rollback_window: Duration | None = None,
         trim_read: bool | None = None,
+        compact: bool | None = None,
     ) -> TopicInfo:
         """Create a topic; a setting that is not given has its default. A repeat with the same settings changes nothing.
 
@@ -49,6 +50,7 @@ class TopicCalls(OpenedClient):
 
         With `kind="log"`, messages are kept for `keep` and up to `keep_bytes` in all, without limit by default. A batch
         can be rolled back within the `rollback_window`. `trim_read` removes what every group has read.
+        `compact` removes all messages of a key but the latest; a message with an empty body removes its key.
 
         While a topic of this name is being deleted it waits, up to the client's deadline.
         """
@@ -76,6 +78,7 @@ class TopicCalls(OpenedClient):
                 keep_bytes=keep_bytes,
                 rollback_window=rollback_window,
                 trim_read=trim_read,
+                compact=compact,
             )
         )
 
@@ -97,6 +100,7 @@ class TopicCalls(OpenedClient):
         keep_bytes: int | None = None,
         rollback_window: Duration | None = None,
         trim_read: bool | None = None,
+        compact: bool | None = None,
         **fixed: Any,
     ) -> TopicInfo:
         """Change settings of a topic while it is in use; a setting that is not given keeps its value.
@@ -121,6 +125,7 @@ class TopicCalls(OpenedClient):
                 keep_bytes=keep_bytes,
                 rollback_window=rollback_window,
                 trim_read=trim_read,
+                compact=compact,
                 **fixed,
             )
         )

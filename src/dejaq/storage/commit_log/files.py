@@ -50,16 +50,26 @@ class FileOperations(Protocol):
     def sync_directory(self) -> None:
         """Make the names of created and removed files durable."""
 
+    def release(self, name: str) -> None:
+        """Nothing more is appended to a file: it need not stay open."""
+
     def close(self) -> None:
         """Release what is open."""
 
 
 class DiskFiles:
-    """Implements `FileOperations` in a directory of the operating system, which it makes if necessary."""
+    """Implements `FileOperations` in a directory of the operating system, which it makes if necessary.
 
-    def __init__(self, directory: Path) -> None:
+    Every file that was used stays open; with `open_max`, at most so many of those that are only read.
+    """
+
+    def __init__(self, directory: Path, *, open_max: int | None = None) -> None:
         self._directory = directory
+        self._open_max = open_max
+        # Those that were used last are at the end.
         self._descriptors: dict[str, int] = {}
+        # Files that may be appended to.
+        self._written: set[str] = set()
         # A descriptor must not be closed, and then stand for another file, while a thread reads from it.
         self._lock = threading.Lock()
         make_directory(directory)
@@ -67,7 +77,10 @@ class DiskFiles:
     def create(self, name: str) -> None:
         """Create an empty file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._descriptors[name] = os.open(self._directory / name, flags, 0o600)
+        descriptor = os.open(self._directory / name, flags, 0o600)
+        with self._lock:
+            self._descriptors[name] = descriptor
+            self._written.add(name)
 
     def append(self, name: str, blocks: Sequence[bytes]) -> None:
         """Write the blocks with as few calls as possible; a short write is continued."""
@@ -94,7 +107,11 @@ class DiskFiles:
     def read(self, name: str, offset: int, length: int) -> bytes:
         """Read at an offset; one call of the system moves at most 2 GB."""
         with self._lock:
-            return os.pread(self._descriptor(name), length, offset)
+            data = os.pread(self._descriptor(name), length, offset)
+            if self._open_max is not None:
+                self._descriptors[name] = self._descriptors.pop(name)
+                self._close_oldest(self._open_max)
+            return data
 
     def size(self, name: str) -> int:
         """The length of a file."""
@@ -108,6 +125,7 @@ class DiskFiles:
         """Remove a file and close it."""
         (self._directory / name).unlink()
         with self._lock:
+            self._written.discard(name)
             descriptor = self._descriptors.pop(name, None)
             if descriptor is not None:
                 os.close(descriptor)
@@ -119,6 +137,21 @@ class DiskFiles:
     def sync_directory(self) -> None:
         """Call fsync on the directory."""
         sync_directory(self._directory)
+
+    def release(self, name: str) -> None:
+        """Let a file be closed when many others were used after it."""
+        with self._lock:
+            self._written.discard(name)
+            if self._open_max is not None:
+                self._close_oldest(self._open_max)
+
+    def _close_oldest(self, count: int) -> None:
+        """Close the files that were used first, until so many are open."""
+        while len(self._descriptors) > count:
+            oldest = next((name for name in self._descriptors if name not in self._written), None)
+            if oldest is None:
+                return
+            os.close(self._descriptors.pop(oldest))
 
     def close(self) -> None:
         """Close every file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dejaq.errors import Code, DejaqError, error_of
@@ -21,6 +22,8 @@ from dejaq.storage.commit_log.record import (
 
 SUFFIX = ".log"
 CHUNK_BYTES = 4 * 1024 * 1024
+# What is read between two frames rather than to call the system twice.
+_GAP_BYTES = 16 * 1024
 
 
 def file_name(number: int) -> str:
@@ -128,6 +131,51 @@ def read_frame_at(files: FileOperations, address: FrameAddress) -> bytes:
     if frame is None:
         raise _damaged(name, f"frame of {address.length} bytes at {address.offset}")
     return frame
+
+
+def read_frames_at(files: FileOperations, addresses: Sequence[FrameAddress]) -> list[bytes]:
+    """Read and check frames; those that lie close behind each other are read with one call."""
+    found: list[bytes] = []
+    start = 0
+    while start < len(addresses):
+        first = addresses[start]
+        stop, end = start + 1, _end_of(first)
+        while (
+            stop < len(addresses)
+            and addresses[stop].file == first.file
+            and 0 <= addresses[stop].offset - end <= _GAP_BYTES
+            and _end_of(addresses[stop]) - first.offset <= CHUNK_BYTES
+        ):
+            end = _end_of(addresses[stop])
+            stop += 1
+        if stop == start + 1:
+            found.append(read_frame_at(files, first))
+        else:
+            found += _frames_between(files, addresses[start:stop], end)
+        start = stop
+    return found
+
+
+def _end_of(address: FrameAddress) -> int:
+    return address.offset + FRAME_HEADER_BYTES + address.length
+
+
+def _frames_between(files: FileOperations, addresses: Sequence[FrameAddress], end: int) -> list[bytes]:
+    name, begin = file_name(addresses[0].file), addresses[0].offset
+    try:
+        data = memoryview(files.read(name, begin, end - begin))
+    except FileNotFoundError:
+        raise _lost(name) from None
+    except OSError as cause:
+        raise _unreadable(name, cause) from None
+    found = []
+    for address in addresses:
+        start = address.offset - begin
+        frame = read_frame(bytes(data[start : start + FRAME_HEADER_BYTES + address.length]), address.length)
+        if frame is None:
+            raise _damaged(name, f"frame of {address.length} bytes at {address.offset}")
+        found.append(frame)
+    return found
 
 
 def _lost(name: str) -> DejaqError:

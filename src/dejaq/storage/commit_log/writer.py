@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.commit_log.files import FileOperations
-from dejaq.storage.commit_log.reader import RecordReader, file_name, read_frame_at
+from dejaq.storage.commit_log.reader import RecordReader, file_name, read_frame_at, read_frames_at
 from dejaq.storage.commit_log.record import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -199,6 +199,10 @@ class CommitLog:
     def read(self, address: FrameAddress) -> bytes:
         """The frame at an address; raises STORE_CORRUPT when it is damaged or gone."""
         return read_frame_at(self._files, address)
+
+    def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
+        """The frames at some addresses. Blocks."""
+        return read_frames_at(self._files, addresses)
 
     def trim(self, below: int, *, files: Collection[int] | None = None) -> None:
         """Remove the files whose records are all below a sequence; with `files`, only those of these numbers. Blocks.

@@ -27,8 +27,9 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch, write_error
 from dejaq.storage.rocksdb.engine.engine import Engine, LogSizes
 from dejaq.storage.rocksdb.engine.journal import extent
-from dejaq.storage.rocksdb.engine.starting import mark_of, stored_topics
+from dejaq.storage.rocksdb.engine.starting import SEGMENTS, mark_of, stored_topics
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
+from dejaq.storage.rocksdb.log.opening import OpenedSegments, SegmentSettings
 from dejaq.storage.rocksdb.log.store import RocksLogs
 from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, transacting
 from dejaq.storage.rocksdb.operations.creating_together import create_together
@@ -69,37 +70,35 @@ class RocksStorage(RocksQueries):
         log: LogSizes | None = None,
         levels: LevelSettings | None = None,
         log_tail_bytes: int = limits.LOG_TAIL_BYTES,
+        log_segments: SegmentSettings | None = None,
     ) -> None:
-        self._path = path
-        self._journal = journal
-        self._log_sizes = log or LogSizes()
+        self._path, self._journal = path, journal
+        self._log_sizes, self._log_segments = log or LogSizes(), log_segments or SegmentSettings()
         self._window_bytes, self._young_ids, self._levels = window_bytes, young_ids, levels
-        self._log_tail_bytes = log_tail_bytes
+        self._log_tail_bytes, self._number = log_tail_bytes, 0
         self.value_ciphers: ValueCiphers | None = None
         self._failure: str | None = _CLOSED
         self._why_closed = _CLOSED  # or the error of the last try to open it again
         self._damage: StoreError | None = None  # it is permanent: the files must be restored before the next start
-        self._states: dict[int, TopicState] = {}
-        self._snapshots = WeakSet()
+        self._states, self._snapshots = dict[int, TopicState](), WeakSet()
         self._engine: Engine | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._number = 0
         self._forgotten = ForgottenSessions(0)
 
     @property
     def capabilities(self) -> Capabilities:
         """Durable, and for one process."""
-        return Capabilities(name="rocksdb", durable=True, shared=False, shares_bodies=True)
+        return Capabilities(name="rocksdb", durable=True, shared=False, shares_bodies=True, compacts_logs=True)
 
     # Lifecycle
 
     async def open(self, now: int) -> None:
         """Open the directory, and create it if it does not exist."""
-        database_path, watermark = self._path / "db", Watermark(self._path / "watermark")
+        watermark = Watermark(self._path / "watermark")
         mark = mark_of(self._path, watermark)
         if not mark.first:
-            check_manifest(database_path, mark)
-        database = RocksDatabase(database_path)
+            check_manifest(self._path / "db", mark)
+        database = RocksDatabase(self._path / "db")
         crash_at("storage.database_made")
         try:
             engine = Engine(self._path, database, watermark, mark, self._log_sizes)
@@ -141,6 +140,7 @@ class RocksStorage(RocksQueries):
         for topic in stored_topics(database):
             self._enter(topic)
         self._transactions = SessionSequences(_OF_NO_TOPIC, database)
+        segments = OpenedSegments.open(self._path / SEGMENTS, database, self._log_segments)
         engine.begin(self._meet)
         # The metrics are those of the engine before, until there is another one that works.
         self._engine = engine
@@ -153,8 +153,7 @@ class RocksStorage(RocksQueries):
         self._pending_creates = PendingCreates(self._committer, self._create_together)
         self._committer.before_sync = self._pending_creates.flush
         self.logs = RocksLogs(
-            database,
-            self._committer,
+            *(database, self._committer, segments, engine.keeper),
             next_number=self._next_number,
             check=self._check_working,
             altering=self._writer.altering,
@@ -185,7 +184,9 @@ class RocksStorage(RocksQueries):
         self.bodies.close()
         assert self._engine is not None
         await self.merger.stop()
+        await self.logs.segments.stop()
         await self._engine.stop()
+        await asyncio.to_thread(self.logs.segments.files.close)
         self._states.clear()
         for snapshot in self._snapshots:
             snapshot.close()
@@ -305,8 +306,7 @@ class RocksStorage(RocksQueries):
         batch = new_batch()
         batch.put(keys.of_topic(keys.TOPIC, topic.number), write_topic(topic))
         with self._writer.altering():
-            state = self._states.get(topic.number) or self._enter(topic)
-            state.topic = topic
+            (self._states.get(topic.number) or self._enter(topic)).topic = topic
             durable = self._committer.write(batch)
         await asyncio.shield(durable)
 
@@ -334,13 +334,13 @@ class RocksStorage(RocksQueries):
             if state.outbox is not None:
                 state.outbox.dropped(topic.name)
                 self._writer.put_record(batch, now, context)
-            for table in keys.OF_TOPIC:
-                prefix = keys.of_topic(table, topic.number)
+            for prefix in (keys.of_topic(table, topic.number) for table in keys.OF_TOPIC):
                 batch.delete_range(prefix, keys.after(prefix))
             batch.dropped_topics.append(topic.number)
             self._large.drop_topic(topic.number, batch, now)
             durable = self._committer.write(batch)
         await asyncio.shield(durable)
+        self.logs.segments.sweep(topic)
 
     # Changes
 

@@ -29,6 +29,8 @@ class CheckpointSource:
     keeper: LogKeeper
     # The directory of the log's files.
     log_path: Path
+    # The directory of the segments of logs.
+    segments_path: Path
 
 
 class Checkpoints:
@@ -73,6 +75,9 @@ async def _make(source: CheckpointSource, path: Path) -> None:
             await asyncio.shield(pending)
         names = [file_name(file.number) for file in source.log.files if file.number <= last]
         await asyncio.to_thread(_link, source.log_path, path / source.log_path.name, names)
+        # No segment is removed meanwhile. Those that are not finished are removed when the copy is opened.
+        segments = await asyncio.to_thread(os.listdir, source.segments_path)
+        await asyncio.to_thread(_link, source.segments_path, path / source.segments_path.name, segments)
 
 
 def _link(source: Path, target: Path, names: Sequence[str]) -> None:

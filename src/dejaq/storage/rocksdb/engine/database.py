@@ -14,7 +14,7 @@ own; `applied` is the last record of the commit log that it contains. Changes th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -62,6 +62,9 @@ class FrameSource(Protocol):
 
     def read(self, address: FrameAddress) -> bytes:
         """The frame at an address; raises STORE_CORRUPT where it is damaged or gone."""
+
+    def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
+        """The frames at some addresses."""
 
 
 Batch = RecordedBatch
@@ -138,7 +141,7 @@ class RocksDatabase:
         overlay = self.overlay
         yield from merged(stored, overlay.between(start, end), overlay.ranges)
 
-    def scan_applied(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan_applied(self, start: bytes, end: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """The same without the changes that are not in the database yet."""
         iterator = self._db.iter()
         try:

@@ -15,7 +15,7 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
 from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
 from dejaq.storage.rocksdb.engine.log_keeper import LogKeeper
-from dejaq.storage.rocksdb.engine.starting import COMMIT, start_log
+from dejaq.storage.rocksdb.engine.starting import COMMIT, SEGMENTS, start_log
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark, manifest_of
 
 
@@ -50,7 +50,7 @@ class Engine:
     def begin(self, on_failure: Callable[[StoreError], None]) -> None:
         """Start the thread that commits."""
         self.committer = Committer(self.database, self.log, self._watermark, self._uses, on_failure)
-        self._keeper = LogKeeper(
+        self.keeper = LogKeeper(
             self.database,
             self.log,
             self.committer,
@@ -61,11 +61,11 @@ class Engine:
             journal_bytes_max=self._sizes.journal_bytes_max,
             on_failure=on_failure,
         )
-        self._keeper.look()
+        self.keeper.look()
 
     async def stop(self) -> None:
         """Make durable what was taken, and end the thread."""
-        await self._keeper.stop()
+        await self.keeper.stop()
         await self.committer.stop()
 
     async def close(self) -> None:
@@ -81,7 +81,9 @@ class Engine:
 
     async def checkpoint(self, path: Path) -> None:
         """Put everything that was acknowledged into a new directory, of links to the same files where possible."""
-        source = CheckpointSource(self.database, self.log, self.committer, self._keeper, self._path / COMMIT)
+        source = CheckpointSource(
+            self.database, self.log, self.committer, self.keeper, self._path / COMMIT, self._path / SEGMENTS
+        )
         await self._checkpoints.make(source, path)
 
     async def journal(self, after: int, bytes_max: int, check_working: Callable[[], None]) -> list[bytes]:
@@ -99,7 +101,7 @@ class Engine:
         journal.trim(self.database, up_to, batch)
         if len(batch):
             await asyncio.shield(self.committer.write(batch))
-            self._keeper.look()
+            self.keeper.look()
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
@@ -108,7 +110,7 @@ class Engine:
             "log_files": len(files),
             "log_bytes": sum(file.size for file in files),
             "log_live_bytes": self._uses.total_bytes,
-            "log_moved_bytes": self._keeper.moved_bytes,
+            "log_moved_bytes": self.keeper.moved_bytes,
             "log_pending": self.committer.pending_changes,
             "writes": self.committer.writes,
             "syncs": self.committer.syncs,

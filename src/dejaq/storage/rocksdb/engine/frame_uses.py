@@ -49,6 +49,10 @@ class FrameUses:
             if address is not None and self._is_counted(topic, address):
                 changed.add(self._add(topic, address, -1))
                 self._changed[address.file] = sequence
+        for topic, file, frames, size in batch.released_of_files:
+            if (topic, file) in self._counts:
+                changed.add(self._change(topic, file, -frames, -size))
+                self._changed[file] = sequence
         for topic in batch.dropped_topics:
             for place in [place for place in self._counts if place[0] == topic]:
                 self._bytes[place[1]] -= self._counts.pop(place)[1]
@@ -66,12 +70,18 @@ class FrameUses:
         return not moved and (topic, address.file) in self._counts
 
     def _add(self, topic: int, address: FrameAddress, sign: int) -> tuple[int, int]:
-        place = topic, address.file
-        frames, size = self._counts.get(place, (0, 0))
-        by = sign * (FRAME_HEADER_BYTES + address.length)
-        self._counts[place] = frames + sign, size + by
-        self._bytes[address.file] = self._bytes.get(address.file, 0) + by
+        return self._change(topic, address.file, sign, sign * (FRAME_HEADER_BYTES + address.length))
+
+    def _change(self, topic: int, file: int, frames: int, size: int) -> tuple[int, int]:
+        place = topic, file
+        before = self._counts.get(place, (0, 0))
+        self._counts[place] = before[0] + frames, before[1] + size
+        self._bytes[file] = self._bytes.get(file, 0) + size
         return place
+
+    def topics_of(self, file: int) -> list[int]:
+        """The topics that have frames in a file."""
+        return [topic for topic, number in self._counts if number == file]
 
     def moved(self, file: int, offset: int) -> None:
         """Frames of a file before an offset are not frames any more."""

@@ -6,6 +6,7 @@ import fcntl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import open_error
 from dejaq.storage.rocksdb.engine.frame_uses import unpack_count
 from dejaq.storage.rocksdb.engine.frames import address_in
-from dejaq.storage.rocksdb.engine.starting import COMMIT
+from dejaq.storage.rocksdb.engine.starting import COMMIT, SEGMENTS
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark, check_manifest
+from dejaq.storage.rocksdb.log import verifying
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import level_of
 
 _LEVELS = 7
@@ -52,6 +54,7 @@ def inspect(path: Path) -> dict[str, Any]:
                 "journal_bytes_max": limits.COMMIT_LOG_JOURNAL_BYTES_MAX,
                 "files_max": limits.COMMIT_LOG_FILES_MAX,
             },
+            "segments": verifying.summary(partial(_scan, database)),
             "wide_runs": _wide_runs(database),
             "levels": _levels(database),
         }
@@ -117,11 +120,15 @@ def check(path: Path, on_bytes: Callable[[int], None] = lambda count: None) -> d
                 problems.append(f"{path} has lost its watermark")
             elif not mark.first:
                 check_manifest(path / "db", mark)
-        applied, records, runs = 0, 0, 0
+        applied, records, runs, segments = 0, 0, 0, verifying.SegmentReport()
         with _noted(problems), _read_only(path) as database:
             applied = int.from_bytes(_meta(database, b"applied") or b"", "big")
             records = _read_all(database, path, on_bytes)
             runs = _check_runs(database, path / COMMIT, problems)
+            segments = verifying.verify(
+                *(partial(_scan, database), path / SEGMENTS, path / COMMIT), applied=applied, on_bytes=on_bytes
+            )
+            problems += segments.problems
         report = verify_log(
             path / COMMIT, applied=applied, watermark=0 if mark is None else mark.sequence, on_bytes=on_bytes
         )
@@ -137,6 +144,10 @@ def check(path: Path, on_bytes: Callable[[int], None] = lambda count: None) -> d
         "log_runs": runs,
         "log_bytes": report.bytes,
         "log_last": report.last,
+        "segments": segments.files,
+        "segment_blocks": segments.blocks,
+        "segment_bytes": segments.bytes,
+        "segments_unused": segments.unused,
         "problems": problems + report.problems,
     }
 

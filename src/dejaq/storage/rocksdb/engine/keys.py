@@ -42,6 +42,7 @@
     P topic session sequence              batch of a log by its name
     Q topic session                       last sequence of a session that appends to a log, and when
     R topic name                          prepared transaction on logs
+    S topic bucket offset                 segment file of a bucket of a log: what it has from this offset on
 
 `bucket` of a run is SPREAD where its rows are of any bucket, each in that of its id.
 `slice` is ts // SLICE_MS, of a wide run that of its first row; or, of what was due when it was written to a topic by
@@ -75,12 +76,12 @@ LOG_USE = b"z"
 ID_CHANGES, ID_PIECE, ID_RUN, ID_PRINTS = b"A", b"B", b"C", b"D"
 PLACE, MOVED, LISTED_SINCE, MOVED_TIMES, MERGED_PIECE = b"E", b"F", b"G", b"H", b"I"
 LOG_BATCH, LOG_BUCKET, LOG_OFFSET, LOG_MINUTE, LOG_NAME, LOG_SESSION = b"L", b"M", b"N", b"O", b"P", b"Q"
-LOG_PREPARED = b"R"
+LOG_PREPARED, LOG_SEGMENT = b"R", b"S"
 CREATED, CREATED_COUNT = b"w", b"q"
 OF_TOPIC = (
     *(TOPIC, OWNER, MINUTE_COUNT, SESSION, LEASE, TERMS, RUN, GONE, DIRECTORY, INDEX, BODY, USES, DIGEST, YOUNG),
     *(CREATED, CREATED_COUNT, DAY_COUNTS, COUNT_CHANGE, EXTENT, LOG_USE),
-    *(LOG_BATCH, LOG_BUCKET, LOG_OFFSET, LOG_MINUTE, LOG_NAME, LOG_SESSION, LOG_PREPARED),
+    *(LOG_BATCH, LOG_BUCKET, LOG_OFFSET, LOG_MINUTE, LOG_NAME, LOG_SESSION, LOG_PREPARED, LOG_SEGMENT),
     *(ID_CHANGES, ID_PIECE, ID_RUN, ID_PRINTS, PLACE, MOVED, LISTED_SINCE, MOVED_TIMES, MERGED_PIECE),
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 from dejaq import limits
@@ -59,9 +59,16 @@ class LogKeeper:
         self._emptied: set[int] = set()
         # How much was copied into the database.
         self.moved_bytes = 0
-        # Held while the files must stay.
+        # Held while the files must stay; and while a file is emptied, so that nothing else moves what it has.
         self.files_needed = asyncio.Lock()
+        self.emptying = asyncio.Lock()
+        # Takes what it can out of a file before that is emptied.
+        self.before_emptying: Callable[[int], Awaitable[None]] | None = None
         committer.on_applied = self.look
+
+    def topics_of(self, file: int) -> list[int]:
+        """The topics that have frames in a file."""
+        return self._uses.topics_of(file)
 
     def look(self) -> None:
         """Begin to work when there is something to do."""
@@ -129,10 +136,17 @@ class LogKeeper:
     async def _work(self) -> None:
         await self._flush_and_remove(needed=self._must_flush)
         while not self._stopping and (number := self._next_to_empty()) is not None:
-            self.moved_bytes += await empty(number, self._database, self._log, self._committer, lambda: self._stopping)
-            self._emptied.add(number)
+            if self.before_emptying is not None:
+                await self.before_emptying(number)
+            async with self.emptying:
+                if self._next_to_empty() == number:
+                    self.moved_bytes += await self._empty(number)
+                    self._emptied.add(number)
             last = self._next_to_empty() is None
             await self._flush_and_remove(needed=self._must_flush or (last and self._too_long))
+
+    async def _empty(self, number: int) -> int:
+        return await empty(number, self._database, self._log, self._committer, lambda: self._stopping)
 
     @property
     def _too_long(self) -> bool:

@@ -12,7 +12,7 @@ from dejaq.storage.rocksdb.engine.frames import NewFrame, Stored, pack_address
 class RecordedBatch(Operations):
     """An atomic batch of changes, and the frames that go into the commit log with it."""
 
-    __slots__ = ("dropped_topics", "frames", "released")
+    __slots__ = ("dropped_topics", "frames", "released", "released_of_files")
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,6 +20,8 @@ class RecordedBatch(Operations):
         # Frames of runs that are removed, with their topics; and topics that lose all of theirs.
         self.released: list[tuple[int, Stored]] = []
         self.dropped_topics: list[int] = []
+        # Many frames that are removed at once: the topic, the file, how many they are, and their bytes with headers.
+        self.released_of_files: list[tuple[int, int, int, int]] = []
 
     def put_frame(self, key: bytes, data: bytes, topic: int | None = None, suffix: bytes = b"") -> NewFrame:
         """Put a frame into the commit log, and its address under a key: of a run or log of a topic, or of the journal.

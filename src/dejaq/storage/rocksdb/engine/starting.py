@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 7
 # Of a directory that has had a log topic; all others keep the format that the release before reads.
-LOGS_FORMAT = 8
-# The folder of the commit log in the data directory.
-COMMIT = "commit"
+LOGS_FORMAT = 9
+# The folders of the commit log, and of the segments of logs, in the data directory.
+COMMIT, SEGMENTS = "commit", "segments"
 # More starts than a store has between a backup and its restoration.
 COPY_BOOTS = 10_000
 _FORMAT, _BOOT = keys.META + b"format", keys.META + b"boot"

@@ -78,12 +78,13 @@ def _append(
     writes.put_frame(
         records.batch_key(topic, bucket.number, base), batch.records, topic, suffix=records.pack_batch(entry)
     )
-    bucket.next, bucket.size = entry.end, bucket.size + size
+    bucket.next, bucket.size, bucket.unmoved = entry.end, bucket.size + size, bucket.unmoved + size
     if batch.prepared:
         bucket.open_window(base, NEVER_MS, NEVER_MS)
     elif batch.rollback_ms:
         # By the clock: the timestamp is ahead of it after the clock was set back.
         bucket.open_window(base, now + batch.rollback_ms, batch.rollback_ms)
+    bucket.added += size
     state.put_minute(bucket, bucket.count(ts, base, batch.count, size), writes)
     state.put_bucket(bucket, writes)
     state.add_to_tail(bucket, StoredBatch(base, batch.count, ts, batch.records))

@@ -117,8 +117,8 @@ def _contents(database: RocksDatabase, entries: Sequence[Found], pending: Sequen
 
 
 def offset_for_time(state: LogState, database: RocksDatabase, bucket: LogBucket, ts: int) -> int:
-    """The first offset of a time: a search by halves, since timestamps do not decrease."""
-    low, high = bucket.start, bucket.durable
+    """The first offset of a time behind the segments: a search by halves, since timestamps do not decrease."""
+    low, high = max(bucket.start, bucket.border), bucket.durable
     while low < high:
         found = state.entry_at(database, bucket.number, (low + high) // 2)
         if found is None or found[0].ts < ts:

@@ -13,12 +13,16 @@ from dejaq.storage.commit_log.record import FrameAddress
 from dejaq.storage.log.base import CommittedOffset, LogName, MinuteCount
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.frames import MOVED_BATCH, POINTER_BYTES, address_in
+from dejaq.storage.segments.writer import Segment
 
 _BATCH_KEY = Struct(">cIHQ")
 _NAME_KEY = Struct(">cI10sI")
 _SESSION_KEY = Struct(">cI10s")
 _BATCH = Struct(">IQIB10sI")
-_BUCKET = Struct(">QQQQQ")
+_BUCKET = Struct(">QQQQQQ")
+# What the first days of format 8 wrote: everything was in the commit log or in the database.
+_BUCKET_BEFORE = Struct(">QQQQQ")
+_SEGMENT = Struct(">QQQQIQQB")
 _OFFSET = Struct(">qQQ")
 _MINUTE = Struct(">QQQ")
 _NAME = Struct(">HQIQ")
@@ -102,14 +106,35 @@ def bucket_key(topic: int, bucket: int) -> bytes:
     return keys.of_bucket(keys.LOG_BUCKET, topic, bucket)
 
 
-def pack_bucket(*, next_offset: int, start: int, stable: int, last_ts: int, size: int) -> bytes:
+def pack_bucket(*, next_offset: int, start: int, stable: int, last_ts: int, size: int, unmoved: int) -> bytes:
     """The offsets and sizes of a bucket."""
-    return _BUCKET.pack(next_offset, start, stable, last_ts, size)
+    return _BUCKET.pack(next_offset, start, stable, last_ts, size, unmoved)
 
 
-def unpack_bucket(value: bytes) -> tuple[int, int, int, int, int]:
-    """(next, start, stable, last timestamp, bytes)."""
+def unpack_bucket(value: bytes) -> tuple[int, int, int, int, int, int]:
+    """(next, start, stable, last timestamp, bytes, bytes that are not in segments)."""
+    if len(value) == _BUCKET_BEFORE.size:
+        next_offset, start, stable, last_ts, size = _BUCKET_BEFORE.unpack(value)
+        return next_offset, start, stable, last_ts, size, size
     return _BUCKET.unpack(value)
+
+
+def segment_key(topic: int, bucket: int, base: int) -> bytes:
+    """Of the segment that begins at an offset."""
+    return _BATCH_KEY.pack(keys.LOG_SEGMENT, topic, bucket, base)
+
+
+def pack_segment(segment: Segment) -> bytes:
+    """What is known of a segment."""
+    one = segment
+    return _SEGMENT.pack(one.number, one.end, one.first_ts, one.last_ts, one.rows, one.bytes, one.file_bytes, one.clean)
+
+
+def unpack_segment(key: bytes, value: bytes) -> Segment:
+    """What is known of a segment."""
+    number, end, first_ts, last_ts, rows, size, file_bytes, clean = _SEGMENT.unpack(value)
+    base = int.from_bytes(key[7:15], "big")
+    return Segment(number, base, end, first_ts, last_ts, rows, size, file_bytes, bool(clean))
 
 
 def minute_key(topic: int, bucket: int, minute: int) -> bytes:

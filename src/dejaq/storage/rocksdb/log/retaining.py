@@ -39,10 +39,10 @@ def remove_oldest(
         writes.delete(key)
         if entry.address is not None:
             writes.released.append((topic, entry.address))
-        bucket.start, bucket.size = entry.end, bucket.size - entry.size
+        bucket.start, bucket.size, bucket.unmoved = entry.end, bucket.size - entry.size, bucket.unmoved - entry.size
         removed += entry.count
         minute = entry.ts // MINUTE_MS
-        counts = minutes.get(minute) or _minute(state, database, bucket, minute)
+        counts = minutes.get(minute) or minute_of(state, database, bucket, minute)
         minutes[minute] = replace(
             counts, first=entry.end, count=counts.count - entry.count, bytes=counts.bytes - entry.size
         )
@@ -54,7 +54,8 @@ def remove_oldest(
     return removed
 
 
-def _minute(state: LogState, database: RocksDatabase, bucket: LogBucket, minute: int) -> MinuteCount:
+def minute_of(state: LogState, database: RocksDatabase, bucket: LogBucket, minute: int) -> MinuteCount:
+    """The counts of a minute."""
     key = records.minute_key(state.topic.number, bucket.number, minute)
     value = database.get(key)
     return MinuteCount(minute, 0, 0, 0) if value is None else records.unpack_minute(key, value)

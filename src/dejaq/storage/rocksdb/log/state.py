@@ -17,6 +17,7 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.records import BatchEntry
 from dejaq.storage.rocksdb.log.tail import BucketTail, LogTails
+from dejaq.storage.segments.writer import Segment
 
 # The batches after a start whose windows are read in one step of the loop.
 _WINDOWS_PER_STEP = 500
@@ -31,6 +32,8 @@ class OpenWindow:
     length_ms: int
     # A rollback is being written: readers wait for it.
     leaving: bool = False
+    # What was `added` to the bucket before it.
+    before: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +55,29 @@ class LogBucket:
     # Reads the windows of some batches from `unread` on.
     read_more: Callable[[LogBucket], None] = lambda bucket: None
     tail: BucketTail = field(default_factory=BucketTail)
+    # The files with its oldest batches, which follow each other without a gap.
+    segments: list[Segment] = field(default_factory=list)
+    # The bytes of the batches that are not in segments; those that were added since the log was loaded.
+    unmoved: int = 0
+    added: int = 0
+    # Batches are moved when so much is not in segments, after few could be moved.
+    move_from: int = 0
+    # The time of the first batch, where the first segment is not kept as a whole.
+    oldest_ts: int = 0
+    # Batches are being moved into a segment, or segments are being replaced: retention waits.
+    moving: bool = False
+    replacing: bool = False
+
+    @property
+    def border(self) -> int:
+        """The offset at which the batches begin that are not in segments."""
+        return self.segments[-1].end if self.segments else self.start
+
+    def movable(self) -> int:
+        """About how many bytes of the batches that are not in segments cannot be rolled back any more."""
+        if self.unread is not None:
+            return 0
+        return self.unmoved - (self.added - self.windows[0].before) if self.windows else self.unmoved
 
     def settle(self, now: int) -> int:
         """Close the windows that have passed; the last stable offset, which never moves back."""
@@ -74,7 +100,7 @@ class LogBucket:
     def open_window(self, base: int, until: int, length_ms: int) -> None:
         """Committed readers stop before a new batch. While older windows are not read, its own is read with them."""
         if self.unread is None:
-            self.windows.append(OpenWindow(base, until, length_ms))
+            self.windows.append(OpenWindow(base, until, length_ms, before=self.added))
 
     async def read_windows(self, before: int) -> None:
         """Read the windows of the batches before an offset, in steps."""
@@ -141,7 +167,9 @@ class LogState:
         prefix = keys.of_topic(keys.LOG_BUCKET, number)
         for key, value in list(database.scan(prefix, keys.after(prefix))):
             bucket = self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")]
-            bucket.next, bucket.start, bucket.stable, bucket.last_ts, bucket.size = records.unpack_bucket(value)
+            bucket.next, bucket.start, bucket.stable, bucket.last_ts, bucket.size, bucket.unmoved = (
+                records.unpack_bucket(value)
+            )
             bucket.durable = bucket.next
             found = database.last_item(
                 records.minute_key(number, bucket.number, 0), records.minute_key(number, bucket.number, 2**63)
@@ -149,6 +177,11 @@ class LogState:
             bucket.minute = None if found is None else records.unpack_minute(*found)
             if bucket.stable < bucket.next:
                 bucket.unread, bucket.read_more = bucket.stable, partial(self._read_windows, database)
+        prefix = keys.of_topic(keys.LOG_SEGMENT, number)
+        for key, value in database.scan(prefix, keys.after(prefix)):
+            self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")].segments.append(
+                records.unpack_segment(key, value)
+            )
         prefix = keys.of_topic(keys.LOG_OFFSET, number)
         for key, value in database.scan(prefix, keys.after(prefix)):
             place, group = records.group_of(key)
@@ -178,6 +211,7 @@ class LogState:
                 stable=bucket.stable,
                 last_ts=bucket.last_ts,
                 size=bucket.size,
+                unmoved=bucket.unmoved,
             ),
         )
 
@@ -192,7 +226,7 @@ class LogState:
             bucket.minute = minute if minute.count else None
 
     def entry_at(self, database: RocksDatabase, bucket: int, offset: int) -> tuple[BatchEntry, bytes] | None:
-        """The batch that has an offset, and its value."""
+        """The batch that has an offset, and its value; None for one that is in a segment."""
         number = self.topic.number
         found = database.last_item(records.batch_key(number, bucket, 0), records.batch_key(number, bucket, offset))
         if found is None:

@@ -31,9 +31,12 @@ from dejaq.storage.log.base import (
 from dejaq.storage.log.prepared import PreparedState, PreparedTransaction, check_answer, check_of
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch
+from dejaq.storage.rocksdb.engine.log_keeper import LogKeeper
 from dejaq.storage.rocksdb.engine.starting import LOGS_FORMAT, raise_format
-from dejaq.storage.rocksdb.log import preparing, reading, records, retaining
+from dejaq.storage.rocksdb.log import preparing, reading, reading_segments, records, retaining, trimming
 from dejaq.storage.rocksdb.log.appending import append
+from dejaq.storage.rocksdb.log.opening import OpenedSegments
+from dejaq.storage.rocksdb.log.segment_keeper import SegmentKeeper
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.rocksdb.log.tail import LogTails
 from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict, first_refused
@@ -51,6 +54,8 @@ class RocksLogs:
         self,
         database: RocksDatabase,
         committer: Committer,
+        opened: OpenedSegments,
+        keeper: LogKeeper,
         *,
         next_number: Callable[[], int],
         check: Callable[[], None],
@@ -64,14 +69,24 @@ class RocksLogs:
         self._states: dict[int, LogState] = {}
         self._raised = False
         self._prepared = preparing.load(database)
+        self.segments = SegmentKeeper(
+            *(database, committer, opened, keeper),
+            state_of=self._states_of,
+            check=check,
+            altering=altering,
+            on_failure=database.on_fault,
+        )
 
     def _state(self, topic: Topic) -> LogState:
         self._check()
-        if self._topic_of(topic.number) is None:
+        current = self._topic_of(topic.number)
+        if current is None:
             raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
         state = self._states.get(topic.number)
         if state is None:
             state = self._states[topic.number] = LogState(topic, self._database, self._tails)
+        # Settings may have changed.
+        state.topic = current
         return state
 
     def _bucket(self, topic: Topic, bucket: int) -> tuple[LogState, LogBucket]:
@@ -95,7 +110,7 @@ class RocksLogs:
 
     def stats(self) -> dict[str, float]:
         """Numbers for the metrics."""
-        return {"log_tail_bytes": self._tails.used}
+        return {"log_tail_bytes": self._tails.used, **self.segments.stats()}
 
     def _write(self, writes: Batch) -> asyncio.Future[None] | None:
         """Write a change; what to wait for, so that it, or else what it was decided on, is durable."""
@@ -115,6 +130,8 @@ class RocksLogs:
             durable = self._write(writes)
         _show_when(state, durable)
         await _until(durable)
+        for one in {batch.bucket for batch in batches if 0 <= batch.bucket < len(state.buckets)}:
+            self.segments.look(state, state.buckets[one], now)
         return answers
 
     # Transactions
@@ -211,7 +228,7 @@ class RocksLogs:
     def _states_of(self, number: int) -> LogState | None:
         """The state of a log by its number; None when it was dropped."""
         state = self._states.get(number)
-        if state is None and (topic := self._topic_of(number)) is not None:
+        if state is None and (topic := self._topic_of(number)) is not None and topic.is_log:
             state = self._state(topic)
         return state
 
@@ -239,7 +256,12 @@ class RocksLogs:
         await bucket.read_windows(base + 1)
         self._check()
         found = state.entry_at(self._database, number, base)
-        if found is not None and found[0].aborted:
+        if found is None:
+            moved = await reading_segments.batch_at(self.segments.files, bucket, base, self._database.on_fault)
+            aborted = moved is not None and moved.aborted
+        else:
+            aborted = found[0].aborted
+        if aborted:
             await _until(self._write(new_batch()))
             return RolledBack(number, base, count)
         window = bucket.window(base)
@@ -269,6 +291,12 @@ class RocksLogs:
         tail = reading.read_tail(held, start, stop, bytes_max, committed=committed)
         if tail is not None:
             return tail
+        if start < held.border:
+            return await reading_segments.read(
+                *(state, self.segments.files, held, start, stop, bytes_max),
+                committed=committed,
+                on_fault=self._database.on_fault,
+            )
         return await reading.read_stored(state, self._database, held, start, stop, bytes_max, committed=committed)
 
     async def offsets(self, topic: Topic, now: int) -> list[BucketOffsets]:
@@ -278,7 +306,8 @@ class RocksLogs:
     async def offset_for_time(self, topic: Topic, bucket: int, ts: int) -> int:
         """The first offset of a time."""
         state, held = self._bucket(topic, bucket)
-        return reading.offset_for_time(state, self._database, held, ts)
+        found = await reading_segments.offset_for_time(self.segments.files, held, ts, self._database.on_fault)
+        return reading.offset_for_time(state, self._database, held, ts) if found is None else found
 
     async def minutes(self, topic: Topic, bucket: int, start: int, end: int) -> list[MinuteCount]:
         """The minutes of a range of times."""
@@ -399,18 +428,45 @@ class RocksLogs:
         """Remove the oldest batches, at most a hundred of each bucket."""
         state, removed = self._state(topic), 0
         for bucket in state.buckets:
-            writes = new_batch()
-            with self._altering():
-                removed += retaining.remove_oldest(state, self._database, bucket, retention, now, writes)
-                if len(writes):
-                    self._committer.write(writes)
+            if bucket.segments:
+                removed += await self._trim(state, bucket, retention, now)
+            elif not bucket.moving:
+                writes = new_batch()
+                with self._altering():
+                    removed += retaining.remove_oldest(state, self._database, bucket, retention, now, writes)
+                    if len(writes):
+                        self._committer.write(writes)
             await asyncio.sleep(0)
             self._state(topic)
+            self.segments.look(state, bucket, now)
         writes = new_batch()
         with self._altering():
             retaining.forget_sessions(state, self._database, now, writes)
             waiting = self._write(writes)
         await _until(waiting)
+        return removed
+
+    async def _trim(self, state: LogState, bucket: LogBucket, retention: LogRetention, now: int) -> int:
+        """Remove the oldest batches of a bucket that are in segments; how many messages that were."""
+        bucket.settle(now)
+        if bucket.replacing:
+            return 0
+        bucket.replacing = True
+        try:
+            read = retaining.read_by_all(state, bucket.number) if retention.trim_read else 0
+            trim = await trimming.limit_of(self.segments.files, bucket, retention, now, read)
+            if trim is None:
+                return 0
+            minutes = await trimming.minutes_before(state, self._database, bucket, trim.start)
+            self._state(state.topic)
+            removed, writes = trim.start - bucket.start, new_batch()
+            with self._altering():
+                gone = trimming.put(state, self._database, bucket, trim, minutes, writes)
+                durable = self._committer.write(writes)
+            await asyncio.shield(durable)
+        finally:
+            bucket.replacing = False
+        self.segments.removed(gone)
         return removed
 
 
