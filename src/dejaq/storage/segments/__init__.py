@@ -1,1 +1,1 @@
-"""Segment files: immutable files with the batches of one bucket of a log."""
+"""LogSegment files: immutable files with the batches of one bucket of a log."""

@@ -37,7 +37,7 @@ _WORTH_EIGHTHS = 7
 _LEVEL = 1
 
 
-class Header(NamedTuple):
+class SegmentHeader(NamedTuple):
     """What the beginning of a segment file says."""
 
     number: int
@@ -63,18 +63,18 @@ class BlockEntry(NamedTuple):
 _ENTRY = Struct("<QQQQIQQI")
 
 
-def pack_header(header: Header) -> bytes:
+def pack_header(header: SegmentHeader) -> bytes:
     """The beginning of a file."""
     packed = _HEADER.pack(MAGIC, FORMAT, *header)
     return packed + _crc(packed)
 
 
-def read_header(data: bytes) -> Header | None:
+def read_header(data: bytes) -> SegmentHeader | None:
     """The header, or None where there is no valid one."""
     if not _is_whole(data, HEADER_BYTES):
         return None
     magic, version, *fields = _HEADER.unpack_from(data)
-    return Header(*fields) if (magic, version) == (MAGIC, FORMAT) else None
+    return SegmentHeader(*fields) if (magic, version) == (MAGIC, FORMAT) else None
 
 
 def pack_trailer(offset: int, length: int) -> bytes:

@@ -19,13 +19,13 @@ from dejaq.storage.segments.block import (
     HEADER_BYTES,
     TRAILER_BYTES,
     BlockEntry,
-    Header,
+    SegmentHeader,
     read_block,
     read_header,
     read_index,
     read_trailer,
 )
-from dejaq.storage.segments.writer import SUFFIX, Segment, SegmentWriter, segment_name
+from dejaq.storage.segments.writer import SUFFIX, LogSegment, SegmentWriter, segment_name
 
 # Files that stay open for reading.
 OPEN_MAX = 64
@@ -54,7 +54,7 @@ class SegmentFiles:
         names = (name for name in self._files.list() if name.endswith(SUFFIX))
         return {int(name.removesuffix(SUFFIX)) for name in names}
 
-    def check(self, segments: Iterable[Segment]) -> list[int]:
+    def check(self, segments: Iterable[LogSegment]) -> list[int]:
         """Raise STORE_CORRUPT for a file that is missing or has another length; the numbers of files without a use."""
         numbers = self.numbers()
         for one in segments:
@@ -71,7 +71,7 @@ class SegmentFiles:
         """Begin a file for the batches of a bucket from an offset on."""
         with self._lock:
             number, self._next = self._next, self._next + 1
-        return SegmentWriter(self._files, Header(number, topic, bucket, base), ts=ts)
+        return SegmentWriter(self._files, SegmentHeader(number, topic, bucket, base), ts=ts)
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove files, as far as they exist. Raises STORE_FAILED where the disk fails."""
@@ -91,7 +91,7 @@ class SegmentFiles:
         except OSError as cause:
             raise error_of(Code.STORE_FAILED, "cannot remove segments of a log", details=str(cause)) from None
 
-    def index(self, segment: Segment) -> list[BlockEntry]:
+    def index(self, segment: LogSegment) -> list[BlockEntry]:
         """The blocks of a segment."""
         with self._lock:
             known = self._indexes.get(segment.number)
@@ -105,7 +105,7 @@ class SegmentFiles:
                 self._indexes.popitem(last=False)
         return found
 
-    def _read_index(self, segment: Segment) -> list[BlockEntry]:
+    def _read_index(self, segment: LogSegment) -> list[BlockEntry]:
         name, size = segment_name(segment.number), segment.file_bytes
         start = max(size - _END_BYTES, 0)
         end = self._read(name, start, size - start)
@@ -119,7 +119,7 @@ class SegmentFiles:
             raise damaged(name, "its index")
         return read_index(index)
 
-    def block(self, segment: Segment, entry: BlockEntry, *, keep: bool = True) -> list[StoredBatch]:
+    def block(self, segment: LogSegment, entry: BlockEntry, *, keep: bool = True) -> list[StoredBatch]:
         """The batches of a block; `keep` them in memory for the next reader."""
         place = segment.number, entry.offset
         with self._lock:
@@ -152,7 +152,7 @@ class SegmentFiles:
         """The number of the next file."""
         return self._next
 
-    def header(self, segment: Segment) -> Header | None:
+    def header(self, segment: LogSegment) -> SegmentHeader | None:
         """What the beginning of a file says."""
         return read_header(self._read(segment_name(segment.number), 0, HEADER_BYTES))
 

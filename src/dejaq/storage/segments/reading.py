@@ -9,20 +9,20 @@ from operator import attrgetter
 from dejaq.storage.log.base import LogSlice, StoredBatch
 from dejaq.storage.segments.block import BlockEntry
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 _BASE = attrgetter("base")
 # Blocks that one call reads at most, where it finds no batch to return.
 _BLOCKS_MAX = 16
 
 
-def place_of(segments: Sequence[Segment], offset: int) -> int:
+def place_of(segments: Sequence[LogSegment], offset: int) -> int:
     """The place of the segment that covers an offset."""
     return max(bisect_right(segments, offset, key=_BASE) - 1, 0)
 
 
 def read(
-    files: SegmentFiles, segments: Sequence[Segment], start: int, stop: int, bytes_max: int, *, committed: bool
+    files: SegmentFiles, segments: Sequence[LogSegment], start: int, stop: int, bytes_max: int, *, committed: bool
 ) -> LogSlice:
     """The batches from an offset on; what is behind the last segment is for the caller. Blocks."""
     found: list[StoredBatch] = []
@@ -54,13 +54,13 @@ def read(
     return LogSlice(tuple(found), at)
 
 
-def batch_at(files: SegmentFiles, segments: Sequence[Segment], offset: int) -> StoredBatch | None:
+def batch_at(files: SegmentFiles, segments: Sequence[LogSegment], offset: int) -> StoredBatch | None:
     """The batch that has an offset. Blocks."""
     part = read(files, segments, offset, offset + 1, 1, committed=False)
     return next((one for one in part.batches if one.base <= offset), None)
 
 
-def offset_for_time(files: SegmentFiles, segments: Sequence[Segment], ts: int) -> int | None:
+def offset_for_time(files: SegmentFiles, segments: Sequence[LogSegment], ts: int) -> int | None:
     """The first offset of a time; None where all batches are before it. Blocks."""
     for segment in segments:
         for entry in files.index(segment):
@@ -70,8 +70,8 @@ def offset_for_time(files: SegmentFiles, segments: Sequence[Segment], ts: int) -
 
 
 def all_batches(
-    files: SegmentFiles, segments: Sequence[Segment], start: int = 0
-) -> Iterator[tuple[Segment, BlockEntry, list[StoredBatch]]]:
+    files: SegmentFiles, segments: Sequence[LogSegment], start: int = 0
+) -> Iterator[tuple[LogSegment, BlockEntry, list[StoredBatch]]]:
     """Every block of some segments, without keeping it in memory. Blocks."""
     for segment in segments:
         for entry in files.index(segment):

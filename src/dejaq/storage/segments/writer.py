@@ -9,8 +9,8 @@ from dejaq.storage.commit_log.files import FileOperations
 from dejaq.storage.log.base import StoredBatch
 from dejaq.storage.segments.block import (
     BlockEntry,
-    Header,
     Packer,
+    SegmentHeader,
     frame_of,
     pack_header,
     pack_index,
@@ -30,7 +30,7 @@ def segment_name(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LogSegment:
     """What the store knows of a segment file: the offsets that it covers, and what it has.
 
     Offsets of messages that a compaction removed are covered although no batch has them.
@@ -52,7 +52,7 @@ class Segment:
 class SegmentWriter:
     """A segment that is being written, in one thread at a time. Raises STORE_FAILED where the disk fails."""
 
-    def __init__(self, files: FileOperations, header: Header, *, ts: int) -> None:
+    def __init__(self, files: FileOperations, header: SegmentHeader, *, ts: int) -> None:
         self._files = files
         self._name = segment_name(header.number)
         self._packer = Packer()
@@ -61,7 +61,7 @@ class SegmentWriter:
         self._pending = 0
         self._unsynced = 0
         # What it is so far; `ts` is that of the first offset.
-        self.segment = Segment(header.number, header.base, header.base, ts, ts)
+        self.segment = LogSegment(header.number, header.base, header.base, ts, ts)
         try:
             files.create(self._name)
             self._append([pack_header(header)])
@@ -85,7 +85,7 @@ class SegmentWriter:
             bytes=known.bytes + size,
         )
 
-    def finish(self, *, end: int | None = None, last_ts: int | None = None, clean: bool = False) -> Segment:
+    def finish(self, *, end: int | None = None, last_ts: int | None = None, clean: bool = False) -> LogSegment:
         """Write what is left, and make everything durable. The segment may cover more than its last batch."""
         if self._batches:
             self._write_block()

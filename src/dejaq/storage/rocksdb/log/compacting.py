@@ -21,7 +21,7 @@ from dejaq.storage.log.base import StoredBatch
 from dejaq.storage.rocksdb.log.moving import SegmentWork
 from dejaq.storage.rocksdb.log.rewriting import rewrite
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 TOMBSTONE_MS = 24 * 3_600_000
 # The messages after which the thread lets the loop run.
@@ -146,10 +146,10 @@ async def _compact_by_parts(work: SegmentWork, state: LogState, bucket: LogBucke
 
 
 async def _read_keys(
-    work: SegmentWork, state: LogState, added: Sequence[Segment], latest: LatestOffsets
-) -> tuple[LatestOffsets, list[Segment]] | None:
+    work: SegmentWork, state: LogState, added: Sequence[LogSegment], latest: LatestOffsets
+) -> tuple[LatestOffsets, list[LogSegment]] | None:
     """Read the keys of segments; those that were read to their end, while there was room."""
-    covered: list[Segment] = []
+    covered: list[LogSegment] = []
     for segment in added:
         for entry in await asyncio.to_thread(work.files.index, segment):
             if not work.goes_on(state):
@@ -172,7 +172,7 @@ async def _leave_out(
     """
     at = 0
     while left := [one for one in bucket.segments if one.base >= at and one.end <= end]:
-        group: list[Segment] = []
+        group: list[LogSegment] = []
         for one in left:
             if group and (sum(o.bytes for o in group) >= work.settings.bytes or one.clean != group[0].clean):
                 break

@@ -23,7 +23,7 @@ from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.opening import SegmentSettings
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment, SegmentWriter
+from dejaq.storage.segments.writer import LogSegment, SegmentWriter
 
 # What one step of the thread moves at most, and the batches after which it lets the loop run.
 _STEP_BYTES = 1024 * 1024
@@ -86,7 +86,7 @@ class _Copied:
         self.files[file] = frames + 1, before + FRAME_HEADER_BYTES + size
 
 
-async def move(work: SegmentWork, state: LogState, bucket: LogBucket) -> Segment | None:
+async def move(work: SegmentWork, state: LogState, bucket: LogBucket) -> LogSegment | None:
     """Move the oldest batches of a bucket into a segment; None where there are none. The commit log is not emptied
     meanwhile, so that nothing but this changes where the batches are.
     """
@@ -107,7 +107,7 @@ async def move(work: SegmentWork, state: LogState, bucket: LogBucket) -> Segment
 
 async def _write(
     work: SegmentWork, state: LogState, bucket: LogBucket, writer: SegmentWriter, end: int
-) -> tuple[Segment, _Copied] | None:
+) -> tuple[LogSegment, _Copied] | None:
     """Write the file; None when it is not needed any more."""
     copied = _Copied()
     while writer.segment.end < end and writer.segment.bytes < work.settings.bytes:
@@ -150,7 +150,7 @@ def _copy(work: SegmentWork, topic: int, bucket: int, writer: SegmentWriter, end
             time.sleep(0)
 
 
-async def _commit(work: SegmentWork, state: LogState, bucket: LogBucket, segment: Segment, copied: _Copied) -> bool:
+async def _commit(work: SegmentWork, state: LogState, bucket: LogBucket, segment: LogSegment, copied: _Copied) -> bool:
     """Write the record of a segment instead of those of its batches."""
     crash_at("storage.segment_written")
     if not work.goes_on(state):

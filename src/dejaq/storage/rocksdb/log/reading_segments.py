@@ -13,7 +13,7 @@ from dejaq.storage.log.base import LogSlice, StoredBatch, check_offset
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.segments import reading
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 # Segments that one call reads at most.
 _SEGMENTS_MAX = 8
@@ -35,12 +35,12 @@ async def read(
 ) -> LogSlice:
     """The batches from an offset on that is in a segment; a later call reads on behind the last segment."""
 
-    def choose() -> Sequence[Segment]:
+    def choose() -> Sequence[LogSegment]:
         check_offset(state.topic, bucket.number, start, bucket.start, bucket.next)
         place = reading.place_of(bucket.segments, start)
         return bucket.segments[place : place + _SEGMENTS_MAX]
 
-    def look(segments: Sequence[Segment]) -> LogSlice:
+    def look(segments: Sequence[LogSegment]) -> LogSlice:
         return reading.read(files, segments, start, stop, bytes_max, committed=committed)
 
     return await _read(choose, look, on_fault)
@@ -51,7 +51,7 @@ async def batch_at(
 ) -> StoredBatch | None:
     """The batch that has an offset, if it is in a segment."""
 
-    def choose() -> Sequence[Segment]:
+    def choose() -> Sequence[LogSegment]:
         if not bucket.start <= offset < bucket.border:
             return ()
         place = reading.place_of(bucket.segments, offset)
@@ -65,7 +65,7 @@ async def offset_for_time(
 ) -> int | None:
     """The first offset of a time; None where everything in segments is before it."""
 
-    def choose() -> Sequence[Segment]:
+    def choose() -> Sequence[LogSegment]:
         return bucket.segments[bisect_left(bucket.segments, ts, key=_LAST_TS) :]
 
     found = await _read(choose, lambda segments: reading.offset_for_time(files, segments, ts), on_fault)
@@ -73,8 +73,8 @@ async def offset_for_time(
 
 
 async def _read(
-    choose: Callable[[], Sequence[Segment]],
-    look: Callable[[Sequence[Segment]], T],
+    choose: Callable[[], Sequence[LogSegment]],
+    look: Callable[[Sequence[LogSegment]], T],
     on_fault: Callable[[StoreError], None],
 ) -> T:
     for remaining in reversed(range(_TRIES)):

@@ -13,7 +13,7 @@ from dejaq.storage.commit_log.record import FrameAddress
 from dejaq.storage.log.base import CommittedOffset, LogName, MinuteCount
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.frames import MOVED_BATCH, POINTER_BYTES, address_in
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 _BATCH_KEY = Struct(">cIHQ")
 _NAME_KEY = Struct(">cI10sI")
@@ -124,17 +124,17 @@ def segment_key(topic: int, bucket: int, base: int) -> bytes:
     return _BATCH_KEY.pack(keys.LOG_SEGMENT, topic, bucket, base)
 
 
-def pack_segment(segment: Segment) -> bytes:
+def pack_segment(segment: LogSegment) -> bytes:
     """What is known of a segment."""
     one = segment
     return _SEGMENT.pack(one.number, one.end, one.first_ts, one.last_ts, one.rows, one.bytes, one.file_bytes, one.clean)
 
 
-def unpack_segment(key: bytes, value: bytes) -> Segment:
+def unpack_segment(key: bytes, value: bytes) -> LogSegment:
     """What is known of a segment."""
     number, end, first_ts, last_ts, rows, size, file_bytes, clean = _SEGMENT.unpack(value)
     base = int.from_bytes(key[7:15], "big")
-    return Segment(number, base, end, first_ts, last_ts, rows, size, file_bytes, bool(clean))
+    return LogSegment(number, base, end, first_ts, last_ts, rows, size, file_bytes, bool(clean))
 
 
 def minute_key(topic: int, bucket: int, minute: int) -> bytes:

@@ -16,7 +16,7 @@ from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.moving import SegmentWork
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.segments.block import BlockEntry
-from dejaq.storage.segments.writer import Segment, SegmentWriter
+from dejaq.storage.segments.writer import LogSegment, SegmentWriter
 
 # Segments are small in steps of so many times.
 _STEP = 8
@@ -26,7 +26,7 @@ _TURN_BATCHES = 50
 Choice = Callable[[StoredBatch], Sequence[StoredBatch]]
 
 
-def small_segments(segments: Sequence[Segment], full_bytes: int, count: int) -> Sequence[Segment]:
+def small_segments(segments: Sequence[LogSegment], full_bytes: int, count: int) -> Sequence[LogSegment]:
     """The newest segments, if so many of them are of one size that they should become one; or none.
 
     Sizes are those of a full segment, of an eighth of it, and so on, so a batch is written again once for each size.
@@ -45,7 +45,13 @@ def small_segments(segments: Sequence[Segment], full_bytes: int, count: int) -> 
 
 
 async def rewrite(
-    work: SegmentWork, state: LogState, bucket: LogBucket, old: Sequence[Segment], choose: Choice | None, *, clean: bool
+    work: SegmentWork,
+    state: LogState,
+    bucket: LogBucket,
+    old: Sequence[LogSegment],
+    choose: Choice | None,
+    *,
+    clean: bool,
 ) -> bool:
     """Replace segments that follow each other; whether that was done. Retention waits meanwhile."""
     new = await _write(work, state, bucket, old, choose, clean=clean)
@@ -78,11 +84,17 @@ async def rewrite(
 
 
 async def _write(
-    work: SegmentWork, state: LogState, bucket: LogBucket, old: Sequence[Segment], choose: Choice | None, *, clean: bool
-) -> list[Segment] | None:
+    work: SegmentWork,
+    state: LogState,
+    bucket: LogBucket,
+    old: Sequence[LogSegment],
+    choose: Choice | None,
+    *,
+    clean: bool,
+) -> list[LogSegment] | None:
     """Write the new files; None when they are not needed any more."""
     start = max(old[0].base, bucket.start)
-    new: list[Segment] = []
+    new: list[LogSegment] = []
     writer = await work.begin(state, bucket, start, old[0].first_ts)
     for segment in old:
         for entry in await asyncio.to_thread(work.files.index, segment):
@@ -103,7 +115,7 @@ async def _write(
 
 
 def _copy(
-    work: SegmentWork, segment: Segment, entry: BlockEntry, start: int, choose: Choice | None, writer: SegmentWriter
+    work: SegmentWork, segment: LogSegment, entry: BlockEntry, start: int, choose: Choice | None, writer: SegmentWriter
 ) -> None:
     """Copy what is kept of a block. Blocks."""
     for place, batch in enumerate(work.files.block(segment, entry, keep=False)):

@@ -27,7 +27,7 @@ from dejaq.storage.rocksdb.log.opening import OpenedSegments
 from dejaq.storage.rocksdb.log.rewriting import rewrite, small_segments
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SegmentKeeper:
             return settings.bytes
         return min(settings.bytes, max(settings.compacted_bytes, (bucket.size - bucket.unmoved) // 2))
 
-    def removed(self, segments: list[Segment]) -> None:
+    def removed(self, segments: list[LogSegment]) -> None:
         """The records of segments were removed, durably: remove the files."""
         self._work.removable += [one.number for one in segments]
         self._start()

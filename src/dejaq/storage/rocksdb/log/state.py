@@ -17,7 +17,7 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.records import BatchEntry
 from dejaq.storage.rocksdb.log.tail import BucketTail, LogTails
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 # The batches after a start whose windows are read in one step of the loop.
 _WINDOWS_PER_STEP = 500
@@ -56,7 +56,7 @@ class LogBucket:
     read_more: Callable[[LogBucket], None] = lambda bucket: None
     tail: BucketTail = field(default_factory=BucketTail)
     # The files with its oldest batches, which follow each other without a gap.
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[LogSegment] = field(default_factory=list)
     # The bytes of the batches that are not in segments; those that were added since the log was loaded.
     unmoved: int = 0
     added: int = 0

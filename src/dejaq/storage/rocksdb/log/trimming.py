@@ -15,7 +15,7 @@ from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.retaining import minute_of
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment
+from dejaq.storage.segments.writer import LogSegment
 
 # What one call removes at most.
 _SEGMENTS_PER_CALL = 64
@@ -68,7 +68,7 @@ async def limit_of(files: SegmentFiles, bucket: LogBucket, retention: LogRetenti
     return Trim(start, size, following[0].first_ts if following else 0)
 
 
-def _within(files: SegmentFiles, segment: Segment, start: int, limit: _Limit, size: int) -> Trim | None:
+def _within(files: SegmentFiles, segment: LogSegment, start: int, limit: _Limit, size: int) -> Trim | None:
     """The limit that lies within a segment. Blocks."""
     begin = start
     for entry in files.index(segment):
@@ -108,7 +108,7 @@ async def minutes_before(state: LogState, database: RocksDatabase, bucket: LogBu
 
 def put(
     state: LogState, database: RocksDatabase, bucket: LogBucket, trim: Trim, minutes: list[MinuteCount], writes: Batch
-) -> list[Segment]:
+) -> list[LogSegment]:
     """Put the removal into `writes`; the segments whose files are to be removed when that is durable."""
     topic = state.topic.number
     if minutes:

@@ -18,9 +18,9 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import merged
 from dejaq.storage.rocksdb.engine.overlay import Generation, Overlay
 from dejaq.storage.rocksdb.log import records
-from dejaq.storage.segments.block import Header
+from dejaq.storage.segments.block import SegmentHeader
 from dejaq.storage.segments.files import SegmentFiles
-from dejaq.storage.segments.writer import Segment, segment_name
+from dejaq.storage.segments.writer import LogSegment, segment_name
 
 # The keys and values of a table of the database.
 Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
@@ -67,7 +67,7 @@ def verify(
     """Read every segment. The changes behind `applied` are read from the commit log, as a start does."""
     report = SegmentReport()
     overlay = _pending(log_path, applied)
-    segments: dict[Place, list[Segment]] = {}
+    segments: dict[Place, list[LogSegment]] = {}
     for key, value in _merged(scan, overlay, keys.LOG_SEGMENT):
         segments.setdefault(_place(key), []).append(records.unpack_segment(key, value))
     files = SegmentFiles(DiskFiles(segments_path, open_max=16)) if segments_path.is_dir() else None
@@ -114,12 +114,12 @@ def _place(key: bytes) -> Place:
 
 
 def _verify_segment(
-    files: SegmentFiles, place: Place, segment: Segment, report: SegmentReport, on_bytes: Callable[[int], None]
+    files: SegmentFiles, place: Place, segment: LogSegment, report: SegmentReport, on_bytes: Callable[[int], None]
 ) -> None:
     name = segment_name(segment.number)
     try:
         header = files.header(segment)
-        if header is None or header[:3] != Header(segment.number, *place, segment.base)[:3]:
+        if header is None or header[:3] != SegmentHeader(segment.number, *place, segment.base)[:3]:
             report.problems.append(f"{name} is not the segment {segment.number} of bucket {place[1]} of log {place[0]}")
         at, ts, rows, size = segment.base, 0, 0, 0
         for entry in files.index(segment):
@@ -142,7 +142,9 @@ def _verify_segment(
         report.problems.append(f"{error.message}: {error.details}" if error.details else error.message)
 
 
-def _verify_offsets(scan: Scan, overlay: Overlay, segments: dict[Place, list[Segment]], report: SegmentReport) -> None:
+def _verify_offsets(
+    scan: Scan, overlay: Overlay, segments: dict[Place, list[LogSegment]], report: SegmentReport
+) -> None:
     """The segments of a bucket follow each other, the other batches follow them, and nothing is missing at the end."""
     ends: dict[Place, int] = {}
     known = {_place(key): records.unpack_bucket(value) for key, value in _merged(scan, overlay, keys.LOG_BUCKET)}
