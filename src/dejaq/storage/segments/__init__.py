@@ -1,1 +1,1 @@
-"""LogSegment files: immutable files with the batches of one bucket of a log."""
+"""Segment files: immutable files with the batches of one bucket of a log."""
