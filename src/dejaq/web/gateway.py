@@ -14,6 +14,7 @@ from dejaq.sdk.log.log import Log
 from dejaq.sdk.producing.producer import Producer
 from dejaq.web.leases import LeaseDesk
 from dejaq.web.live.hub import LiveHub
+from dejaq.web.live.pace import LivePace
 from dejaq.web.metrics.history import MetricsHistory
 from dejaq.web.rights import CallerRights
 from dejaq.web.settings import WebSettings
@@ -35,14 +36,14 @@ class Gateway:
         settings: WebSettings,
         *,
         history: MetricsHistory | None = None,
-        turns: asyncio.Semaphore | None = None,
+        pace: LivePace | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
         self.leases = LeaseDesk(client)
         # Shared by all callers; what a page shows of it depends on the topics that its caller sees.
         self.history = history if history is not None else MetricsHistory()
-        self.hub = LiveHub(client, self.history, turns=turns)
+        self.hub = LiveHub(client, self.history, pace=pace)
         self.rights = CallerRights(client)
         self._producers: OrderedDict[tuple[str, str], asyncio.Task[Producer]] = OrderedDict()
         self._logs: OrderedDict[str, Log] = OrderedDict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 import ssl
@@ -64,6 +65,7 @@ def serve(settings: WebSettings, *, started: Callable[[str], None]) -> None:
     providers = providers_of(settings)
     listener = bind(settings.listen, is_safe=tls is not None and settings.login)
     host, port = listener.getsockname()[:2]
+    os.nice(settings.nice)
     started(f"http{'s' if tls is not None else ''}://{join_address(host, port)}")
     asyncio.run(_serve(settings, listener, tls, providers))
 

@@ -10,6 +10,7 @@ LISTEN = "127.0.0.1:7480"
 # The requests per second of one client address, and how many it may send at once.
 RATE = 200
 BURST_SECONDS = 2
+NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +33,7 @@ class WebSettings:
     openid_secret_file: str | None = None
     # Origins of web programs of other sites that may use the browser client.
     origins: tuple[str, ...] = ()
+    # How much lower the priority of this process is than that of others, such as a broker beside it.
+    nice: int = NICE
     # The directory of the lake whose results the pipeline page shows.
     lake: str | None = None

@@ -16,6 +16,7 @@ import dejaq
 from dejaq.errors import Code, DejaqError
 from dejaq.testing.waiting import eventually
 from dejaq.web.live.hub import CLIENTS_MAX, VIEWS_PER_CLIENT_MAX, LiveHub
+from dejaq.web.live.pace import LivePace
 from dejaq.web.live.views import DueView, OverviewView, TimelineView, View
 from tests.integration.web.serving import serving
 
@@ -54,7 +55,7 @@ async def calls_of(client: dejaq.Client, pages: int, turns: int) -> Counter[str]
         slept += 1
         await turn.acquire()
 
-    hub = LiveHub(counting, sleep=sleep)  # type: ignore[arg-type]
+    hub = LiveHub(counting, pace=LivePace(sleep=sleep, monotonic=lambda: 0.0))  # type: ignore[arg-type]
     views: set[View] = {OverviewView(), DueView("mail"), TimelineView("mail", START, START + 10_000, 100)}
     joined = [hub.join() for _ in range(pages)]
     for one in joined:
@@ -67,7 +68,7 @@ async def calls_of(client: dejaq.Client, pages: int, turns: int) -> Counter[str]
     for one in joined:
         answers = await one.take()
         assert len(answers) == len(views)
-        assert all(b'"data"' in answer for answer in answers)
+        assert all('"data"' in answer for answer in answers)
     await hub.close()
     return counting.calls
 
@@ -79,7 +80,7 @@ async def test_a_hundred_pages_cost_the_broker_as_much_as_one(client: dejaq.Clie
 
 async def test_a_page_that_does_not_read_keeps_one_answer_per_view(client: dejaq.Client) -> None:
     turns = asyncio.Semaphore(0)
-    hub = LiveHub(client, sleep=lambda _: turns.acquire())  # type: ignore[arg-type,return-value]
+    hub = LiveHub(client, pace=LivePace(sleep=lambda _: turns.acquire(), monotonic=lambda: 0.0))  # type: ignore[arg-type,return-value]
     slow, fast = hub.join(), hub.join()
     for one in (slow, fast):
         hub.choose(one, {OverviewView()})
@@ -102,7 +103,7 @@ async def test_a_query_that_takes_long_is_repeated_less_often(client: dejaq.Clie
         await forever.wait()
 
     times = iter([0.0, 0.01, 10.0, 10.5, 20.0, 29.0, 30.0, 35.0])
-    hub = LiveHub(client, sleep=sleep, monotonic=lambda: next(times))
+    hub = LiveHub(client, pace=LivePace(sleep=sleep, monotonic=lambda: 0.0), monotonic=lambda: next(times))
     page = hub.join()
     # The last one is refused: a broker that does not answer is asked again soon.
     views: list[tuple[View, float]] = [

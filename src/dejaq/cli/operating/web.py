@@ -40,6 +40,13 @@ NEEDED = ("starlette", "uvicorn", "msgspec", "jinja2", "websockets")
 @click.option(
     "--origin", "origins", multiple=True, metavar="URL", help="A site whose programs may use the browser client."
 )
+@click.option(
+    "--nice",
+    type=click.IntRange(0, 19),
+    default=10,
+    show_default=True,
+    help="How much lower its priority is than that of other processes, such as a broker on the same machine.",
+)
 @click.option("--lake", metavar="DIR", help="The lake whose results the pipeline page shows.")
 @click.option("--log-level", type=LEVELS, default="info", show_default=True, help="The lowest level that is logged.")
 @pass_invocation
@@ -56,6 +63,7 @@ def web(
     rate: int,
     hosts: tuple[str, ...],
     origins: tuple[str, ...],
+    nice: int,
     lake: str | None,
     log_level: str,
 ) -> None:
@@ -82,6 +90,7 @@ def web(
         auth=auth,
         openid_secret_file=openid_secret_file,
         origins=tuple(origin.rstrip("/").lower() for origin in origins),
+        nice=nice,
         lake=lake,
     )
     serve(

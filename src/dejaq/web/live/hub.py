@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.sdk.client import Client
+from dejaq.web.live.pace import LivePace
 from dejaq.web.live.views import View
 from dejaq.web.metrics.history import MetricsHistory
 from dejaq.web.problem import problem_of
 
 log = logging.getLogger("dejaq.web")
 
-POLL_SECONDS = 1.0
-# A query that takes long is repeated less often: it takes at most this share of the time.
-SHARE_MAX = 0.05
-PAUSE_SECONDS_MAX = 30.0
-# Queries of the gateway that a broker answers at one time, whatever clients ask for.
-QUERIES_MAX = 4
 VIEWS_MAX = 200
 VIEWS_PER_CLIENT_MAX = 8
 CLIENTS_MAX = 500
@@ -34,15 +29,15 @@ class LiveClient:
 
     def __init__(self) -> None:
         self.views: set[View] = set()
-        self._waiting: dict[View, bytes] = {}
+        self._waiting: dict[View, str] = {}
         self._ready = asyncio.Event()
 
-    def offer(self, view: View, payload: bytes) -> None:
+    def offer(self, view: View, payload: str) -> None:
         """Replace what waits for this view; an answer that was not sent in time is dropped."""
         self._waiting[view] = payload
         self._ready.set()
 
-    async def take(self) -> list[bytes]:
+    async def take(self) -> list[str]:
         """Wait for answers and take them."""
         await self._ready.wait()
         self._ready.clear()
@@ -53,7 +48,7 @@ class LiveClient:
 @dataclass(slots=True)
 class _Polled:
     clients: set[LiveClient] = field(default_factory=set)
-    last: bytes = b""
+    last: str = ""
     task: asyncio.Task[None] | None = None
 
 
@@ -65,19 +60,17 @@ class LiveHub:
         client: Client,
         history: MetricsHistory | None = None,
         *,
-        turns: asyncio.Semaphore | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pace: LivePace | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._history = history if history is not None else MetricsHistory()
-        self._sleep = sleep
+        self._pace = pace if pace is not None else LivePace()
         self._monotonic = monotonic
         self._polled: dict[View, _Polled] = {}
         self._clients = 0
         # Set when the brokers no longer accept the caller: the key was revoked, or the token has expired.
         self.refused = asyncio.Event()
-        self._turns = turns if turns is not None else asyncio.Semaphore(QUERIES_MAX)
 
     def join(self) -> LiveClient:
         """Admit a page; raises OVERLOADED when there are too many."""
@@ -117,21 +110,21 @@ class LiveHub:
                 polled.task.cancel()
 
     async def _poll(self, view: View, polled: _Polled) -> None:
+        turn = self._pace.first
         while True:
-            began = self._monotonic()
-            polled.last, answered = await self._read(view)
-            took = self._monotonic() - began
+            async with turn():
+                began = self._monotonic()
+                polled.last, answered = await self._read(view)
+                took = self._monotonic() - began
             for client in polled.clients:
                 client.offer(view, polled.last)
-            # A broker that does not answer is not busy with the question: look again soon.
-            pause = max(POLL_SECONDS, min(took / SHARE_MAX, PAUSE_SECONDS_MAX)) if answered else POLL_SECONDS
-            await self._sleep(pause)
+            await self._pace.rest(took, answered=answered)
+            turn = self._pace.refresh
 
-    async def _read(self, view: View) -> tuple[bytes, bool]:
+    async def _read(self, view: View) -> tuple[str, bool]:
         """The answer as it is sent, and whether the brokers gave it."""
         try:
-            async with self._turns:
-                data = await view.read(self._client, self._history)
+            data = await view.read(self._client, self._history)
             answer: dict[str, object] = {"view": view, "now": self._client.now_ms(), "data": data}
         except DejaqError as error:
             if error.code is Code.UNAUTHENTICATED:
@@ -140,7 +133,8 @@ class LiveHub:
         except Exception:
             log.exception("the view %s failed", view)
             answer = {"view": view, "error": {"code": "INTERNAL", "detail": "the gateway's log has the details"}}
-        return msgspec.json.encode(answer), "data" in answer
+        # Encoded once for all pages.
+        return msgspec.json.encode(answer).decode(), "data" in answer
 
     async def close(self) -> None:
         """Stop every query."""

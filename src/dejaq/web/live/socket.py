@@ -62,4 +62,4 @@ async def _send(socket: WebSocket, client: LiveClient) -> None:
         for payload in await client.take():
             # A page that reads nothing for so long is disconnected.
             async with asyncio.timeout(SEND_SECONDS):
-                await socket.send_text(payload.decode())
+                await socket.send_text(payload)

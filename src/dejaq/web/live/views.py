@@ -1,4 +1,4 @@
-"""What a page can look at: the cluster, what is due next, and a part of a timeline."""
+"""What a page can look at: the cluster, a topic, what is due next, a part of a timeline, and lateness."""
 
 from __future__ import annotations
 
@@ -71,13 +71,32 @@ class TimelineView(msgspec.Struct, frozen=True, tag="timeline", tag_field="kind"
         if self.end <= self.start:
             return {"starts": [], "counts": [], "held_starts": [], "held_counts": []}
         every = await client.histogram(self.topic, start=self.start, end=self.end, step=step)
-        held = await client.histogram(self.topic, start=self.start, end=self.end, step=step, status="processing")
+        held = await self._held(client, step)
         return {
             "starts": [at for at, _ in every],
             "counts": [count for _, count in every],
             "held_starts": [at for at, _ in held],
             "held_counts": [count for _, count in held],
         }
+
+    async def _held(self, client: Client, step: float) -> list[tuple[int, int]]:
+        """The leased messages, which count at the end of their lease; so a stretch far ahead has none."""
+        now = client.now_ms()
+        if self.end <= now or self.start > now + limits.LEASE_MS_MAX:
+            return []
+        return await client.histogram(self.topic, start=self.start, end=self.end, step=step, status="processing")
+
+
+class TopicView(msgspec.Struct, frozen=True, tag="topic", tag_field="kind"):
+    """One topic: how many messages it has, and what happens to them per second."""
+
+    topic: _Topic
+
+    async def read(self, client: Client, history: MetricsHistory) -> object:
+        """The counts and the rates now."""
+        topic = await client.describe_topic(self.topic)
+        counts = ("available", "waiting", "processing", "consumers", "producers")
+        return {name: getattr(topic, name) for name in counts} | {"rates": history.rates([topic.name]).get(topic.name)}
 
 
 class LatenessView(msgspec.Struct, frozen=True, tag="lateness", tag_field="kind"):
@@ -103,7 +122,7 @@ async def lateness_of(client: Client, history: MetricsHistory, topic: str, *, fi
     }
 
 
-View = OverviewView | DueView | TimelineView | LatenessView
+View = OverviewView | TopicView | DueView | TimelineView | LatenessView
 
 
 class LiveSubscription(msgspec.Struct):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dejaq.errors import Code, Unauthenticated, error_of
 from dejaq.sdk.client import Client
 from dejaq.web.gateway import Gateway
-from dejaq.web.live.hub import QUERIES_MAX
+from dejaq.web.live.pace import LivePace
 from dejaq.web.metrics.history import MetricsHistory
 from dejaq.web.settings import WebSettings
 
@@ -53,8 +53,8 @@ class GatewayPool:
         self._settings = settings
         self._monotonic = monotonic
         self._pooled: dict[bytes, _Pooled] = {}
-        # All callers together ask the brokers so many questions for live data at one time.
-        self._turns = asyncio.Semaphore(QUERIES_MAX)
+        # All callers together ask the brokers for live data at this pace.
+        self._pace = LivePace()
 
     @asynccontextmanager
     async def use(self, credentials: str) -> AsyncIterator[Gateway]:
@@ -63,7 +63,7 @@ class GatewayPool:
         pooled = self._pooled.get(key)
         if pooled is None:
             await self._make_room()
-            gateway = Gateway(self._connect(credentials), self._settings, history=self._history, turns=self._turns)
+            gateway = Gateway(self._connect(credentials), self._settings, history=self._history, pace=self._pace)
             pooled = self._pooled[key] = _Pooled(gateway, asyncio.ensure_future(gateway.open()))
         pooled.uses += 1
         try:

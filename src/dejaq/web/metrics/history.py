@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from dejaq.web.metrics.scraping import BOUNDS_MS, TopicCounters
+from dejaq.web.metrics.scraping import BOUNDS_MS, EVENTS, TopicCounters
 
 # Twenty minutes in steps of five seconds, and twelve hours in minutes.
 FINE_MS, FINE_KEPT = 5_000, 240
@@ -36,11 +36,20 @@ class TopicHistory:
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """Messages per second, and the lateness in milliseconds that 99 % do not exceed (None when none was pushed)."""
+    """Messages per second by what happened to them, and the lateness in milliseconds that 99 % do not exceed (None when
+    none was pushed).
+    """
 
     created: float
     leased: float
     deleted: float
+    edited: float
+    cancelled: float
+    released: float
+    expired: float
+    dead_lettered: float
+    redriven: float
+    discarded: float
     p99_ms: float | None
 
 
@@ -96,13 +105,8 @@ class MetricsHistory:
             history = self._topics.get(name)
             recent = _sum(history.fine, now - RATE_MS) if history is not None else None
             if recent is not None and not recent.is_quiet:
-                seconds = RATE_MS / 1_000
-                found[name] = TopicRates(
-                    recent.created / seconds,
-                    recent.leased / seconds,
-                    recent.deleted / seconds,
-                    percentile(recent.late, 0.99),
-                )
+                rates = {event: recent.events.get(event, 0) * 1_000 / RATE_MS for event in EVENTS}
+                found[name] = TopicRates(**rates, p99_ms=percentile(recent.late, 0.99))
         return found
 
     def lateness(self, topics: Collection[str], *, fine: bool) -> LatenessOverTime:

@@ -17,44 +17,44 @@ BYTES_MAX = 8 * 1024 * 1024
 # The upper bounds of the broker's histogram of lateness, in milliseconds; what is above the last one is counted last.
 BOUNDS_MS = (0, 1, 2, 5, 10, 20, 50, 100, 250, 1_000, 5_000, 60_000)
 _BOUND_OF = {float(bound) / 1_000: place for place, bound in enumerate(BOUNDS_MS)} | {float("inf"): len(BOUNDS_MS)}
+# What is counted of each message that it happens to.
+EVENTS = (
+    *("created", "leased", "deleted", "edited", "cancelled"),
+    *("released", "expired", "dead_lettered", "redriven", "discarded"),
+)
 _LINE = re.compile(
-    r'dejaq_(?:messages_(?P<count>created|leased|deleted)_total\{topic="(?P<topic>[^"]*)"\}'
+    rf'dejaq_(?:messages_(?P<count>{"|".join(EVENTS)})_total\{{topic="(?P<topic>[^"]*)"(?:,[^}}]*)?\}}'
     r'|push_lateness_seconds_bucket\{le="(?P<le>[^"]*)",topic="(?P<late>[^"]*)"\}) (?P<value>\S+)'
 )
 
 
 @dataclass(slots=True)
 class TopicCounters:
-    """What a broker has counted of one topic since it started. `late` counts each bucket by itself."""
+    """What a broker has counted of one topic since it started, by event. `late` counts each bucket by itself."""
 
-    created: float = 0
-    leased: float = 0
-    deleted: float = 0
+    events: dict[str, float] = field(default_factory=dict)
     late: list[float] = field(default_factory=lambda: [0.0] * (len(BOUNDS_MS) + 1))
 
     def since(self, before: TopicCounters | None) -> TopicCounters:
         """What was counted after `before`; everything when the broker has been started again meanwhile."""
-        if before is None or self.created < before.created or self.leased < before.leased:
+        if before is None or any(self.events.get(name, 0) < count for name, count in before.events.items()):
             return self
         return TopicCounters(
-            self.created - before.created,
-            self.leased - before.leased,
-            max(0.0, self.deleted - before.deleted),
+            {name: count - before.events.get(name, 0) for name, count in self.events.items()},
             [max(0.0, now - then) for now, then in zip(self.late, before.late, strict=True)],
         )
 
     def add(self, other: TopicCounters) -> None:
         """Add what was counted elsewhere, or at another time."""
-        self.created += other.created
-        self.leased += other.leased
-        self.deleted += other.deleted
+        for name, count in other.events.items():
+            self.events[name] = self.events.get(name, 0) + count
         for place, value in enumerate(other.late):
             self.late[place] += value
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing was counted."""
-        return not (self.created or self.leased or self.deleted or any(self.late))
+        return not (any(self.events.values()) or any(self.late))
 
 
 def parse(lines: Iterable[str]) -> dict[str, TopicCounters]:
@@ -66,7 +66,8 @@ def parse(lines: Iterable[str]) -> dict[str, TopicCounters]:
             continue
         value = float(match["value"])
         if match["count"]:
-            setattr(found.setdefault(match["topic"], TopicCounters()), match["count"], value)
+            events = found.setdefault(match["topic"], TopicCounters()).events
+            events[match["count"]] = events.get(match["count"], 0) + value
         elif (place := _BOUND_OF.get(float(match["le"]))) is not None:
             found.setdefault(match["late"], TopicCounters()).late[place] = value
     for counters in found.values():

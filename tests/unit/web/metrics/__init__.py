@@ -1,0 +1,1 @@
+"""Tests of rates and lateness over time."""
