@@ -132,6 +132,45 @@ def test_a_page_produces_and_consumes_with_leases(chromium: Browser, address: st
     tab.page.context.close()
 
 
+def test_a_page_changes_watches_and_answers(chromium: Browser, address: str, client: dejaq.sync.Client) -> None:
+    """Edits, cancels, transactions with its own leases, requests with replies, and live data."""
+    client.create_topic("board")
+    tab = open_page(chromium, address)
+    seen = run(
+        tab.page,
+        """
+        const client = dejaq.connect(), topic = "board", path = { topic };
+        const codeOf = (work) => work.then(() => "", (error) => error.code);
+        await client.send(topic, ["a", "b"].map((id) => ({ id, body: id, delay: 3600 })));
+        await client.send(topic, { id: "now", body: "z" });
+        const edited = await client.edit(topic, "a", { priority: 7 });
+        const refused = await codeOf(client.edit(topic, "a", { priority: 8 }, { version: edited.version + 1 }));
+        await client.cancel(topic, "b");
+        const consumer = client.consumer(topic, { credit: 1 }), { value: lease } = await consumer.next();
+        const next = { do: "send", topic, id: "after", body: { of: lease.id }, delay: 60 };
+        const ids = await client.transaction([{ do: "delete", lease }, next]);
+        const asked = client.request(topic, { body: "6 * 7" });
+        const { value: question } = await consumer.next();
+        await question.progress("half");
+        await question.reply({ answer: 42 });
+        const reply = (await asked).json();
+        const { count } = await client.call("countMessages", { path, query: { status: "waiting" } });
+        const waiting = await new Promise((resolve) => {
+          const end = client.watch({ kind: "topic", topic }, (data) => { end(); resolve(data.waiting); });
+        });
+        const missing = await new Promise((resolve) => {
+          client.watch({ kind: "due", topic: "nothing" }, (data, now, error) => resolve(error.code));
+        });
+        await consumer.close();
+        await client.close();
+        return [edited.priority, refused, ids, question.wants_reply, reply.answer, count, waiting, missing];
+        """,
+    )
+    assert seen == [7, "VERSION_CONFLICT", ["now", "after"], True, 42, 2, 2, "TOPIC_NOT_FOUND"]
+    tab.check()
+    tab.page.context.close()
+
+
 def test_two_tabs_share_a_topic_and_a_closed_tab_loses_nothing(
     chromium: Browser, address: str, client: dejaq.sync.Client
 ) -> None:

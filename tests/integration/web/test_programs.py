@@ -146,3 +146,86 @@ async def test_with_users_the_first_frame_needs_credentials(broker: dejaq.Broker
             assert socket.close_code == 4401
         async with program(address, token="dq_secret"):
             await eventually(lambda: "dq_secret" in asked, within=10, what="the program has its own client")
+
+
+async def test_a_program_calls_any_operation_of_the_api(url: str) -> None:
+    async with program(url) as one:
+        await one.call("send", topic="mail", messages=[{"id": "a", "body": "x", "delay": 3_600}])
+        place = {"topic": "mail", "id": "a"}
+        read = await one.call("operation", operation="getMessage", path=place)
+        assert (read["status"], read["value"]["body"]) == (200, "x")
+        match = {"If-Match": f'"{read["value"]["version"]}"'}
+        edited = await one.call("operation", operation="editMessage", path=place, headers=match, body={"priority": 7})
+        assert edited["value"]["priority"] == 7
+        conflict = await one.call("operation", operation="editMessage", path=place, headers=match, body={"priority": 8})
+        assert (conflict["status"], conflict["error"]["code"]) == (412, "VERSION_CONFLICT")
+        counted = await one.call(
+            "operation", operation="countMessages", path={"topic": "mail"}, query={"status": "waiting"}
+        )
+        assert counted["value"] == {"count": 1}
+        body = await one.call("operation", operation="getBody", path=place)
+        assert body["value"] == {"body_base64": "eA=="}
+        gone = await one.call("operation", operation="cancelMessage", path=place)
+        assert (gone["status"], "value" in gone) == (204, False)
+        for wrong in ({"operation": "nothing"}, {"operation": "getMessage", "path": {"topic": "mail"}}):
+            assert (await one.call("operation", **wrong))["error"]["code"] in ("NOT_FOUND", "INVALID_ARGUMENT")
+
+
+async def test_a_program_settles_its_leases_in_a_transaction(url: str) -> None:
+    async with program(url) as one, program(url) as other:
+        await one.call("send", topic="mail", messages=[{"id": "in", "body": "x"}])
+        await one.call("open", topic="mail", name="tab", lease=30, credit=1)
+        (lease,) = (await one.receive())["leases"]
+        steps = [
+            {"do": "delete", "topic": "mail", "lease": lease["lease"]},
+            {"do": "send", "topic": "mail", "id": "out", "delay": 60},
+        ]
+        # A lease is found by the program that holds it, and by no other.
+        stolen = await other.call("operation", operation="transact", body={"steps": steps})
+        assert stolen["error"]["code"] == "LEASE_LOST"
+        done = await one.call("operation", operation="transact", body={"steps": steps})
+        assert done["value"]["ids"] == ["in", "out"]
+        counted = await one.call("operation", operation="countMessages", path={"topic": "mail"})
+        assert counted["value"] == {"count": 1}
+
+
+async def test_a_request_of_one_program_is_answered_by_another(url: str) -> None:
+    async with program(url) as asking, program(url) as answering:
+        await answering.call("open", topic="mail", name="tab", lease=30, credit=1)
+        asked = asyncio.ensure_future(
+            asking.call("operation", operation="sendRequest", path={"topic": "mail"}, body={"body": "6"})
+        )
+        (lease,) = (await answering.receive())["leases"]
+        assert lease["wants_reply"] is True
+        await answering.call("settle", lease=lease["lease"], how="progress", text="half")
+        await answering.call("settle", lease=lease["lease"], how="delete", reply={"body": "36"})
+        assert (await asked)["value"]["body"] == "36"
+
+
+async def test_a_program_watches_a_topic(url: str) -> None:
+    async with program(url) as one:
+        await one.call("watch", views=[{"kind": "topic", "topic": "mail"}])
+        assert (await one.receive())["data"]["waiting"] == 0
+        await one.socket.send(
+            json.dumps({"call": "send", "n": 9, "topic": "mail", "messages": [{"body": "x", "delay": 60}] * 3})
+        )
+        frames = [await one.receive()]
+        while not ("data" in frames[-1] and frames[-1]["data"]["waiting"] == 3):
+            frames.append(await one.receive())
+            assert len(frames) < 30
+        await one.socket.send(json.dumps({"call": "watch", "n": 10, "views": [{"kind": "due", "topic": "nothing"}]}))
+        while frames[-1].get("view", {}).get("kind") != "due":
+            frames.append(await one.receive())
+        assert frames[-1]["error"]["code"] == "TOPIC_NOT_FOUND"
+
+
+async def test_a_read_only_gateway_lets_programs_read(broker: dejaq.Broker) -> None:
+    async with dejaq.connect(broker) as client:
+        await client.create_topic("mail")
+    async with serving(dejaq.connect(broker), read_only=True) as url, program(url) as one:
+        read = await one.call("operation", operation="listTopics")
+        assert [topic["name"] for topic in read["value"]["topics"]] == ["mail"]
+        changed = await one.call("operation", operation="deleteTopic", path={"topic": "mail"})
+        assert changed["error"]["code"] == "PERMISSION_DENIED"
+        sent = await one.call("send", topic="mail", messages=[{"body": "x"}])
+        assert sent["error"]["code"] == "PERMISSION_DENIED"

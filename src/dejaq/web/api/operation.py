@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
 from dejaq.errors import Code, error_of
 from dejaq.sdk.client import Client
+from dejaq.sdk.consuming.lease import Lease
 from dejaq.sdk.log.log import Log
 from dejaq.web.gateway import Gateway
 
@@ -49,6 +50,16 @@ class ApiAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class HeldLeases(Protocol):
+    """Finds leased messages by the lease id of the API."""
+
+    def find(self, topic: str, lease_id: str) -> Lease:
+        """The message; raises LEASE_LOST when the caller does not hold it."""
+
+    def forget(self, lease_id: str) -> None:
+        """The message was settled."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCall:
     """One request."""
@@ -73,6 +84,12 @@ class ApiCall:
     def log(self) -> Log:
         """The log topic in the path."""
         return self.gateway.log(self.topic)
+
+    @property
+    def leases(self) -> HeldLeases:
+        """The messages that the caller holds: those of HTTP clients, or of the program whose socket this came by."""
+        found: HeldLeases | None = getattr(self.request.state, "leases", None)
+        return found if found is not None else self.gateway.leases
 
     @property
     def kind(self) -> str:

@@ -16,6 +16,7 @@ from dejaq.sdk.consuming.consumer import Consumer
 from dejaq.sdk.consuming.lease import Lease
 from dejaq.web.api.operations.receiving import lease_value
 from dejaq.web.api.times import parse_time
+from dejaq.web.api.values import decoded_body
 from dejaq.web.leases import HeldByClient
 from dejaq.web.problem import problem_of
 from dejaq.web.programs.frames import Leased, OpenCall, SettleCall
@@ -108,15 +109,18 @@ class ProgramConsumers:
 
     async def settle(self, call: SettleCall, now_ms: int) -> int | None:
         """Settle or extend a lease; returns its new end when it was extended. Raises LEASE_LOST."""
-        opened = self._owners.get(call.lease)
-        if opened is None:
-            raise error_of(Code.LEASE_LOST, "this program holds no message under this lease id")
-        lease = opened.held[call.lease]
+        opened, lease = self._held(call.lease)
         if call.how == "extend":
             await lease.extend(call.seconds)
             return lease.expires_ms
+        if call.how == "progress":
+            await lease.progress(call.text)
+            return None
         try:
-            if call.how == "delete":
+            if call.how == "delete" and call.reply is not None:
+                body = decoded_body(call.reply.body, call.reply.body_base64) or b""
+                await lease.delete(reply=body, headers=call.reply.headers or None)
+            elif call.how == "delete":
                 await lease.delete()
             elif call.how == "release":
                 at = parse_time(call.at, now_ms)
@@ -129,6 +133,24 @@ class ProgramConsumers:
             if lease.settled or lease.expired:
                 self._forget(opened, call.lease)
         return None
+
+    def _held(self, lease_id: str) -> tuple[_OpenConsumer, Lease]:
+        opened = self._owners.get(lease_id)
+        if opened is None:
+            raise error_of(Code.LEASE_LOST, "this program holds no message under this lease id")
+        return opened, opened.held[lease_id]
+
+    def find(self, topic: str, lease_id: str) -> Lease:
+        """The message that the program holds, for an operation of the API; raises LEASE_LOST."""
+        lease = self._held(lease_id)[1]
+        if lease.topic != topic:
+            raise error_of(Code.LEASE_LOST, f"the message under this lease id is not of topic {topic!r}")
+        return lease
+
+    def forget(self, lease_id: str) -> None:
+        """An operation of the API has settled the message."""
+        if (opened := self._owners.get(lease_id)) is not None:
+            self._forget(opened, lease_id)
 
     async def end(self, number: int) -> None:
         """Close a consumer and return its messages; raises NOT_FOUND."""

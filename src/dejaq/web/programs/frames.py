@@ -7,8 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from dejaq.web.api.operations.receiving import LeaseValue
+from dejaq import limits
+from dejaq.web.api.operations.receiving import LeaseValue, ReplyToSend
 from dejaq.web.api.values import Epoch, Group, ItemOutcome, Lease, NewMessage, Seconds
+from dejaq.web.live.hub import VIEWS_PER_CLIENT_MAX as VIEWS_MAX
+from dejaq.web.live.views import View
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024
 MESSAGES_MAX = 1_000
@@ -50,18 +53,41 @@ class CloseCall(msgspec.Struct, forbid_unknown_fields=True, tag="close", tag_fie
 
 
 class SettleCall(msgspec.Struct, forbid_unknown_fields=True, tag="settle", tag_field="call"):
-    """Settle or extend a lease: `delete`, `release` (at a time, after a delay), `reject` (why), `extend` (seconds)."""
+    """Settle or extend a lease: `delete`, with a `reply` or without, `release` (at a time, after a delay), `reject`
+    (why), `extend` (seconds), or report `progress` (text).
+    """
 
     n: _Number
     lease: Annotated[str, Meta(max_length=64)]
-    how: Annotated[str, Meta(pattern="^(delete|release|reject|extend)$")]
+    how: Annotated[str, Meta(pattern="^(delete|release|reject|extend|progress)$")]
     at: str | Epoch | None = None
     delay: Seconds | None = None
     reason: Annotated[str, Meta(max_length=200)] = ""
     seconds: Lease = 30
+    reply: ReplyToSend | None = None
+    text: Annotated[str, Meta(max_length=limits.PROGRESS_CHARS_MAX)] = ""
 
 
-Call = SendCall | OpenCall | CloseCall | SettleCall
+class WatchCall(msgspec.Struct, forbid_unknown_fields=True, tag="watch", tag_field="call"):
+    """What the program looks at from now on, in place of what it looked at before."""
+
+    n: _Number
+    views: Annotated[list[View], Meta(max_length=VIEWS_MAX)]
+
+
+class OperationCall(msgspec.Struct, forbid_unknown_fields=True, tag="operation", tag_field="call"):
+    """Run an operation of the HTTP API by its `operationId`."""
+
+    n: _Number
+    operation: Annotated[str, Meta(max_length=64)]
+    path: dict[str, str] = {}
+    query: dict[str, str | float | bool | list[str]] = {}
+    headers: dict[str, str] = {}
+    # Empty when it is absent.
+    body: msgspec.Raw = msgspec.Raw()
+
+
+Call = SendCall | OpenCall | CloseCall | SettleCall | WatchCall | OperationCall
 
 
 class Ready(msgspec.Struct):
@@ -78,6 +104,8 @@ class Answer(msgspec.Struct, omit_defaults=True):
     results: list[ItemOutcome] | None = None
     consumer: int | None = None
     expires_ms: int | None = None
+    status: int | None = None
+    value: msgspec.Raw | None = None
     error: dict[str, object] | None = None
 
 

@@ -13,10 +13,23 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from dejaq.errors import Code, DejaqError, Unauthenticated, error_of
 from dejaq.web.api.operations.sending import send_rows
 from dejaq.web.gateway import Gateway
+from dejaq.web.live.hub import LiveClient
 from dejaq.web.login.pool import GatewayPool
 from dejaq.web.problem import problem_of
 from dejaq.web.programs.consumers import ProgramConsumers
-from dejaq.web.programs.frames import Answer, Call, CloseCall, Hello, OpenCall, Ready, SendCall, SettleCall
+from dejaq.web.programs.frames import (
+    Answer,
+    Call,
+    CloseCall,
+    Hello,
+    OpenCall,
+    OperationCall,
+    Ready,
+    SendCall,
+    SettleCall,
+    WatchCall,
+)
+from dejaq.web.programs.operations import run_operation
 from dejaq.web.rates import RateLimiter
 from dejaq.web.settings import BURST_SECONDS, WebSettings
 
@@ -68,6 +81,9 @@ class _Program:
         self._sending = asyncio.Lock()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._calls: set[asyncio.Task[None]] = set()
+        # What it looks at, once it has asked for something.
+        self._views: LiveClient | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def send(self, value: msgspec.Struct) -> None:
         """Send one frame. A program that reads nothing for long is disconnected."""
@@ -83,9 +99,12 @@ class _Program:
                     await self._turns.acquire()
                     await self._begin(await self._socket.receive_text())
         finally:
-            for task in self._calls:
+            tasks = [*self._calls, *([self._watching] if self._watching is not None else [])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._calls, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._views is not None:
+                self._gateway.hub.leave(self._views)
             await self._consumers.close()
 
     async def _begin(self, text: str) -> None:
@@ -111,7 +130,7 @@ class _Program:
 
     async def _answer(self, call: Call) -> None:
         try:
-            if self._settings.read_only:
+            if self._settings.read_only and not isinstance(call, WatchCall | OperationCall):
                 raise error_of(Code.PERMISSION_DENIED, "this gateway is read-only (dejaq web --read-only)")
             answer = await self._done(call)
         except DejaqError as error:
@@ -131,6 +150,24 @@ class _Program:
             case SettleCall():
                 expires_ms = await self._consumers.settle(call, self._gateway.client.now_ms())
                 return Answer(call.n, expires_ms=expires_ms)
+            case OperationCall():
+                return await run_operation(self._gateway, self._consumers, call)
+            case WatchCall():
+                self._watch(call)
+                return Answer(call.n)
+
+    def _watch(self, call: WatchCall) -> None:
+        if self._views is None:
+            self._views = self._gateway.hub.join()
+            self._watching = asyncio.ensure_future(self._send_views(self._views))
+        self._gateway.hub.choose(self._views, set(call.views))
+
+    async def _send_views(self, views: LiveClient) -> None:
+        with suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            while True:
+                for payload in await views.take():
+                    async with self._sending, asyncio.timeout(SEND_SECONDS):
+                        await self._socket.send_text(payload)
 
 
 async def _quietly(closing: Awaitable[None]) -> None:

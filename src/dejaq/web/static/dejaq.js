@@ -16,7 +16,7 @@ const broken = (indefinite) => new DejaqError({ code: "NO_BROKER", detail: "the 
 export function connect(url = location.origin, options = {}) { return new Client(url, options); }
 
 class Client {
-  #address; #token; #socket = null; #ready; #tell = {}; #calls = new Map(); #consumers = new Set(); #last = 0; #delay = 250; #closed = false; #deadline;
+  #address; #token; #socket = null; #ready; #tell = {}; #calls = new Map(); #consumers = new Set(); #views = new Map(); #last = 0; #delay = 250; #closed = false; #deadline; #watching;
   constructor(url, { token = "", deadline = 30 } = {}) {
     this.#address = `${url.replace(/^http/, "ws").replace(/\/$/, "")}/api/v1/socket`;
     this.#token = token; this.#deadline = deadline * 1000;
@@ -45,8 +45,12 @@ class Client {
     if (frame.ready) {
       this.offset = frame.now - Date.now(); this.#delay = 250; this.#tell.resolve(this);
       for (const consumer of this.#consumers) consumer._open();
+      if (this.#views.size) this.#watch();
     } else if (frame.leases) {
       for (const consumer of this.#consumers) if (consumer._number === frame.consumer) consumer._leased(frame);
+    } else if (frame.view) {
+      this.offset = frame.now - Date.now();
+      for (const one of this.#views.values()) if (isFor(one.view, frame.view)) one.handler(frame.data ?? null, frame.now, frame.error ? new DejaqError(frame.error) : null);
     } else {
       const call = this.#calls.get(frame.n);
       this.#calls.delete(frame.n);
@@ -95,6 +99,47 @@ class Client {
         await new Promise((resolve) => setTimeout(resolve, 200));
       }
     }
+  }
+
+  // Any operation of the HTTP API by its operationId: `await client.call("countMessages", { path: { topic: "mail" } })`.
+  async call(operation, { path = {}, query = {}, headers = {}, body } = {}) {
+    const { value } = await this._call({ call: "operation", operation, path, query, headers, ...(body === undefined ? {} : { body }) });
+    return value;
+  }
+
+  // Change a message of its owner: {body, at | delay, priority, headers}; with `version` only if it still has this version.
+  async edit(topic, id, { body, ...change }, { group = "default", version } = {}) {
+    return this.call("editMessage", { path: { topic, id }, query: { group }, headers: matching(version), body: { ...change, ...(body === undefined ? {} : encoded(body)) } });
+  }
+
+  async cancel(topic, id, { group = "default", version } = {}) { await this.call("cancelMessage", { path: { topic, id }, query: { group }, headers: matching(version) }); }
+
+  // Several changes or none: [{do: "send" | "edit" | "move" | "cancel" | "append", topic, ...}, {do: "delete" | "release", lease}].
+  async transaction(steps, { group = "default" } = {}) {
+    const listed = steps.map(({ body, lease, ...rest }) => ({ ...(rest.do === "send" ? { id: newId() } : {}), ...rest, ...(lease ? { lease: lease._id, topic: lease.topic } : {}), ...(body === undefined ? {} : encoded(body)) }));
+    return (await this.call("transact", { query: { group }, body: { steps: listed } })).ids;
+  }
+
+  // Send a message and wait until its consumer replies.
+  async request(topic, { body = "", ...rest }, { group = "default", timeout = 20 } = {}) {
+    const reply = await this.call("sendRequest", { path: { topic }, query: { group }, body: { id: newId(), ...rest, ...encoded(body), timeout } });
+    return new Reply(reply);
+  }
+
+  // Live data, as the pages show it: {kind: "topic" | "due" | "timeline" | "overview" | "lateness", topic, ...}. The handler
+  // gets (data, now) again and again, or (null, now, error). Returns a function that ends it.
+  watch(view, handler) {
+    const place = {};
+    this.#views.set(place, { view, handler });
+    this.#ready.then(() => this.#watch(), () => {});
+    return () => { if (this.#views.delete(place)) this.#watch(); };
+  }
+
+  #watch() {
+    clearTimeout(this.#watching);
+    this.#watching = setTimeout(() => this._call({ call: "watch", views: [...this.#views.values()].map((one) => one.view) }).catch((error) => {
+      if (!error.retryable) for (const one of this.#views.values()) one.handler(null, Date.now() + this.offset, error);
+    }), 0);
   }
 
   // A consumer: `for await (const lease of client.consumer("mail")) { ...; await lease.delete(); }`
@@ -162,19 +207,32 @@ class Lease {
   constructor(client, { lease, body, body_base64, expires_ms, ...rest }) {
     this.#client = client; this.#lease = lease;
     Object.assign(this, rest);
-    this.bytes = body_base64 === undefined ? encoder.encode(body ?? "") : Uint8Array.from(atob(body_base64), (one) => one.charCodeAt(0));
+    this.bytes = decoded(body, body_base64);
     this.expires = new Date(expires_ms);
   }
+  get _id() { return this.#lease; }
   get text() { return new TextDecoder().decode(this.bytes); }
   json() { return JSON.parse(this.text); }
   #settle(how, more = {}) { return this.#client._call({ call: "settle", lease: this.#lease, how, ...more }); }
   // It is processed. Raises LEASE_LOST when the lease is over: the message is delivered again.
   async delete() { await this.#settle("delete"); }
+  // It is processed, and its producer, who waits for a reply (`wants_reply`), gets one.
+  async reply(body, headers = {}) { await this.#settle("delete", { reply: { ...encoded(body), headers } }); }
+  async progress(text) { await this.#settle("progress", { text }); }
   async release({ at, delay } = {}) { await this.#settle("release", { ...(at === undefined ? {} : { at }), ...(delay === undefined ? {} : { delay }) }); }
   async reject(reason) { await this.#settle("reject", { reason }); }
   async extend(seconds) { const { expires_ms } = await this.#settle("extend", { seconds }); this.expires = new Date(expires_ms); }
 }
 
+class Reply {
+  constructor({ id, headers, body, body_base64 }) { Object.assign(this, { id, headers, bytes: decoded(body, body_base64) }); }
+  get text() { return new TextDecoder().decode(this.bytes); }
+  json() { return JSON.parse(this.text); }
+}
+
+const isFor = (asked, shown) => Object.entries(asked).every(([name, value]) => shown[name] === value);
+const matching = (version) => version === undefined ? {} : { "If-Match": `"${version}"` };
+const decoded = (body, base64) => base64 === undefined ? encoder.encode(body ?? "") : Uint8Array.from(atob(base64), (one) => one.charCodeAt(0));
 function newId() { return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join(""); }
 
 function encoded(body) {

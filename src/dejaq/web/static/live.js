@@ -2,7 +2,8 @@
 const handlers = new Map();
 let socket = null, delay = 500;
 
-const wanted = () => JSON.stringify({ views: [...handlers.values()].map((one) => one.view) });
+// A tab that nobody sees asks for nothing.
+const wanted = () => JSON.stringify({ views: document.visibilityState === "hidden" ? [] : [...handlers.values()].map((one) => one.view) });
 function state(text) { const place = document.querySelector("#connection"); if (place.textContent !== text) place.textContent = text; }
 const send = () => { if (socket?.readyState === WebSocket.OPEN) socket.send(wanted()); };
 
@@ -11,6 +12,8 @@ export function watch(name, view, handler) {
   handlers.set(name, { view, handler, key: JSON.stringify(Object.entries(view).sort()) });
   if (socket) send(); else connect();
 }
+
+document.addEventListener("visibilitychange", () => send());
 
 function connect() {
   socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);

@@ -143,15 +143,15 @@ def lease_value(held: HeldByClient) -> LeaseValue:
 async def delete_lease(call: ApiCall) -> ApiAnswer:
     """The message was processed: delete it."""
     lease_id = call.path["lease"]
-    await call.gateway.leases.find(call.topic, lease_id).delete()
-    call.gateway.leases.forget(lease_id)
+    await call.leases.find(call.topic, lease_id).delete()
+    call.leases.forget(lease_id)
     return ApiAnswer(status=204)
 
 
 async def extend_lease(call: ApiCall) -> ApiAnswer:
     """Keep the message for longer; answers with the new end of the lease."""
     lease_id = call.path["lease"]
-    lease = call.gateway.leases.find(call.topic, lease_id)
+    lease = call.leases.find(call.topic, lease_id)
     await lease.extend(call.json(ExtendValue).seconds)
     return ApiAnswer(lease_value(HeldByClient(lease_id, lease)))
 
@@ -163,8 +163,8 @@ async def release_lease(call: ApiCall) -> ApiAnswer:
     at = parse_time(target.at, call.client.now_ms())
     if at is not None and target.delay is not None:
         raise error_of(Code.INVALID_ARGUMENT, "give one of at and delay")
-    await call.gateway.leases.find(call.topic, lease_id).release(at=at, delay=target.delay)
-    call.gateway.leases.forget(lease_id)
+    await call.leases.find(call.topic, lease_id).release(at=at, delay=target.delay)
+    call.leases.forget(lease_id)
     return ApiAnswer(status=204)
 
 
@@ -172,8 +172,8 @@ async def reject_lease(call: ApiCall) -> ApiAnswer:
     """The message can never be processed: make it a dead letter."""
     lease_id = call.path["lease"]
     why = call.json(RejectValue)
-    await call.gateway.leases.find(call.topic, lease_id).reject(why.reason, error=why.error)
-    call.gateway.leases.forget(lease_id)
+    await call.leases.find(call.topic, lease_id).reject(why.reason, error=why.error)
+    call.leases.forget(lease_id)
     return ApiAnswer(status=204)
 
 
@@ -181,13 +181,13 @@ async def reply_lease(call: ApiCall) -> ApiAnswer:
     """The message was processed: delete it, and answer its producer in the same transaction."""
     lease_id = call.path["lease"]
     reply = call.json(ReplyToSend)
-    lease = call.gateway.leases.find(call.topic, lease_id)
+    lease = call.leases.find(call.topic, lease_id)
     await lease.delete(reply=decoded_body(reply.body, reply.body_base64) or b"", headers=reply.headers or None)
-    call.gateway.leases.forget(lease_id)
+    call.leases.forget(lease_id)
     return ApiAnswer(status=204)
 
 
 async def report_progress(call: ApiCall) -> ApiAnswer:
     """Report how far the work on a leased message is."""
-    await call.gateway.leases.find(call.topic, call.path["lease"]).progress(call.json(ProgressValue).text)
+    await call.leases.find(call.topic, call.path["lease"]).progress(call.json(ProgressValue).text)
     return ApiAnswer(status=204)

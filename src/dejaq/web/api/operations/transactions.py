@@ -133,7 +133,7 @@ async def transact(call: ApiCall) -> ApiAnswer:
         ]
     for step in new.steps:
         if isinstance(step, DeleteStep | ReleaseStep):
-            call.gateway.leases.forget(step.lease)
+            call.leases.forget(step.lease)
     return ApiAnswer(TransactionDone(ids))
 
 
@@ -163,7 +163,7 @@ def _added(call: ApiCall, transaction: Transaction, step: Step, now_ms: int, *, 
     """Add a step to a transaction; returns the id of its message."""
     match step:
         case DeleteStep() | ReleaseStep():
-            lease = call.gateway.leases.find(step.topic, step.lease)
+            lease = call.leases.find(step.topic, step.lease)
             if isinstance(step, DeleteStep):
                 transaction.delete(lease)
             else:
