@@ -1,5 +1,7 @@
 """The batches of logs are frames of the commit log: a check, a crash, an older release and a full log handle them."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,30 @@ async def test_removed_batches_free_the_commit_log(tmp_path: Path) -> None:
         await storage.logs.retain(TOPIC, LogRetention(keep_bytes=20_000), NOW, DIRECT_CALL)
     await eventually(lambda: storage.stats()["log_bytes"] <= 4 * SIZES.file_bytes, within=30.0)
     assert len(await contents(storage)) == 10
+    await storage.close()
+
+
+async def test_what_is_released_while_files_are_removed_is_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last change releases files during a flush, and no other change follows."""
+    storage = await opened(tmp_path)
+    flushing, released = threading.Event(), threading.Event()
+    flush = storage._database.flush
+
+    def slowly() -> None:
+        flushing.set()
+        assert released.wait(30.0)
+        flush()
+
+    monkeypatch.setattr(storage._database, "flush", slowly)
+    try:
+        await filled(storage, 300)
+        assert await asyncio.to_thread(flushing.wait, 30.0)
+        await storage.logs.retain(TOPIC, LogRetention(keep_bytes=20_000), NOW, DIRECT_CALL)
+    finally:
+        released.set()
+    await eventually(lambda: storage.stats()["log_bytes"] <= 4 * SIZES.file_bytes, within=10.0)
     await storage.close()
 
 

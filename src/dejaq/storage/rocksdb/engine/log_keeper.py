@@ -54,6 +54,8 @@ class LogKeeper:
         self._flush_bytes, self._bytes_max, self._journal_bytes_max = flush_bytes, bytes_max, journal_bytes_max
         self._on_failure = on_failure
         self._working: asyncio.Task[None] | None = None
+        # Whether changes were applied that the work in progress may not have considered.
+        self._changed = False
         self._stopping = False
         # Files that were emptied, and are not removed yet.
         self._emptied: set[int] = set()
@@ -71,7 +73,8 @@ class LogKeeper:
         return self._uses.topics_of(file)
 
     def look(self) -> None:
-        """Begin to work when there is something to do."""
+        """Begin to work when there is something to do; while it works, it looks again at the end."""
+        self._changed = self._working is not None
         if self._working is None and not self._stopping and (self._must_flush or len(self._log.files) > 1):
             if not self._must_flush and not self._removable() and self._next_to_empty() is None:
                 return
@@ -174,6 +177,9 @@ class LogKeeper:
         cause = working.exception()
         if cause is not None:
             self._on_failure(cause if isinstance(cause, StoreError) else write_error(self._database.path.parent, cause))
+        elif self._changed:
+            # Without this, what the last change of all released would stay until the next one.
+            self.look()
 
     async def stop(self) -> None:
         """Begin nothing more, and wait for the work in progress."""
