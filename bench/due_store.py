@@ -27,19 +27,17 @@ from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.store import RocksStorage
 
-# The first message is due so long after it was created.
-LEAD_MS = 70_000
 PREFETCH_MS, LEASE_MS, LOAD_MS, LOAD_AHEAD_MS = 500, 30_000, 250, 3_000
 # Each consumer holds so many leases before it deletes the first.
 HELD = 8
 
 
-def batches(rows: int, width_ms: int) -> list[CreateBatch]:
-    """Batches whose times are anywhere in the same span."""
+def batches(rows: int, width_ms: int, lead_ms: int) -> list[CreateBatch]:
+    """Batches whose times are anywhere in the same span, of which the first is `lead_ms` after their creation."""
     chance = random.Random(7)
     made = []
     for number in range(rows // BATCH):
-        ts = [NOW + LEAD_MS + chance.randrange(1, width_ms) for _ in range(BATCH)]
+        ts = [NOW + lead_ms + chance.randrange(1, width_ms) for _ in range(BATCH)]
         ids = [f"{chance.getrandbits(64):016x}" for _ in range(BATCH)]
         session = ProducerSession(NOW, 1 + number % IN_FLIGHT)
         made.append(CreateBatch("o", session, number * BATCH, ts, [BODY] * BATCH, ids=ids))
@@ -49,7 +47,7 @@ def batches(rows: int, width_ms: int) -> list[CreateBatch]:
 async def measure(args: argparse.Namespace, path: Path) -> dict[str, float]:
     """Processor time of each step per message."""
     width_ms = args.rows * 1_000 // args.per_s
-    made = batches(args.rows, width_ms)
+    made = batches(args.rows, width_ms, args.lead_ms)
     rows = len(made) * BATCH
     topic = Topic(name="t", number=1, settings=TopicSettings(buckets=args.buckets))
     storage = RocksStorage(path / "store", journal=True)
@@ -73,8 +71,8 @@ async def measure(args: argparse.Namespace, path: Path) -> dict[str, float]:
     began = time.process_time()
     await storage.merger.settle()
     count("merge", began)
-    held: list[deque[int]] = [deque() for _ in groups]
-    now, loaded_at = NOW + LEAD_MS - PREFETCH_MS, 0
+    held: list[deque[tuple[int, int]]] = [deque() for _ in groups]
+    now, loaded_at = NOW + args.lead_ms - PREFETCH_MS, 0
     while sum(sizes) < rows or any(held):
         if now >= loaded_at + LOAD_MS:
             loaded_at, began = now, time.process_time()
@@ -87,12 +85,15 @@ async def measure(args: argparse.Namespace, path: Path) -> dict[str, float]:
             lease = await storage.lease(topic, request, now, DIRECT_CALL)
             slowest = max(slowest, count("lease", began))
             if lease is not None:
-                held[number].append(lease.lease_id)
+                held[number].append((lease.lease_id, len(lease)))
                 sizes.append(len(lease))
             if len(held[number]) > HELD or (lease is None and held[number]):
                 began = time.process_time()
-                change = Delete(topic, held[number].popleft(), f"c{number}", None)
-                assert not (await apply_one(storage, change, now, DIRECT_CALL)).codes
+                lease_id, size = held[number].popleft()
+                for first in range(0, size, args.settle_rows):
+                    ranges = [(first, min(size, first + args.settle_rows))]
+                    change = Delete(topic, lease_id, f"c{number}", ranges)
+                    assert not (await apply_one(storage, change, now, DIRECT_CALL)).codes
                 count("delete", began)
         now += args.step_ms
     await storage.close()
@@ -108,6 +109,8 @@ def main() -> None:
     parser.add_argument("--step-ms", type=int, default=250)
     parser.add_argument("--consumers", type=int, default=2)
     parser.add_argument("--buckets", type=int, default=64)
+    parser.add_argument("--lead-ms", type=int, default=70_000, help="the first message is due so long after creation")
+    parser.add_argument("--settle-rows", type=int, default=1_000, help="so many rows of a lease are deleted at once")
     parser.add_argument("--dir", type=Path, default=None)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:

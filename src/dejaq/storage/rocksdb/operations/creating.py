@@ -170,7 +170,7 @@ def _add_listed(
     if buckets is not None:
         # Only a run of one bucket says which bucket its ids have, so these rows are wide runs even if they are few.
         scattered, divided = True, _divided(_rows(stretches), buckets)
-    elif scattered := is_scattered(state.levels, times, count):
+    elif scattered := is_scattered(state.levels, times, count) or _is_mixed_soon(state, times, now):
         divided = [(keys.SPREAD if count > 1 else 0, _together(stretches))]
     else:
         divided = _by_bucket(state, incoming, stretches, now)
@@ -181,6 +181,17 @@ def _add_listed(
         for start, end in parts:
             part = range(rows[start], rows[end - 1] + 1) if isinstance(rows, range) else rows[start:end]
             _add_sorted(state, incoming, bucket, part, column[start:end], owner, now, batch)
+
+
+def _is_mixed_soon(state: TopicState, times: Times, now: int) -> bool:
+    """Whether rows that are due soon, at several times, stay together for a few consumers, and so can be merged.
+
+    Divided by bucket, such batches whose times lie between each other leave a row or two of each run to each lease.
+    """
+    if state.topic.settings.buckets == 1 or state.demand.shared_by_many or len(times) < state.levels.wide_rows_min:
+        return False
+    first, last = int(times.min()), int(times.max())
+    return first < last <= now + YOUNG_MS
 
 
 def _times(ts: Sequence[int]) -> Times:

@@ -153,7 +153,11 @@ def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window |
 
 def _heads(state: TopicState, buckets: Sequence[int], until: int) -> list[tuple[Key, int]]:
     """The first row of each bucket that has one up to `until`, as a heap."""
-    heads = [(head, bucket) for bucket in buckets if (head := state.load_due(bucket, until).head()) is not None]
+    heads = [
+        (head, bucket)
+        for bucket in buckets
+        if not state.window(bucket).has_nothing(until) and (head := state.load_due(bucket, until).head()) is not None
+    ]
     due = [(head, bucket) for head, bucket in heads if head[0] <= until]
     heapq.heapify(due)
     return due
@@ -161,6 +165,8 @@ def _heads(state: TopicState, buckets: Sequence[int], until: int) -> list[tuple[
 
 def _joined(parts: list[LeasePart]) -> list[LeasePart]:
     """The rows of a run as one part, although rows of other runs lie between them in time."""
+    if len(parts) == len({part.run.key for part in parts}):
+        return parts
     joined: list[LeasePart] = []
     together: dict[bytes, int] = {}
     latest: dict[bytes, LeasePart] = {}

@@ -34,6 +34,7 @@ class LeaseChange:
             self.asked = whole(ranges, self.lease.count)
         asked = masks.of_ranges(self.asked)
         self.held = _held(self.lease, consumer, asked, now)
+        self._parts: tuple[int, list[tuple[LeasePart, int]]] | None = None
         refused = asked & ~self.held
         self.outcomes = Outcomes(asked.bit_length(), dict.fromkeys(masks.rows(refused), Code.LEASE_LOST))
 
@@ -60,7 +61,7 @@ class LeaseChange:
             state.topic.name,
             consumer=lease.consumer,
             lease_id=lease.id,
-            spans=state.spans(lease, self.held),
+            spans=[span for part, mask in self.parts() for span in part.id_spans(mask)],
             expires=expires,
             ts=times,
             handed_us=handed_us,
@@ -77,13 +78,13 @@ class LeaseChange:
         for start, end in self.asked:
             yield from ((row, ids[row]) for row in range(start, end) if row in ids)
 
-    def parts(self) -> Iterator[tuple[LeasePart, int]]:
+    def parts(self) -> list[tuple[LeasePart, int]]:
         """Each part with rows to change, and these rows as a mask of its run."""
         assert self.lease is not None
-        for part in self.lease.parts:
-            rows = part.in_run(self.held)
-            if rows:
-                yield part, rows
+        if self._parts is None or self._parts[0] != self.held:
+            chosen = ((part, part.in_run(self.held)) for part in self.lease.parts_of(self.held))
+            self._parts = self.held, [(part, rows) for part, rows in chosen if rows]
+        return self._parts[1]
 
 
 def _held(lease: LeaseState | None, consumer: str, asked: int, now: int) -> int:

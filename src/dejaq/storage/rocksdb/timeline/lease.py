@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.id_column import IdColumn
@@ -19,6 +20,7 @@ from dejaq.storage.rocksdb.timeline.run import Run
 
 # With fewer ends than this, it is not worth removing the ends that are no longer valid.
 _ENDS_MIN = 1_024
+_offset_of = attrgetter("offset")
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class LeasePart:
     def in_run(self, rows: int) -> int:
         """The rows of the lease that are in this part, as a mask of the run."""
         own = (rows >> self.offset) & masks.full(self.count)
+        if not own:
+            return 0
         if self.rows is None:
             return own << self.start
         places = self.rows
@@ -186,9 +190,12 @@ class LeaseState:
         self.drop(rows)
         self._set(expires, self.terms.get(expires, 0) | rows)
 
-    def part_of(self, row: int) -> LeasePart:
-        """The part that has a row of the lease."""
-        return next(part for part in self.parts if part.offset <= row < part.offset + part.count)
+    def parts_of(self, rows: int) -> list[LeasePart]:
+        """The parts from that of the first of some rows to that of the last."""
+        if not rows:
+            return []
+        first = bisect_right(self.parts, masks.lowest(rows), key=_offset_of) - 1
+        return self.parts[first : bisect_left(self.parts, rows.bit_length(), lo=first, key=_offset_of)]
 
     def term_of(self, row: int) -> int:
         """When a remaining row ends."""

@@ -239,7 +239,7 @@ class TopicState:
             self.index.add(batch, key, ids, np.array(record.ts), young=record.ts[0] <= self.now + YOUNG_MS)
         run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
         self._count(run, run.live, 1)
-        if run.wide:
+        if run.wide or (run.spread and record.ts[0] < record.ts[-1] and self.index.is_young(key)):
             kind = Ids.GENERATED if record.session else Ids.LISTED
             self.wide.add(batch, key, WideRun(record.ts[0], record.ts[-1], run.count, run.size, 0, kind))
         if due and not self.runs.budget.spent:
@@ -444,7 +444,7 @@ class TopicState:
 
     def spans(self, lease: LeaseState, rows: int) -> list[IdSpan]:
         """The ids of rows of a lease, in the order of their numbers."""
-        return [span for part in lease.parts for span in part.id_spans(part.in_run(rows))]
+        return [span for part in lease.parts_of(rows) for span in part.id_spans(part.in_run(rows))]
 
     def drop_from_lease(self, batch: Batch, lease: LeaseState, rows: int, *, gone: bool) -> None:
         """Remove rows from a lease; with its last row the lease is removed.

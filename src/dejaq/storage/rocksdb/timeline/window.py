@@ -208,6 +208,10 @@ class Window:
         """Whether no row is offered."""
         return not self._heap
 
+    def has_nothing(self, until: int) -> bool:
+        """Whether it is known without a search that there is no row up to `until`."""
+        return not self._heap and self.reaches(until)
+
     def reaches(self, ts: int) -> bool:
         """Whether everything up to the end of the slice of `ts` is in memory."""
         return self._reach > ts // keys.SLICE_MS
@@ -243,6 +247,7 @@ class Window:
 
     def only(self, until: int, mask_of: Callable[[Run], int]) -> Window:
         """A window with some rows up to `until`, given by run; what is taken from it is taken from this one too."""
+        self._refresh(until)
         waiting = [entry for entry in self._heap if entry[0][0] <= until]
         own = _OwnRows(self._topic, self._bucket, waiting, mask_of)
         own.crowded = self.crowded
@@ -259,6 +264,19 @@ class Window:
             if now_at is not None:
                 heapq.heappush(self._heap, (now_at, next(self._order), source))
         return None
+
+    def _refresh(self, until: int) -> None:
+        """Put each source up to `until` where its next row is now, as rows were taken from parts of sources.
+
+        Otherwise every lease would divide again all sources from which other leases have taken.
+        """
+        fresh: list[tuple[Key, int, Source]] = []
+        for entry in self._heap:
+            key = entry[2].head() if entry[0][0] <= until else entry[0]
+            if key is not None:
+                fresh.append(entry if key == entry[0] else (key, *entry[1:]))
+        heapq.heapify(fresh)
+        self._heap = fresh
 
     def pop(self) -> Source:
         """Remove the first source; there must be one."""

@@ -50,6 +50,10 @@ class _Pace:
         self.longest_s = 0.0
         self._began = time.perf_counter()
 
+    def start(self) -> None:
+        """Begin to count: what passed since the last step was no work."""
+        self._began = time.perf_counter()
+
     @property
     def step_is_over(self) -> bool:
         return time.perf_counter() - self._began >= STEP_S
@@ -149,6 +153,7 @@ class Merger:
         while not self._stopped:
             await self._wake.wait()
             self._wake.clear()
+            self._pace.start()
             await self._pace.pause()
             while not self._stopped and (found := await self._next()) is not None:
                 self._working = True

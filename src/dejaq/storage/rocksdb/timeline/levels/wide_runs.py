@@ -1,4 +1,5 @@
-"""The wide runs of a topic: runs whose rows lie in more slices than the one in their key; and all merged runs.
+"""The wide runs of a topic: runs whose rows lie in more slices than the one in their key; and all others that were
+merged or may be merged, such as batches for several buckets that are due soon in one slice.
 
 Any other run lies in exactly one slice, so a scan of the keys of some slices finds it. A wide run is found by its
 *extent*, the times of its first and last row, which is one small record on disk. In memory the extents are grouped by
@@ -170,7 +171,7 @@ class WideRuns:
     def _shelf_for(self, key: bytes, wide: WideRun) -> Shelf | None:
         """None for a run that is not merged."""
         young = self._is_young(key)
-        if wide.ids is Ids.RECORDS or wide.first // keys.SLICE_MS == wide.last // keys.SLICE_MS:
+        if wide.ids is Ids.RECORDS or (wide.level and wide.first // keys.SLICE_MS == wide.last // keys.SLICE_MS):
             return None
         if wide.level and wide.ids is Ids.LISTED and not young:
             # The entries of its ids name this run, and not the runs that their versions name.

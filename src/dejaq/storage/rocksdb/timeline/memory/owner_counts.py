@@ -84,5 +84,4 @@ def count_rows(counts: MinuteCounts, by_owner: OwnerCounts | None, run: Run, row
     if not run.wide:
         counts.add(run.slice, sign * rows.bit_count())
         return
-    times = np.array(run.record.ts, dtype=np.int64)
-    counts.add_times(times if rows == masks.full(run.count) else times[list(masks.rows(rows))], sign)
+    counts.add_times(np.array(masks.pick(run.record.ts, rows), dtype=np.int64), sign)
