@@ -11,6 +11,7 @@ argument. The journal record of the change names the principal of that context.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -325,6 +326,19 @@ class Storage(Protocol):
 
     async def snapshot(self, topic: Topic, now: int) -> Snapshot:
         """A view of the topic at this instant."""
+
+
+@runtime_checkable
+class BeginsChanges(Protocol):
+    """A storage that applies changes at once, and has to wait only until they are durable."""
+
+    def begin(
+        self, changes: Sequence[Change], now: int, context: CallContext
+    ) -> asyncio.Future[list[Outcomes | Refused]] | None:
+        """Apply changes as `apply` does; the future has their answers. It must not be cancelled.
+
+        None, and nothing is applied, when these changes have to wait for something else: then `apply` does it.
+        """
 
 
 @runtime_checkable

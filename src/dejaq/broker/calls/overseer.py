@@ -14,7 +14,8 @@ from dejaq.broker.context import bound
 from dejaq.broker.rights.needs import Claim
 from dejaq.broker.sessions.broker_context import BrokerContext
 from dejaq.broker.sessions.greeter import Census, Greeter
-from dejaq.broker.sessions.session import Session, SessionState
+from dejaq.broker.sessions.session import Session
+from dejaq.broker.sessions.state import SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.message import Status
 from dejaq.domain.naming.topic_name import NAMESPACE_MARK, check_topic_name, resolved

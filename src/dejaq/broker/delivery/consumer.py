@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from dejaq import limits
 from dejaq.broker.assignment.assignment import Seat
 from dejaq.broker.assignment.balance import PaceReading
 from dejaq.broker.background import Background
+from dejaq.broker.delivery.client_link import ClientLink
 from dejaq.broker.delivery.dead_letters import DeadLetterTopics
-from dejaq.broker.delivery.inflight import Inflight, mask_of
+from dejaq.broker.delivery.inflight import Inflight, mask_of, rows_in
 from dejaq.broker.delivery.leaser import Flow, Leaser
 from dejaq.broker.delivery.pace import Pace
+from dejaq.broker.delivery.prepared import PreparedChange, only
 from dejaq.broker.delivery.priority_window import PriorityWindow
 from dejaq.broker.delivery.settlements import deletes_of, handed_times, release_times, rows_of
 from dejaq.broker.doctor import cannot_serve
@@ -28,15 +29,25 @@ from dejaq.broker.metrics import (
     Metrics,
     MetricSpec,
 )
-from dejaq.domain.batch import LeaseSet, Outcomes, ranges_of_rows
+from dejaq.domain.batch import LeaseSet, Outcomes, RowRange, ranges_of_rows
 from dejaq.domain.changes import Delete, Extend, Recall, Reject, Release
 from dejaq.domain.context import CallContext
 from dejaq.domain.dead_letter import EXHAUSTED, Cause
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import check_lease
-from dejaq.errors import Code, DejaqError, InternalError, InvalidArgument, OutOfState, StoreError, Unavailable, error_of
+from dejaq.errors import (
+    Code,
+    DejaqError,
+    InternalError,
+    InvalidArgument,
+    OutOfState,
+    Refused,
+    StoreError,
+    Unavailable,
+    error_of,
+)
 from dejaq.protocol.columns import write_push
-from dejaq.protocol.spliced import BrokerSent, push_frame
+from dejaq.protocol.spliced import push_frame
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage, apply_one
 from dejaq.timekeeper.alarm import within
@@ -50,7 +61,6 @@ log = logging.getLogger(__name__)
 RECALL_SECONDS = 0.2
 
 _COUNTED: dict[int, MetricSpec] = {
-    carrier.DELETE: DELETED,
     carrier.EXTEND: EXTENDED,
     carrier.RELEASE: RELEASED,
     carrier.RECALL: RECALLED,
@@ -58,19 +68,6 @@ _COUNTED: dict[int, MetricSpec] = {
 _EXHAUSTED, _REJECTED = "max_attempts", "rejected"
 _LEASING = CallContext.internal("lease")
 _BALANCING = CallContext.internal("balance")
-
-
-class ClientLink(Protocol):
-    """The consumer's session, as far as the consumer needs it."""
-
-    async def send(self, frame: BrokerSent) -> None:
-        """Send a frame; waits while the client is not reading."""
-
-    def end(self, error: DejaqError) -> None:
-        """End the session and send the reason to the client."""
-
-    async def request_recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
-        """Ask the client to release rows that are not yet due; returns the rows it released."""
 
 
 class ConnectedConsumer:
@@ -316,14 +313,14 @@ class ConnectedConsumer:
 
     async def settle(self, context: CallContext, proto: carrier.Settle) -> Outcomes:
         """Delete, extend, release, recall or reject rows of one lease; OK or LEASE_LOST for each."""
+        if proto.kind == carrier.DELETE:
+            return await self.prepare_delete(proto).apply(self._storage, context)
         ranges = rows_of(proto)
         now = self._clock.now_ms()
         due_ms = self.inflight.due_ms(proto.lease)
         mask = None if ranges is None else mask_of(ranges)
         rows = (self.topic, proto.lease, self.name, ranges)
-        if proto.kind == carrier.DELETE:
-            outcomes = await apply_one(self._storage, Delete(*rows, handed_times(proto, ranges)), now, context)
-        elif proto.kind == carrier.EXTEND:
+        if proto.kind == carrier.EXTEND:
             expires = now + self._checked_lease(proto.lease_ms)
             outcomes = await apply_one(self._storage, Extend(*rows, expires), now, context)
             self.inflight.extend(proto.lease, mask, expires)
@@ -345,9 +342,7 @@ class ConnectedConsumer:
             self._dead_letters.came(dead_letter_topic)
         else:
             raise InvalidArgument("a settle needs a kind: delete, extend, release, recall or reject")
-        self.settled(proto.lease, mask)
-        asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
-        done = asked - len(outcomes.codes)
+        done = self._rows_done(proto.lease, ranges, mask, outcomes)
         if proto.kind == carrier.REJECT:
             why = _EXHAUSTED if proto.reason == EXHAUSTED else _REJECTED
             self._metrics.add(DEAD_LETTERED, done, self.topic.name, why)
@@ -355,20 +350,58 @@ class ConnectedConsumer:
             self._metrics.add(_COUNTED[proto.kind], done, self.topic.name)
         if self._priority_window is not None and proto.kind != carrier.EXTEND:
             self._priority_window.settled(done, now)
-        if proto.kind in (carrier.DELETE, carrier.RELEASE, carrier.REJECT):
+        if proto.kind in (carrier.RELEASE, carrier.REJECT):
             self._keep_pace(proto, done, due_ms)
         return outcomes
+
+    def _rows_done(self, lease_id: int, ranges: list[RowRange] | None, mask: int | None, outcomes: Outcomes) -> int:
+        """Stop counting rows that were settled; returns for how many of them that succeeded."""
+        self.settled(lease_id, mask)
+        asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
+        return asked - len(outcomes.codes)
+
+    def prepare_delete(self, proto: carrier.Settle) -> PreparedChange:
+        """Delete rows of one lease; OK or LEASE_LOST for each."""
+        ranges = rows_of(proto)
+        now = self._clock.now_ms()
+        due_ms = self.inflight.due_ms(proto.lease)
+        mask = None if ranges is None else mask_of(ranges)
+        delete = Delete(self.topic, proto.lease, self.name, ranges, handed_times(proto, ranges))
+
+        def finish(answers: Sequence[Outcomes | Refused]) -> Outcomes:
+            outcomes = only(answers)
+            done = self._rows_done(proto.lease, ranges, mask, outcomes)
+            self._deleted(done, now)
+            self._keep_pace(proto, done, due_ms)
+            return outcomes
+
+        return PreparedChange((delete,), now, finish)
 
     def _keep_pace(self, proto: carrier.Settle, done: int, due_ms: int | None) -> None:
         handed_ms = min(proto.handed_us, default=0) / 1_000
         self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
 
-    async def delete(self, context: CallContext, proto: carrier.Deletes) -> Outcomes:
+    def prepare_deletes(self, proto: carrier.Deletes) -> PreparedChange:
         """Delete rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""
         deletes = deletes_of(proto, self.topic, self.name)
         now = self._clock.now_ms()
         due = [self.inflight.due_ms(delete.lease_id) for delete in deletes]
-        answers = await self._storage.apply(deletes, now, context)
+
+        def finish(answers: Sequence[Outcomes | Refused]) -> Outcomes:
+            total = self._joined(proto, deletes, due, answers)
+            self._deleted(total.count - len(total.codes), now)
+            return total
+
+        return PreparedChange(deletes, now, finish)
+
+    def _joined(
+        self,
+        proto: carrier.Deletes,
+        deletes: Sequence[Delete],
+        due: Sequence[int | None],
+        answers: Sequence[Outcomes | Refused],
+    ) -> Outcomes:
+        """The outcomes of several deletes as one answer."""
         total = Outcomes(0)
         for settle, delete, due_ms, answer in zip(proto.settles, deletes, due, answers, strict=True):
             ranges = delete.rows or ()
@@ -381,11 +414,12 @@ class ConnectedConsumer:
                 places = enumerate(rows, total.count)
                 total.codes.update({place: outcomes.codes[row] for place, row in places if row in outcomes.codes})
             total.count += asked
-        done = total.count - len(total.codes)
+        return total
+
+    def _deleted(self, done: int, now: int) -> None:
         self._metrics.add(DELETED, done, self.topic.name)
         if self._priority_window is not None:
             self._priority_window.settled(done, now)
-        return total
 
     def _checked_lease(self, lease_ms: int) -> int:
         code = check_lease(lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
@@ -419,7 +453,7 @@ class ConnectedConsumer:
         for lease_id, mask in overdue:
             if excess <= 0:
                 break
-            rows = _rows_of(mask)[-excess:]
+            rows = rows_in(mask)[-excess:]
             excess -= len(rows)
             given.append((lease_id, await self.request_recall(lease_id, rows)))
         count = sum(len(rows) for _, rows in given)
@@ -458,7 +492,3 @@ class ConnectedConsumer:
         self.inflight.settle(lease_id, mask)
         if self._leaser is not None:
             self._leaser.room_freed()
-
-
-def _rows_of(mask: int) -> list[int]:
-    return [row for row in range(mask.bit_length()) if mask >> row & 1]

@@ -153,3 +153,8 @@ def mask_of(ranges: Iterable[RowRange]) -> int:
     for start, end in ranges:
         mask |= ((1 << (end - start)) - 1) << start
     return mask
+
+
+def rows_in(mask: int) -> list[int]:
+    """The rows that are set in a mask."""
+    return [row for row in range(mask.bit_length()) if mask >> row & 1]

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from dejaq.broker.access.open_streams import OpenStreams
-from dejaq.broker.sessions.session import Frames, Send, Session, SessionState
+from dejaq.broker.sessions.session import Frames, Send, Session
+from dejaq.broker.sessions.state import SessionState
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, error_of

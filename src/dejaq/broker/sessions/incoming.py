@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
 from google.protobuf.message import DecodeError
 
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+
+
+@runtime_checkable
+class OffersFrames(Protocol):
+    """The frames of a session, each of which is offered when it arrives; those not taken are iterated over."""
+
+    def offer_to(self, take: Callable[[bytes], bool]) -> None:
+        """Offer each frame that follows no waiting one to `take`, which says whether it took it."""
 
 
 def read_frame(data: bytes) -> carrier.ClientFrame:

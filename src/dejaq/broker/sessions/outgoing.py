@@ -40,14 +40,23 @@ class FrameQueue:
         self._closed = False
         self._sender: FrameSender | None = None
 
+    def put_now(self, frame: BrokerSent) -> bool:
+        """Send a frame if that needs no waiting, and say whether it was sent; after the end frames are dropped."""
+        if self._closed:
+            return True
+        if self._sender is None or self._frames or self._writing:
+            return False
+        point = _point_of(frame)
+        crash_at(f"broker.before_{point}")
+        sent = self._sender.now(frame)
+        if sent:
+            crash_at(f"broker.after_{point}")
+        return sent
+
     async def put(self, frame: BrokerSent) -> None:
         """Send or queue a frame; waits while the client is not reading. After the end frames are dropped."""
-        if self._sender is not None and not self._frames and not self._writing and not self._closed:
-            point = _point_of(frame)
-            crash_at(f"broker.before_{point}")
-            if self._sender.now(frame):
-                crash_at(f"broker.after_{point}")
-                return
+        if self.put_now(frame):
+            return
         while len(self._frames) >= FRAMES_MAX and not self._closed:
             self._moved.clear()
             await self._moved.wait()

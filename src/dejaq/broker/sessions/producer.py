@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from dejaq import limits
 from dejaq.broker.delivery.leaser import NOTICE_MS_MAX
+from dejaq.broker.delivery.prepared import PreparedChange, only
 from dejaq.broker.delivery.recall import recall_and_retry
 from dejaq.broker.delivery.roster import Roster
 from dejaq.broker.metrics import CANCELLED, CREATED, EDITED, NAMED, REFUSED, REPEATED, Metrics, MetricSpec
@@ -17,7 +18,7 @@ from dejaq.domain.changes import Cancel, Create, Edit
 from dejaq.domain.context import CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, InvalidArgument, error_of
+from dejaq.errors import Code, InvalidArgument, Refused, error_of
 from dejaq.protocol.columns import create_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage, apply_one
@@ -46,6 +47,10 @@ class ConnectedProducer:
         """Create the messages that can be admitted; each of the others has its own refusal."""
         if proto.digests:
             proto = await self._with_bodies(proto)
+        return await self.prepare(proto).apply(self._storage, context)
+
+    def prepare(self, proto: carrier.CreateBatch) -> PreparedChange:
+        """Check a batch whose bodies are all there; raises what refuses it as a whole."""
         now = self._clock.now_ms()
         batch = create_from_proto(proto, owner=self.group, now=now)
         admit(batch, self.topic.settings, now)
@@ -56,12 +61,16 @@ class ConnectedProducer:
             # Pumps run when this one waits for the commit: what is due is leased in the same group commit, which saves
             # a message that is due at once the wait for a second sync (1.5 to 2.5 ms here).
             self._notify(batch)
-        outcomes = await apply_one(self._storage, Create(self.topic, batch), now, context)
-        if shared:
-            # A store that is elsewhere has nothing to lease before it has answered.
-            self._notify(batch)
-        self._count(CREATED, outcomes)
-        return outcomes
+
+        def finish(answers: Sequence[Outcomes | Refused]) -> Outcomes:
+            outcomes = only(answers)
+            if shared:
+                # A store that is elsewhere has nothing to lease before it has answered.
+                self._notify(batch)
+            self._count(CREATED, outcomes)
+            return outcomes
+
+        return PreparedChange((Create(self.topic, batch),), now, finish)
 
     async def _with_bodies(self, proto: carrier.CreateBatch) -> carrier.CreateBatch:
         """The batch with the bodies that it names in their places."""

@@ -11,16 +11,18 @@ A session that is IDLE and gets a command for a log works only on logs from then
 
 Ping is answered in every state. Frames are handled concurrently, but their calls to the storage start in the order
 in which the frames came. A client that sends faster than it is answered is not read from until it has caught up.
+
+A frame that needs nothing but one change of the storage is handled when it arrives, without a task, unless an earlier
+frame waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from enum import StrEnum
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dejaq import limits
 from dejaq.broker.delivery.consumer import ConnectedConsumer
@@ -30,9 +32,12 @@ from dejaq.broker.log.session import LogSession
 from dejaq.broker.metrics import ERRORS, FRAMES
 from dejaq.broker.rights.session_rights import SessionRights
 from dejaq.broker.sessions.admission import check_name
-from dejaq.broker.sessions.incoming import read_frame, size_of
+from dejaq.broker.sessions.changes import COMMANDS as CHANGES
+from dejaq.broker.sessions.changes import SessionChanges
+from dejaq.broker.sessions.incoming import OffersFrames, read_frame, size_of
 from dejaq.broker.sessions.outgoing import FrameQueue
 from dejaq.broker.sessions.producer import ConnectedProducer
+from dejaq.broker.sessions.state import FITS, SessionState
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.context import CallContext, Endpoint
 from dejaq.domain.ids import valid_id
@@ -44,11 +49,11 @@ from dejaq.errors import (
     InternalError,
     InvalidArgument,
     OutOfState,
+    Refused,
     StoreError,
     VersionUnsupported,
     error_of,
 )
-from dejaq.protocol.columns import write_outcomes
 from dejaq.protocol.spliced import BrokerSent
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -60,7 +65,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # As they came over the network, or as objects in the same process.
-Frames = AsyncIterator[bytes | carrier.ClientFrame]
+Frames = AsyncIterable[bytes] | AsyncIterable[bytes | carrier.ClientFrame]
 # How many pings of a session are answered before other clients have their turn.
 PINGS_PER_STEP = 16
 Send = Callable[[BrokerSent], Awaitable[None]]
@@ -69,38 +74,6 @@ FAREWELL_SECONDS = 1.0
 _LABEL_CHARS_MAX = 256
 
 
-class SessionState(StrEnum):
-    """The state of a session, which decides the commands that it accepts."""
-
-    CONNECTED = "connected"
-    IDLE = "idle"
-    PRODUCER = "producer"
-    CONSUMER = "consumer"
-    SUBSCRIBED = "subscribed"
-    LOG = "log"
-
-
-_ANYWHERE = frozenset(SessionState)
-_CONSUMING = frozenset({SessionState.CONSUMER, SessionState.SUBSCRIBED})
-_FITS: dict[str, frozenset[SessionState]] = {
-    "ping": _ANYWHERE,
-    "renew": _ANYWHERE,
-    "hello": frozenset({SessionState.CONNECTED}),
-    "producer": frozenset({SessionState.IDLE}),
-    "consumer": frozenset({SessionState.IDLE}),
-    "create": frozenset({SessionState.PRODUCER}),
-    "edit": frozenset({SessionState.PRODUCER}),
-    "cancel": frozenset({SessionState.PRODUCER}),
-    "subscribe": _CONSUMING,
-    "unsubscribe": frozenset({SessionState.SUBSCRIBED}),
-    "busy": frozenset({SessionState.SUBSCRIBED}),
-    "settle": _CONSUMING,
-    "deletes": _CONSUMING,
-    "recalled": _CONSUMING,
-    "progress": _CONSUMING,
-    "log": frozenset({SessionState.IDLE, SessionState.LOG}),
-}
-_CHANGES = frozenset({"create", "edit", "cancel", "settle", "deletes"})
 # Commands that carry bodies, whose size counts.
 _HEAVY = frozenset({"create", "edit", "log"})
 
@@ -125,7 +98,10 @@ class Session:
         self.rights = SessionRights(broker.guard, context)
         self._log = LogSession(broker.logs, send=self.send, end=self.end)
         self._outgoing = FrameQueue()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._changes = SessionChanges(self, broker)
+        self._under_way: set[asyncio.Future[Any]] = set()
+        # Frames that were received and are not begun.
+        self._queued = 0
         self._bytes = 0
         self._less = asyncio.Event()
         self._recalls: dict[int, asyncio.Future[list[int]]] = {}
@@ -163,7 +139,9 @@ class Session:
 
     async def serve(self, frames: Frames, send: Send) -> None:
         """Answer frames until the client or the broker ends the session."""
-        broker = [
+        if isinstance(frames, OffersFrames):
+            frames.offer_to(self.take)
+        broker: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._read(frames)),
             asyncio.ensure_future(self._outgoing.write(send)),
             asyncio.ensure_future(self._over.wait()),
@@ -252,6 +230,7 @@ class Session:
         pings = 0
         async for received in frames:
             frame = received if isinstance(received, carrier.ClientFrame) else read_frame(received)
+            self._queued += 1
             command = frame.WhichOneof("command")
             if command == "ping":
                 # It changes nothing and waits for nothing, so it needs no task: idle clients send little else.
@@ -269,38 +248,88 @@ class Session:
             self._under_way.add(task)
             task.add_done_callback(partial(self._answered, size=size))
 
+    def _has_room(self, size: int) -> bool:
+        return not self._under_way or (
+            len(self._under_way) < limits.SESSION_INFLIGHT_MAX
+            and self._bytes + size <= limits.SESSION_INFLIGHT_BYTES_MAX
+        )
+
     async def _wait_for_room(self, size: int) -> None:
-        while self._under_way and (
-            len(self._under_way) >= limits.SESSION_INFLIGHT_MAX
-            or self._bytes + size > limits.SESSION_INFLIGHT_BYTES_MAX
-        ):
+        while not self._has_room(size):
             self._less.clear()
             await self._less.wait()
 
-    def _answered(self, task: asyncio.Task[None], *, size: int) -> None:
-        self._under_way.discard(task)
+    def _answered(self, work: asyncio.Future[Any], *, size: int) -> None:
+        self._under_way.discard(work)
         self._bytes -= size
         self._less.set()
 
+    def take(self, received: bytes) -> bool:
+        """Begin a change at once, where the frame asks for one and nothing that came before it waits."""
+        size = len(received)
+        if self._queued or self._over.is_set() or not self._has_room(size):
+            return False
+        frame = read_frame(received)
+        command = frame.WhichOneof("command")
+        if command is None or not frame.request or not self._changes.is_direct(command, frame):
+            return False
+        context = self.context.of_frame(frame.request)
+        answer = carrier.BrokerFrame(request=frame.request)
+        try:
+            self._admit(command, frame)
+            answers, complete = self._changes.begin(context, command, frame)
+        except Exception as error:  # noqa: BLE001  the client gets it
+            self._fail(answer, context, command, error)
+            self._send_soon(answer)
+            return True
+        self._bytes += size
+        self._under_way.add(answers)
+
+        def done(found: asyncio.Future[list[Outcomes | Refused]]) -> None:
+            self._answered(found, size=size)
+            if found.cancelled():
+                return
+            try:
+                complete(found.result(), answer)
+            except Exception as error:  # noqa: BLE001  the client gets it
+                self._fail(answer, context, command, error)
+            self._send_soon(answer)
+
+        answers.add_done_callback(done)
+        return True
+
+    def _send_soon(self, frame: carrier.BrokerFrame) -> None:
+        """Send a frame now, or when the client has read."""
+        if not self._outgoing.put_now(frame):
+            task = self._broker.background.spawn(self.send(frame), name=f"answer of session {self.number}")
+            self._under_way.add(task)
+            task.add_done_callback(partial(self._answered, size=0))
+
     async def _answer(self, frame: carrier.ClientFrame) -> None:
+        self._queued -= 1
         answer = carrier.BrokerFrame(request=frame.request)
         context = self.context.of_frame(frame.request)
         try:
             await self._handle(context, frame, answer)
-        except DejaqError as error:
-            self._refuse(answer, self._for_client(error))
-        except Exception:
-            command = frame.WhichOneof("command")
-            log.exception(
-                "%s of session %d failed (request %s)",
-                command,
-                self.number,
-                context.request_id,
-                extra=context.log_fields(event="call_failed", method=command),
-            )
-            self._refuse(answer, InternalError(details=f"request {context.request_id}"))
+        except Exception as error:  # noqa: BLE001  the client gets it
+            self._fail(answer, context, frame.WhichOneof("command"), error)
         if answer.WhichOneof("event") is not None:
             await self.send(answer)
+
+    def _fail(self, answer: carrier.BrokerFrame, context: CallContext, command: str | None, error: Exception) -> None:
+        """Answer a frame with the error of its command."""
+        if isinstance(error, DejaqError):
+            self._refuse(answer, self._for_client(error))
+            return
+        log.error(
+            "%s of session %d failed (request %s)",
+            command,
+            self.number,
+            context.request_id,
+            exc_info=error,
+            extra=context.log_fields(event="call_failed", method=command),
+        )
+        self._refuse(answer, InternalError(details=f"request {context.request_id}"))
 
     def _for_client(self, error: DejaqError) -> DejaqError:
         """The error as the client sees it; a fault of the storage makes the doctor examine the broker."""
@@ -321,56 +350,24 @@ class Session:
             raise InvalidArgument(
                 "the frame cannot be read, or lacks a request number above 0 or a command that this broker knows"
             )
-        self._broker.metrics.add(FRAMES, 1, command)
-        if self.state not in _FITS[command]:
-            raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
-        self.rights.admit(command, frame)
+        self._admit(command, frame)
         if command == "log":
             self.state = SessionState.LOG
             await self._log.answer(context, frame, answer)
-        elif command in _CHANGES:
-            self._check(command)
-            throttled_ms = self._throttle(command, frame)
-            outcomes = await self._change(context, command, frame)
-            self.rights.changed(command, outcomes.count)
-            self._broker.doctor.confirm()
-            answer.outcomes.SetInParent()
-            answer.outcomes.throttled_ms = throttled_ms
-            write_outcomes(answer.outcomes, outcomes)
+        elif command in CHANGES:
+            await self._changes.answer(context, command, frame, answer)
         elif command == "renew":
             await self._broker.gate.renew(context, frame.renew.bearer)
             answer.outcomes.SetInParent()
         else:
             getattr(self, f"_on_{command}")(frame, answer)
 
-    def _check(self, command: str) -> None:
-        if self.topic is not None:
-            self._broker.catalog.check(self.topic)
-        self._broker.doctor.admit(command)
-
-    def _throttle(self, command: str, frame: carrier.ClientFrame) -> int:
-        """Count an owner's change; how long the client should wait before its next."""
-        if self.producer is None:
-            return 0
-        creates, change = command == "create", getattr(frame, command)
-        rows = len(change.ts) if creates else len(change.ids)
-        topic, bodies = self.producer.topic, () if command == "cancel" else change.bodies
-        wait = self._broker.quotas.take(self.context, topic, rows, creates=creates, bodies=bodies)
-        return max(wait, self._broker.throttles.take(topic, self.client, rows))
-
-    def _change(self, context: CallContext, command: str, frame: carrier.ClientFrame) -> Awaitable[Outcomes]:
-        """Begin a change to messages."""
-        if self.producer is not None:
-            if command == "create":
-                return self.producer.create(context, frame.create)
-            if command == "edit":
-                return self.producer.edit(context, frame.edit)
-            return self.producer.cancel(context, frame.cancel)
-        if self.consumer is None:
-            raise OutOfState(f"{command!r} needs a handshake first")
-        if command == "deletes":
-            return self.consumer.delete(context, frame.deletes)
-        return self.consumer.settle(context, frame.settle)
+    def _admit(self, command: str, frame: carrier.ClientFrame) -> None:
+        """Raise an error for a command that does not fit the session, or that its caller may not give."""
+        self._broker.metrics.add(FRAMES, 1, command)
+        if self.state not in FITS[command]:
+            raise OutOfState(f"{command!r} does not fit a session that is {self.state}")
+        self.rights.admit(command, frame)
 
     def _on_hello(self, frame: carrier.ClientFrame, answer: carrier.BrokerFrame) -> None:
         hello = frame.hello

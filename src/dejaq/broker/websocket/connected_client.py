@@ -25,6 +25,8 @@ from dejaq.security.base import Credentials
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
+# For so long messages of one connection are delivered in one turn of the event loop.
+STEP_SECONDS = 0.001
 # How long a client waits that was refused a call because too many are running.
 _BUSY_MS = 100
 
@@ -69,6 +71,7 @@ class ConnectedClient:
             client=False,
             on_message=self._received,
             on_lost=self._lost,
+            step_seconds=STEP_SECONDS,
             ping_seconds=PING_SECONDS,
             idle=lambda: not self._streams,
         )
@@ -160,7 +163,7 @@ class ConnectedClient:
             async with self._services.gate.open(
                 credentials, self.peer, endpoint=self._endpoint, is_session=True
             ) as context:
-                await self._services.session(context, _messages(stream), sender)
+                await self._services.session(context, SessionFrames(stream), sender)
         except DejaqError as error:
             self._refuse(stream, error)
         except Exception:
@@ -252,6 +255,20 @@ class ConnectedClient:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.wait(list(self._tasks.values()), timeout=1.0)
+
+
+class SessionFrames:
+    """The frames of a session in a stream: offered as they arrive, or iterated over."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def offer_to(self, take: Callable[[bytes], bool]) -> None:
+        """Offer each frame that follows no waiting one to `take`."""
+        self._stream.offer_to(lambda payload: take(bytes(payload)))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _messages(self._stream)
 
 
 class StreamSender:

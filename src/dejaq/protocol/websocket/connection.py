@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
+from time import perf_counter
 
 from dejaq.protocol.websocket.framing import (
     CloseCode,
@@ -44,8 +47,16 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         on_lost: Callable[[str], None],
         ping_seconds: float,
         idle: Callable[[], bool] = lambda: False,
+        step_seconds: float | None = None,
     ) -> None:
-        """While it is `idle`, nobody waits for the other side, and pings are `IDLE_FACTOR` times as rare."""
+        """While it is `idle`, nobody waits for the other side, and pings are `IDLE_FACTOR` times as rare.
+
+        In one turn of the event loop messages are delivered for `step_seconds` only, and the others in the next turns.
+        """
+        self._step_seconds = step_seconds
+        self._step_until: float | None = None
+        # Messages and close frames that wait for the next turn.
+        self._late: deque[tuple[Opcode, Payload]] = deque()
         self._client = client
         self._on_message = on_message
         self._on_lost = on_lost
@@ -62,8 +73,8 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._held = 0
         self._paused_at: float | None = None
         self._written = 0
-        # Frames that follow another one in the same turn of the event loop are written together at its end: a system
-        # call costs as much as ten small frames. None before the first frame of a turn, which is written at once.
+        # The frames of one turn of the event loop are written together at its end: a system call costs as much as ten
+        # small frames. None before the first frame of a turn.
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
         # For the pings: whether anything came since the last look, and what had left the write buffer then.
@@ -108,14 +119,12 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         frame = b"".join((frame_head(opcode, size, masked=self._client), *parts))
         self._written += len(frame)
         if self._gathered is None:
-            self._transport.write(frame)
             self._gathered = []
             self._loop.call_soon(self._flush)
-        else:
-            self._gathered.append(frame)
-            self._gathered_bytes += len(frame)
-            if self._gathered_bytes > GATHERED_BYTES_MAX:
-                self._flush()
+        self._gathered.append(frame)
+        self._gathered_bytes += len(frame)
+        if self._gathered_bytes > GATHERED_BYTES_MAX:
+            self._flush()
 
     def _flush(self) -> None:
         frames, self._gathered, self._gathered_bytes = self._gathered, None, 0
@@ -151,6 +160,33 @@ class WebSocketConnection(asyncio.BufferedProtocol):
             self._say_end()
 
     def _deliver(self, opcode: Opcode, payload: Payload) -> None:
+        if self._step_seconds is not None and opcode is not Opcode.PING and opcode is not Opcode.PONG:
+            now = perf_counter()
+            if self._step_until is None:
+                self._step_until = now + self._step_seconds
+                self._loop.call_soon(self._next_step)
+            elif self._late or now > self._step_until:
+                self._late.append((opcode, payload))
+                self.hold(len(payload))
+                return
+        self._handle(opcode, payload)
+
+    def _next_step(self) -> None:
+        """Deliver what waits for this turn of the event loop."""
+        self._step_until = None
+        if self._late:
+            self._read(self._deliver_late)
+
+    def _deliver_late(self) -> None:
+        late, self._late = self._late, deque()
+        for place, (opcode, payload) in enumerate(late):
+            if self._step_until is not None and perf_counter() > self._step_until:
+                self._late.extend(islice(late, place, None))
+                return
+            self.release(len(payload))
+            self._deliver(opcode, payload)
+
+    def _handle(self, opcode: Opcode, payload: Payload) -> None:
         if opcode is Opcode.BINARY:
             if not self._closing:
                 self._on_message(payload)
@@ -274,6 +310,8 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport at the end."""
+        self._step_seconds = self._step_until = None
+        self._read(self._deliver_late)
         self._begin_close(str(exc) if exc is not None else "the connection was closed")
         self._reader.closed = True
         self._transport = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from dejaq.errors import DejaqError, Unavailable
 from dejaq.protocol.websocket.connection import WebSocketConnection
@@ -33,6 +34,7 @@ class Stream:
         "_ours",
         "_owed",
         "_owed_changed",
+        "_take",
         "_theirs",
         "ended",
         "number",
@@ -53,6 +55,7 @@ class Stream:
         self._owed = 0
         self._owed_changed: asyncio.Event | None = None
         self._order: asyncio.Lock | None = None
+        self._take: Callable[[Payload], bool] | None = None
 
     # Sending
 
@@ -107,9 +110,16 @@ class Stream:
         if self._theirs <= 0:
             raise FrameError(CloseCode.POLICY, f"stream {self.number} sent more than its credit")
         self._theirs -= len(payload)
+        if self._take is not None and not self._arrived and self._take(payload):
+            self._return(len(payload))
+            return
         self._connection.hold(len(payload))
         self._arrived.append(payload)
         self._wake()
+
+    def offer_to(self, take: Callable[[Payload], bool]) -> None:
+        """Offer each message that follows no other one to `take`, when it arrives; those not taken are received."""
+        self._take = take
 
     async def receive(self) -> Payload | None:
         """The next message; None after the end, or the error that ended the stream is raised."""
@@ -129,6 +139,9 @@ class Stream:
 
     def _read(self, size: int) -> None:
         self._connection.release(size)
+        self._return(size)
+
+    def _return(self, size: int) -> None:
         self._owed += size
         if self._owed >= _RETURN_BYTES and not self._no_more:
             self._theirs += self._owed

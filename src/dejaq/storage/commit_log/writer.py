@@ -79,10 +79,10 @@ class CommitLog:
 
     # Appending
 
-    def addresses(self, frames: Sequence[bytes]) -> list[FrameAddress]:
-        """Where these frames will be if the next call of `append` has them."""
+    def addresses(self, frames: Sequence[bytes], *, behind: int = 0) -> list[FrameAddress]:
+        """Where these frames will be if the next call of `append` has them, behind so many bytes of other frames."""
         number, end = (self._number, self._end) if not self._full else (self._number + 1, FILE_HEADER_BYTES)
-        found, at = [], end + HEADER_BYTES
+        found, at = [], end + HEADER_BYTES + behind
         for frame in frames:
             found.append(FrameAddress(number, at, len(frame)))
             at += FRAME_HEADER_BYTES + len(frame)

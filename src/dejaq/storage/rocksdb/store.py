@@ -15,7 +15,6 @@ from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Extend, Recall, Redrive
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic, TopicStage
-from dejaq.domain.topic_record import write_topic
 from dejaq.errors import Code, DejaqError, Refused, StoreError, error_of
 from dejaq.storage.base import Capabilities
 from dejaq.storage.grouping import grouped
@@ -23,7 +22,6 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.rocksdb.bodies.large import LargeBodies
 from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.bodies.uploading import RocksBodies
-from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch, write_error
 from dejaq.storage.rocksdb.engine.engine import Engine, LogSizes
 from dejaq.storage.rocksdb.engine.journal import extent
@@ -34,10 +32,16 @@ from dejaq.storage.rocksdb.log.store import RocksLogs
 from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, transacting
 from dejaq.storage.rocksdb.operations.creating_together import create_together
 from dejaq.storage.rocksdb.operations.loading import RowLoader
-from dejaq.storage.rocksdb.operations.pending_creates import Answers, PendingCreates, PendingGroup, is_small
+from dejaq.storage.rocksdb.operations.pending_creates import (
+    Answers,
+    PendingCreates,
+    PendingGroup,
+    answer_when,
+    is_small,
+)
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
+from dejaq.storage.rocksdb.operations.topics import RocksTopics
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
-from dejaq.storage.rocksdb.reading.answering import RocksQueries
 from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
@@ -49,7 +53,6 @@ from dejaq.storage.value_ciphers import ValueCiphers
 
 log = logging.getLogger(__name__)
 
-_TOPICS = keys.META + b"topics"
 # The names of transactions are stored like those of batches, under a number that no topic has.
 _OF_NO_TOPIC = 0
 # The low bits count within one start of the store, the high bits count the starts.
@@ -57,7 +60,7 @@ _COUNTER_BITS = 40
 _CLOSED = "the store is not open"
 
 
-class RocksStorage(RocksQueries):
+class RocksStorage(RocksTopics):
     """Topics and messages in one directory, which only one process can use."""
 
     def __init__(
@@ -294,54 +297,6 @@ class RocksStorage(RocksQueries):
         self._states[topic.number] = state
         return state
 
-    # Topics
-
-    async def topics(self) -> list[Topic]:
-        """Every topic."""
-        return [state.topic for state in self._states.values()]
-
-    async def put_topic(self, topic: Topic, context: CallContext) -> None:
-        """Write a topic's record."""
-        self._check_working()
-        batch = new_batch()
-        batch.put(keys.of_topic(keys.TOPIC, topic.number), write_topic(topic))
-        with self._writer.altering():
-            (self._states.get(topic.number) or self._enter(topic)).topic = topic
-            durable = self._committer.write(batch)
-        await asyncio.shield(durable)
-
-    async def next_topic_number(self) -> int:
-        """The next number, which is made durable."""
-        self._check_working()
-        number = int(self._database.get(_TOPICS) or b"0") + 1
-        batch = new_batch()
-        batch.put(_TOPICS, str(number).encode())
-        await asyncio.shield(self._committer.write(batch))
-        return number
-
-    async def drop_topic(self, topic: Topic, now: int, context: CallContext) -> None:
-        """Remove everything of a topic and free the disk space."""
-        self._check_working()
-        self._pending_creates.flush(topic.number)
-        state = self._states.get(topic.number)
-        if state is None:
-            return
-        batch = new_batch()
-        with self._writer.altering():
-            del self._states[topic.number]
-            self.logs.drop(topic)
-            state.close()
-            if state.outbox is not None:
-                state.outbox.dropped(topic.name)
-                self._writer.put_record(batch, now, context)
-            for prefix in (keys.of_topic(table, topic.number) for table in keys.OF_TOPIC):
-                batch.delete_range(prefix, keys.after(prefix))
-            batch.dropped_topics.append(topic.number)
-            self._large.drop_topic(topic.number, batch, now)
-            durable = self._committer.write(batch)
-        await asyncio.shield(durable)
-        self.logs.segments.sweep(topic)
-
     # Changes
 
     async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
@@ -355,13 +310,38 @@ class RocksStorage(RocksQueries):
         match changes:
             case [Create() as create] if is_small(create):
                 self._check_working()
-                return [await self._pending_creates.add(create, now, context)]
+                return await self._pending_creates.add(create, now, context)
         answers: list[Outcomes | Refused] = []
         for group in grouped(changes):
             answers += await self._apply(group, now, context)
         return answers
 
+    def begin(
+        self, changes: Sequence[Change], now: int, context: CallContext
+    ) -> asyncio.Future[list[Outcomes | Refused]] | None:
+        """Begin a small create, or deletes, at once."""
+        match changes:
+            case [Create() as create] if is_small(create) and self._producers.free:
+                self._check_working()
+                self._forget_sessions(now)
+                return self._pending_creates.add(create, now, context)
+            case _ if all(isinstance(change, Delete) for change in changes):
+                self._check_working()
+                self._forget_sessions(now)
+                answers, durable = self._change(changes, now, context)
+                return answer_when(durable, answers)
+        return None
+
     async def _apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+        answers, durable = self._change(changes, now, context)
+        if durable is not None:
+            await asyncio.shield(durable)
+        return answers
+
+    def _change(
+        self, changes: Sequence[Change], now: int, context: CallContext
+    ) -> tuple[list[Outcomes | Refused], asyncio.Future[None] | None]:
+        """Apply changes in one write; returns the answers, and what is to be durable before they are given."""
         states: dict[int, TopicState] = {}
         refusals = [self._prepare(change, states, now, context) for change in changes]
 
@@ -371,7 +351,7 @@ class RocksStorage(RocksQueries):
                 for change, refusal in zip(changes, refusals, strict=True)
             ]
 
-        return await self._writer.commit(list(states.values()), now, context, work)
+        return self._writer.apply(list(states.values()), now, context, work)
 
     def _create_together(self, group: PendingGroup) -> tuple[Answers, asyncio.Future[None] | None]:
         """Apply creates that waited for each other in one write."""

@@ -245,7 +245,7 @@ async def test_a_lot_that_waits_is_stored_before_the_end_of_the_turn(
     monkeypatch.setattr(pending_creates, "ROWS_MAX", 10)
     calls = [storage._pending_creates.add(Create(TOPIC, single(n, f"m-{n}")), NOW, DIRECT_CALL) for n in range(25)]
     assert [group.rows for group in storage._pending_creates._groups.values()] == [5]
-    assert [(await call)[0] for call in calls] == [Code.OK] * 25  # type: ignore[index]
+    assert [(await call)[0][0] for call in calls] == [Code.OK] * 25  # type: ignore[index]
 
 
 async def test_callers_share_no_journal_record(storage: RocksStorage) -> None:

@@ -68,6 +68,7 @@ async def _make(source: CheckpointSource, path: Path) -> None:
         await asyncio.to_thread(path.mkdir, parents=True, exist_ok=True)
         await asyncio.to_thread(source.database.checkpoint, path / DATABASE)
         # What is written from now on goes into another file, so that those that are linked do not change any more.
+        source.committer.seal()
         last = source.log.number
         source.log.roll()
         pending = source.committer.pending()

@@ -1,5 +1,8 @@
 """Group commit: one thread makes changes durable in the commit log; all changes made during one sync share the next.
 
+They share a record of the log as well, and so a checksum and a write to the database. While many changes come, a sync
+begins some milliseconds after the one before, so that each has more of them.
+
 A change can be read at once, from the overlay of the database. When its group is durable, the loop writes it to the
 database, and only then is it acknowledged: the database never has what the log may lose.
 
@@ -22,24 +25,28 @@ from dejaq.storage.commit_log.writer import CommitLog
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, write_error
 from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
 from dejaq.storage.rocksdb.engine.overlay import Generation
+from dejaq.storage.rocksdb.engine.recording import OpenRecord
 from dejaq.storage.rocksdb.engine.watermark import NO_MANIFEST, Mark, Watermark, manifest_of
 
 _WATERMARK_S = 1.0
 # The loop does other work after this time of writing to the database.
 _STEP_S = 0.001
+# Behind a sync of so many small changes, the next one begins this time after its begin.
+PACED_CHANGES, PACED_BYTES_MAX, PACE_S = 8, 256 * 1024, 0.003
 
 
 class CommitGroup:
     """The changes that share a sync."""
 
-    __slots__ = ("batches", "bytes", "failure", "future", "generation")
+    __slots__ = ("batches", "bytes", "changes", "failure", "future", "generation")
 
     def __init__(self, generation: Generation, future: asyncio.Future[None]) -> None:
         self.generation = generation
         self.future = future
-        # Each with its sequence in the log.
+        # The records of the log, each with its sequence.
         self.batches: deque[tuple[int, Batch]] = deque()
         self.bytes = 0
+        self.changes = 0
         self.failure: StoreError | None = None
 
 
@@ -64,12 +71,14 @@ class Committer:
         self.on_applied: Callable[[], None] = lambda: None
         self.before_sync: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
-        # The group that is open for changes, and the last one that was opened.
+        # The group that is open for changes, its record, and the last group that was opened.
         self._waiting: CommitGroup | None = None
+        self._record = OpenRecord()
         self._last: CommitGroup | None = None
-        # Whether the thread was given a group and has not returned it.
+        # What the thread is given; whether it has not returned it, or a pause follows; and when that began.
+        self._given: CommitGroup | None = None
         self._in_sync = False
+        self._began = 0.0
         # Groups that are durable, or failed, and are not in the database yet.
         self._synced: deque[CommitGroup] = deque()
         self._applying = False
@@ -82,7 +91,7 @@ class Committer:
         # The last change that the database has.
         self.applied = log.sequence
         # Of the changes that the database does not have yet.
-        self.pending_bytes = 0
+        self.pending_bytes = self.pending_changes = 0
         self.syncs = 0
         self.writes = 0
         self.sync_seconds = 0.0
@@ -98,30 +107,46 @@ class Committer:
             raise error_of(Code.STORE_FAILED, "the storage takes no writes after a failure", details=str(self._broken))
         crash_at("storage.before_write")
         frames = [frame.data for frame in batch.frames]
-        runs = batch.place_frames(self._log.addresses(frames))
+        size = sum(map(len, batch.parts)) + sum(map(len, frames))
+        if self._waiting is None:
+            self._waiting = self._last = self._new_group()
+            # Not at once: what else is ready to run belongs to the same group.
+            self._loop.call_soon(self._begin_sync)
+        group = self._waiting
+        if not self._record.has_room(len(batch), size):
+            self.seal()
+        runs = batch.place_frames(self._log.addresses(frames, behind=self._record.frame_bytes))
         self.uses.record(batch, self._log.sequence + 1)
-        with self._lock:
-            encoded = batch.encode()
-            sequence = self._log.append(encoded, frames)
-            if self._waiting is None:
-                self._waiting = self._last = self._new_group()
-                # Not at once: what else is ready to run belongs to the same group.
-                self._loop.call_soon(self._begin_sync)
-            group = self._waiting
-            group.batches.append((sequence, batch))
-        size = len(encoded) + sum(map(len, frames))
+        self._record.add(batch, frames, size)
+        if self._record.is_full:
+            self.seal()
         group.bytes += size
+        group.changes += 1
+        self.pending_changes += 1
         self.pending_bytes += size
         group.generation.add(batch)
         group.generation.frames.update(runs)
         self.writes += 1
         return group.future
 
+    def seal(self) -> None:
+        """Append the open record to the log: what comes next has another one. Raises STORE_FAILED."""
+        record, self._record = self._record, OpenRecord()
+        if record.batch.kinds and self._waiting is not None:
+            sequence = self._log.append(record.batch.encode(), record.frames)
+            self._waiting.batches.append((sequence, record.batch))
+
     def _begin_sync(self) -> None:
         """Give the thread what waits, unless it is at work; the end of a sync begins the next one."""
-        if not self._in_sync and self._waiting is not None:
-            self._in_sync = True
-            self._wake.set()
+        if self._in_sync or self._waiting is None:
+            return
+        try:
+            self.seal()
+        except StoreError as cause:
+            self._broken = self._broken or cause
+        self._in_sync, self._began = True, time.monotonic()
+        self._given, self._waiting = self._waiting, None
+        self._wake.set()
 
     def _new_group(self) -> CommitGroup:
         future = self._loop.create_future()
@@ -154,11 +179,6 @@ class Committer:
             await asyncio.wait([pending])
 
     @property
-    def pending_changes(self) -> int:
-        """How many changes the database does not have yet."""
-        return self._log.sequence - self.applied
-
-    @property
     def broken(self) -> bool:
         """Whether a write or a sync has failed."""
         return self._broken is not None
@@ -180,8 +200,7 @@ class Committer:
             if not self._stopping:
                 self._wake.wait(None if marked else _WATERMARK_S)
             self._wake.clear()
-            with self._lock:
-                group, self._waiting = self._waiting, None
+            group, self._given = self._given, None
             if group is not None:
                 group.failure = self._broken or self._sync()
                 self._mark()
@@ -232,12 +251,20 @@ class Committer:
     # On the loop again
 
     def _finish(self, group: CommitGroup) -> None:
-        self._in_sync = False
-        self.before_sync()
-        self._begin_sync()
+        wait = self._began + PACE_S - time.monotonic()
+        if wait > 0 and group.changes >= PACED_CHANGES and group.bytes <= PACED_BYTES_MAX and not self._broken:
+            self._loop.call_later(wait, self._next)
+        else:
+            self._next()
         self._synced.append(group)
         if not self._applying:
             self._apply()
+
+    def _next(self) -> None:
+        """Begin the next sync, with everything that waits for it."""
+        self._in_sync = False
+        self.before_sync()
+        self._begin_sync()
 
     def _apply(self) -> None:
         """Write what is durable to the database, in order, for a short time; then let others run."""
@@ -255,6 +282,7 @@ class Committer:
             self._synced.popleft()
             self._database.overlay.drop(group.generation)
             self.pending_bytes -= group.bytes
+            self.pending_changes -= group.changes
             group.future.set_result(None)
             self.on_applied()
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dejaq.storage.commit_log.operations import Operations
-from dejaq.storage.commit_log.record import FrameAddress
+from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES, FrameAddress
 from dejaq.storage.rocksdb.engine.frames import NewFrame, Stored, pack_address
+
+# A record with more of either takes no other change: to write it to the database is one step of the event loop.
+OPERATIONS_MAX = 500
+BYTES_MAX = 256 * 1024
 
 
 class RecordedBatch(Operations):
@@ -44,3 +48,37 @@ class RecordedBatch(Operations):
                 runs[pointer] = frame.data
             frame.data = b""
         return runs
+
+
+class OpenRecord:
+    """The record of the commit log that is not appended yet: the changes of one moment share it, in order.
+
+    A record costs an encoding, a checksum and a write to the database, whether one change is in it or fifty.
+    """
+
+    __slots__ = ("batch", "bytes", "frame_bytes", "frames")
+
+    def __init__(self) -> None:
+        self.batch = RecordedBatch()
+        self.frames: list[bytes] = []
+        self.frame_bytes = 0
+        self.bytes = 0
+
+    def has_room(self, operations: int, size: int) -> bool:
+        """Whether a change fits in besides; a record without one takes any."""
+        return not self.batch.kinds or (
+            len(self.batch) + operations <= OPERATIONS_MAX and self.bytes + size <= BYTES_MAX
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing else should be added."""
+        return self.bytes > BYTES_MAX
+
+    def add(self, batch: RecordedBatch, frames: Sequence[bytes], size: int) -> None:
+        """Add a change whose frames have their addresses."""
+        self.batch.kinds += batch.kinds
+        self.batch.parts += batch.parts
+        self.frames += frames
+        self.frame_bytes += sum(map(len, frames)) + FRAME_HEADER_BYTES * len(frames)
+        self.bytes += size

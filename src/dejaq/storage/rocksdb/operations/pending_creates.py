@@ -26,7 +26,7 @@ ROWS_MAX = 1_024
 BYTES_MAX = 512 * 1024
 
 Answers = Sequence[Outcomes | Refused]
-Answer = asyncio.Future[Outcomes | Refused]
+Answer = asyncio.Future[list[Outcomes | Refused]]
 
 
 @dataclass(slots=True)
@@ -132,15 +132,25 @@ class PendingCreates:
                 _fail(group.answers, cause)
                 continue
             if durable is None:
-                _give(group.answers, answers)
+                _give(group.answers, [[answer] for answer in answers])
             else:
-                durable.add_done_callback(_Giving(group.answers, answers))
+                durable.add_done_callback(_Giving(group.answers, [[answer] for answer in answers]))
+
+
+def answer_when(durable: asyncio.Future[None] | None, answers: list[Outcomes | Refused]) -> Answer:
+    """A future that has these answers when `durable` is done."""
+    answer: Answer = asyncio.get_running_loop().create_future()
+    if durable is None:
+        answer.set_result(answers)
+    else:
+        durable.add_done_callback(_Giving([answer], [answers]))
+    return answer
 
 
 class _Giving:
     """Gives answers when a future is done."""
 
-    def __init__(self, waiting: Sequence[Answer], answers: Answers) -> None:
+    def __init__(self, waiting: Sequence[Answer], answers: Sequence[list[Outcomes | Refused]]) -> None:
         self._waiting, self._answers = waiting, answers
 
     def __call__(self, durable: asyncio.Future[None]) -> None:
@@ -152,7 +162,7 @@ class _Giving:
             _give(self._waiting, self._answers)
 
 
-def _give(waiting: Sequence[Answer], answers: Answers) -> None:
+def _give(waiting: Sequence[Answer], answers: Sequence[list[Outcomes | Refused]]) -> None:
     for one, answer in zip(waiting, answers, strict=True):
         if not one.done():
             one.set_result(answer)

@@ -17,13 +17,18 @@ class ProducerQueue:
         self._committer, self._merger = committer, merger
         self._last: asyncio.Future[None] | None = None
 
+    @property
+    def free(self) -> bool:
+        """Whether a change of a producer need not wait."""
+        return self._last is None and not self._committer.crowded and not self._merger.behind
+
     async def make_room(self, changes: Sequence[Change]) -> None:
         """Wait before the changes are applied, if they have to wait."""
         if not any(isinstance(change, Create | Edit | Cancel) for change in changes):
             return
-        before = self._last
-        if before is None and not self._committer.crowded and not self._merger.behind:
+        if self.free:
             return
+        before = self._last
         mine = self._last = asyncio.get_running_loop().create_future()
         try:
             await self._committer.make_room()
