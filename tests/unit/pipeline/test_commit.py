@@ -44,8 +44,8 @@ def test_a_damaged_commit_is_refused(content: bytes) -> None:
 
 
 def test_a_commit_of_a_newer_release_is_refused() -> None:
-    newer = sample().to_json().replace(b'"format": 3', b'"format": 5')
-    with pytest.raises(PipelineError, match="has format 5; this release reads up to 4"):
+    newer = sample().to_json().replace(b'"format": 3', b'"format": 6')
+    with pytest.raises(PipelineError, match="has format 6; this release reads up to 5"):
         Commit.from_json(newer, "it")
 
 

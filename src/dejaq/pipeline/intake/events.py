@@ -69,6 +69,15 @@ class Touched:
     # Whether any topic was deleted.
     dropped: bool
 
+    def and_of(self, other: Touched) -> Touched:
+        """What these events and others are about."""
+        return Touched(
+            self.newest_ms,
+            joined(self.minutes, other.minutes),
+            gave_back=self.gave_back or other.gave_back,
+            dropped=self.dropped or other.dropped,
+        )
+
 
 def touched_by(events: DataFrame) -> Touched:
     """What these events are about; hand-overs count for the minute in which user code got the message."""

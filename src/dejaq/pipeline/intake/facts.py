@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from dejaq.pipeline.intake.events import day_of, handed_ms, minute_of
+from dejaq.pipeline.intake.events import MINUTE_MS, day_of, handed_ms, minute_of
 from dejaq.pipeline.lake.tables import FACTS
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LATE_MS = 1_000
 # Below this many hand-overs in a minute the percentiles are exact.
 _ACCURACY = 10_000
+# Of minutes: so few are compared one by one, and more than so many are slow to list.
+_LISTED_MIN, _LISTED_MAX = 11, 3_000
 _KINDS = (
     "created",
     "leased",
@@ -35,9 +37,18 @@ _KINDS = (
 
 
 def within(minutes: Mapping[str, tuple[int, int]], column: Column) -> Column:
-    """Whether a time lies in the stretch of minutes given for its day."""
-    stretches = [(column >= first) & (column < last + 60_000) for first, last in minutes.values()]
-    return reduce(or_, stretches, F.lit(False))
+    """Whether a time lies in the stretch of minutes given for its day.
+
+    Spark compiles numbers that are compared into its code, again for each batch. It looks up long lists in a set.
+    """
+    many = sum((last - first) // MINUTE_MS + 1 for first, last in minutes.values())
+    if many > _LISTED_MAX:
+        stretches = [(column >= first) & (column < last + MINUTE_MS) for first, last in minutes.values()]
+        return reduce(or_, stretches)
+    listed = [ms for first, last in minutes.values() for ms in range(first, last + MINUTE_MS, MINUTE_MS)]
+    # No minute is negative.
+    listed += range(-_LISTED_MIN, 0)
+    return minute_of(column).isin(listed)
 
 
 def facts(events: DataFrame, hand_overs: DataFrame) -> DataFrame:

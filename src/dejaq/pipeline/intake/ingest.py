@@ -7,6 +7,7 @@ touches. Where events may belong before others that the lake has, it also looks 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from dejaq.journal.extents import journal_extents
-from dejaq.pipeline.intake import messages
+from dejaq.pipeline.intake import holding, messages
 from dejaq.pipeline.intake.events import (
     KEY,
     MINUTE_MS,
@@ -32,8 +33,9 @@ from dejaq.pipeline.intake.events import (
 )
 from dejaq.pipeline.intake.facts import facts, within
 from dejaq.pipeline.intake.handovers import given_back, hand_overs
+from dejaq.pipeline.intake.holding import HELD, Cut, cut_before, divided, first_of_origins, tickets_after, with_tickets
 from dejaq.pipeline.intake.merging import Again, again
-from dejaq.pipeline.intake.segments import Checked, SegmentBatch, add_all, batches, check, new_segments
+from dejaq.pipeline.intake.segments import Checked, Segment, SegmentBatch, add_all, batches, check, new_segments
 from dejaq.pipeline.lake.commit import Commit
 from dejaq.pipeline.lake.compaction import compact
 from dejaq.pipeline.lake.gaps import begins
@@ -44,13 +46,15 @@ from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.session import suited_to
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 EVENTS_MAX_DEFAULT = 10_000_000
 # If a partition of a table has more small files than this, they are made one. Each segment is a file of events; a batch
 # adds files to many hours of pending messages, which are read more often.
 FILES_MAX = {"events": 256, "messages": 64, "releases": 64, "facts": 8, "log_messages": 64}
 BYTES_SMALL = 16 * 1024 * 1024
+_NAMES = ("name_a", "name_b")
+_SECRETS = tuple(secrets.token_hex(16) for _ in _NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,17 @@ def run(
         # The statements first: a broker that writes meanwhile only adds segments after them.
         extents = journal_extents(journal)
         found = new_segments(journal, dict(lake.head.records))
-        for batch in batches(found, dict(lake.head.records), events_max):
+        plan = list(batches(found, dict(lake.head.records), events_max))
+        if not plan and lake.head.files(HELD):
+            # A run that ended between two batches.
+            plan = [SegmentBatch((), late=False)]
+        lake.head = with_tickets(lake)
+        for number, batch in enumerate(plan):
             begun = time.monotonic()
             say("checking", batch.events)
-            checked = [check(segment) for segment in batch.segments]
+            following = [segment for later in plan[number + 1 :] for segment in later.segments]
             with suited_to(lake.spark, lake.head.events + batch.events):
-                _ingest(lake, batch, checked, begins(extents), partial(_say, say, batch.events))
+                _ingest(lake, batch, following, begins(extents), partial(_say, say, batch.events))
             yield Ingested(
                 version=lake.head.version,
                 segments=len(batch.segments),
@@ -106,26 +115,38 @@ def _say(say: Callable[[str, int], None], events: int, what: str) -> None:
 
 
 def _ingest(
-    lake: Lake, batch: SegmentBatch, checked: Sequence[Checked], begins: Mapping[str, int], say: Callable[[str], None]
+    lake: Lake,
+    batch: SegmentBatch,
+    following: Sequence[Segment],
+    begins: Mapping[str, int],
+    say: Callable[[str], None],
 ) -> None:
+    checked = [check(segment) for segment in batch.segments]
     name = lake.new_batch()
-    new = read_segments(lake.spark, batch.segments)
+    is_behind = batch.late or holding.is_behind(_with_stores(lake.head, checked), checked)
+    # What is added up again is added up from all events of the lake, so that none of them may wait.
+    cut = Cut({}) if is_behind else cut_before([check(one) for one in first_of_origins(following)], checked)
+    new, waiting = divided(lake, checked, cut)
     say("events")
     after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
+    held = [] if waiting is None else lake.write(HELD, waiting, name)
+    after = after.with_table(HELD, replaced=lake.head.partitions(HELD), added=held)
     say("messages")
     touched = touched_by_segments(checked) or touched_by(new)
-    stores = {**after.stores, **{one.segment.origin: one.store for one in checked if one.store != one.segment.origin}}
+    if lake.head.files(HELD):
+        touched = touched.and_of(touched_by(lake.read(HELD)))
     after = replace(
-        after,
+        _with_stores(after, checked),
         events=after.events + batch.events,
         records=add_all(dict(after.records), batch.segments),
         newest_ms=_newest(after.newest_ms, touched.newest_ms),
         begins={**after.begins, **begins},
-        stores=stores,
+        tickets=tickets_after(after, checked),
+        held_from=cut.tickets,
     )
     drops = messages.drops_of(new) if touched.dropped else None
     minutes = dict(touched.minutes)
-    if lake.head.files("messages") and (batch.late or _is_shared(after, checked)):
+    if lake.head.files("messages") and is_behind:
         begin_ms = min(first for first, _ in touched.minutes.values())
         with again(lake, after, new, dropped=touched.dropped, begin_ms=begin_ms, late=batch.late) as found:
             after = _put_messages(lake, after, name, _change(lake, new, touched, drops, after.reached_ms, found))
@@ -137,10 +158,10 @@ def _ingest(
     lake.commit(after.with_table("facts", replaced=[f"day={day}" for day in minutes], added=added))
 
 
-def _is_shared(after: Commit, checked: Sequence[Checked]) -> bool:
-    """Whether journals of other brokers contain events of the same messages."""
-    stores = {after.store_of(one.segment.origin) for one in checked}
-    return any(len(after.origins_of(store)) > 1 for store in stores)
+def _with_stores(commit: Commit, checked: Sequence[Checked]) -> Commit:
+    """The state, knowing the stores of these segments that do not have the names of their origins."""
+    found = {one.segment.origin: one.store for one in checked if one.store != one.segment.origin}
+    return replace(commit, stores={**commit.stores, **found})
 
 
 def _put_events(lake: Lake, checked: Sequence[Checked], batch: str) -> list[str]:
@@ -183,12 +204,13 @@ def _change(
     """What events do to the lake: added to its pending messages, but for those `found` to be added up again."""
     keys = _continued(new)
     if found is not None:
-        keys = keys.unionByName(found.keys.select(*KEY))
+        keys = keys.unionByName(found.keys.select(*_names()))
     open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
     pending = lake.read("messages", open_parts)
-    replaced = _partitions_with(pending, keys, "messages") if open_parts else []
+    named = pending.select("*", *_names())
+    replaced = _partitions_with(named, keys, "messages") if open_parts else []
     if drops is not None and open_parts:
-        replaced = sorted({*replaced, *_partitions_with(pending, drops, "messages", by=TOPIC)})
+        replaced = sorted({*replaced, *_partitions_with(pending, drops.select(*TOPIC), "messages")})
     rows = messages.from_events(new)
     if replaced:
         rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
@@ -213,16 +235,26 @@ def _change(
 def _continued(new: DataFrame) -> DataFrame:
     """The messages that began before these events: their first event here is not their creation."""
     order = order_of()
-    firsts = new.groupBy(*KEY).agg(
-        F.min(order).alias("first"), F.min(F.when(F.col("kind") == "created", order)).alias("created")
+    firsts = (
+        new.select(*_names(), order.alias("order"), F.when(F.col("kind") == "created", order).alias("created"))
+        .groupBy(*_NAMES)
+        .agg(F.min("order").alias("first"), F.min("created").alias("created"))
     )
-    return firsts.where(F.col("created").isNull() | (F.col("first") < F.col("created"))).select(*KEY)
+    return firsts.where(F.col("created").isNull() | (F.col("first") < F.col("created"))).select(*_NAMES)
 
 
-def _partitions_with(rows: DataFrame, keys: DataFrame, table: str, *, by: Sequence[str] = KEY) -> list[str]:
+def _names() -> list[Column]:
+    """A message as two numbers, which are grouped and looked up faster than texts.
+
+    The texts at their beginning are secret, so that nobody can choose ids that have the same numbers.
+    """
+    return [F.xxhash64(F.lit(secret), *KEY).alias(name) for name, secret in zip(_NAMES, _SECRETS, strict=True)]
+
+
+def _partitions_with(rows: DataFrame, keys: DataFrame, table: str) -> list[str]:
     """The partitions of a table in which any of the keys is."""
     names = TABLES[table].partitioned_by
-    found = rows.join(keys, list(by), "left_semi").select(*names).distinct().collect()
+    found = rows.join(keys, keys.columns, "left_semi").select(*names).distinct().collect()
     return sorted("/".join(f"{name}={row[name]}" for name in names) for row in found)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dejaq.pipeline.intake.events import KEY, TOPIC, day_of, handed_ms, order_of
-from dejaq.pipeline.intake.segments import ROW_BITS
+from dejaq.pipeline.intake.segments import ROW_BITS, day_name
 from dejaq.pipeline.lake.tables import MESSAGES
 
 if TYPE_CHECKING:
@@ -237,16 +237,26 @@ def placed(messages: DataFrame, now_ms: int) -> DataFrame:
 
 
 def _due_period(now_ms: int) -> Column:
+    """The hour, day, month or year in which a message is due.
+
+    Texts are compared, because a number would be part of the code that Spark compiles, and each batch has another.
+    """
     due = F.coalesce(F.col("scheduled_ms"), F.col("last_ms"))
-    ahead_ms = due - F.lit(now_ms)
     day = day_of(due)
-    hour = F.floor(F.pmod(due, F.lit(_DAY_MS)) / F.lit(_HOUR_MS)).cast("string")
+    hour = F.concat(
+        day, F.lit("T"), F.lpad(F.floor(F.pmod(due, F.lit(_DAY_MS)) / F.lit(_HOUR_MS)).cast("string"), 2, "0")
+    )
+    first, last = _hour_name(now_ms - _HOURS_WITHIN_MS), _hour_name(now_ms + _HOURS_WITHIN_MS)
     return (
-        F.when(F.abs(ahead_ms) < _HOURS_WITHIN_MS, F.concat(day, F.lit("T"), F.lpad(hour, 2, "0")))
-        .when(ahead_ms < 32 * _DAY_MS, day)
-        .when(ahead_ms < 800 * _DAY_MS, F.substring(day, 1, 7))
+        F.when(hour.between(F.lit(first), F.lit(last)), hour)
+        .when(day < F.lit(day_name(now_ms // _DAY_MS + 32)), day)
+        .when(day < F.lit(day_name(now_ms // _DAY_MS + 800)), F.substring(day, 1, 7))
         .otherwise(F.substring(day, 1, 4))
     )
+
+
+def _hour_name(ms: int) -> str:
+    return f"{day_name(ms // _DAY_MS)}T{ms % _DAY_MS // _HOUR_MS:02d}"
 
 
 def _before() -> StructType:

@@ -112,7 +112,7 @@ def check(segment: Segment) -> Checked:
     fault = "; ".join(_faults(meta, segment))
     if fault:
         raise PipelineError(f"{path} is not a segment of a journal: {fault}")
-    extents = (_extent(meta, name) for name in ("at_ms", "handed_us", "kind"))
+    extents = (_extent(meta, name) for name in ("at_ms", "handed_us", "kind", "ticket"))
     return Checked(segment, _store(path, meta) or segment.origin, *extents)
 
 
@@ -126,6 +126,8 @@ def _store(path: Path, meta: pq.FileMetaData) -> str | None:
 
 def _extent(meta: pq.FileMetaData, column: str) -> ColumnRange:
     """The least and the greatest value of a column, by the file's own statistics."""
+    if column not in meta.schema.names:
+        return ColumnRange(known=True)
     place = meta.schema.names.index(column)
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
     edges: list[Any] = []
@@ -192,6 +194,8 @@ class Checked:
     at_ms: ColumnRange
     handed_us: ColumnRange
     kind: ColumnRange
+    # Its place among the changes of all brokers that share the store; none where one broker has it alone.
+    ticket: ColumnRange
 
     @property
     def day(self) -> str | None:

@@ -12,8 +12,10 @@ from dejaq.pipeline.lake.ranges import Ranges
 FORMAT = 3
 # Of a commit that has the offsets of logs, which an earlier release would leave out of its next commit.
 FORMAT_WITH_LOGS = 4
+# Of a commit with events that wait, which an earlier release would never add to messages.
+FORMAT_WITH_HELD = 5
 # Lakes of these formats are read.
-_FORMATS = (1, 2, FORMAT, FORMAT_WITH_LOGS)
+_FORMATS = (1, 2, FORMAT, FORMAT_WITH_LOGS, FORMAT_WITH_HELD)
 # For so many commits it is known how far they reached.
 _REACHED = 200
 # Versions in names of files.
@@ -44,6 +46,9 @@ class Commit:
     begins: Mapping[str, int] = field(default_factory=dict)
     # The store of each origin, where several brokers share one.
     stores: Mapping[str, str] = field(default_factory=dict)
+    # By store that brokers share: the greatest ticket in the lake, and the first one whose events wait in `held`.
+    tickets: Mapping[str, int] = field(default_factory=dict)
+    held_from: Mapping[str, int] = field(default_factory=dict)
     # The time of the newest event in some of the last commits, by their versions.
     reached: Mapping[int, int] = field(default_factory=dict)
     tables: Mapping[str, Partitions] = field(default_factory=dict)
@@ -101,10 +106,15 @@ class Commit:
         held = {name: found for name, found in sorted(partitions.items()) if found}
         return replace(self, tables={**self.tables, table: held})
 
+    def _format(self) -> int:
+        if self.files("held"):
+            return FORMAT_WITH_HELD
+        return FORMAT_WITH_LOGS if self.log_offsets else FORMAT
+
     def to_json(self) -> bytes:
         """As it stands in its file."""
         values = {
-            "format": FORMAT_WITH_LOGS if self.log_offsets else FORMAT,
+            "format": self._format(),
             "version": self.version,
             "written_ms": self.written_ms,
             "identity": self.identity,
@@ -115,6 +125,8 @@ class Commit:
             "records": {origin: ranges.pairs for origin, ranges in self.records.items()},
             "begins": dict(self.begins),
             "stores": dict(self.stores),
+            "tickets": dict(self.tickets),
+            "held_from": dict(self.held_from),
             "reached": {str(version): newest for version, newest in self.reached.items()},
             "tables": {name: dict(partitions) for name, partitions in self.tables.items()},
             "log_offsets": {
@@ -131,7 +143,7 @@ class Commit:
             values = json.loads(content)
             if values["format"] not in _FORMATS:
                 raise PipelineError(
-                    f"{name} has format {values['format']}; this release reads up to {FORMAT_WITH_LOGS}"
+                    f"{name} has format {values['format']}; this release reads up to {FORMAT_WITH_HELD}"
                 )
             return cls(
                 version=int(values["version"]),
@@ -145,6 +157,8 @@ class Commit:
                 records={origin: Ranges.of(pairs) for origin, pairs in values["records"].items()},
                 begins=values.get("begins", {}),
                 stores=values.get("stores", {}),
+                tickets=values.get("tickets", {}),
+                held_from=values.get("held_from", {}),
                 reached={int(version): newest for version, newest in values.get("reached", {}).items()},
                 tables={
                     table: {part: tuple(found) for part, found in partitions.items()}

@@ -41,7 +41,7 @@ def compact(
     """
     batch = lake.new_batch()
     after, done = lake.head, []
-    for table in TABLES:
+    for table in _ORDER:
         small = _small_files(lake, table, bytes_small)
         most = 1 if files_max is None else files_max[table]
         crowded = {name: files for name, files in small.items() if len(files) > most}

@@ -163,6 +163,8 @@ TABLES = {
         Table("messages", MESSAGES, ("state", "day")),
         Table("releases", RELEASES),
         Table("facts", FACTS),
+        # Events that no message has yet: `dejaq.pipeline.intake.holding`.
+        Table("held", EVENTS, (), optional=True),
         Table("log_messages", LOG_MESSAGES, ("topic", "day"), optional=True),
     )
 }

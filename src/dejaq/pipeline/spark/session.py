@@ -50,6 +50,8 @@ _SETTINGS: Mapping[str, str] = {
     # Segments are small: several go to one task.
     "spark.sql.files.openCostInBytes": str(512 * 1024),
     "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
+    # The queries of a batch are some hundred classes. Those that are still known need not be compiled again.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # A small batch is one task and one file a partition, a large one uses every core.
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(24 * 1024 * 1024),
