@@ -27,7 +27,7 @@ _SHARE_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TicketCut:
     """Where a batch ends: by store, the first ticket that waits. Stores that are not named are added whole."""
 
     tickets: Mapping[str, int]
@@ -38,15 +38,15 @@ class Cut:
         return bound is not None and (one.ticket.greatest is None or one.ticket.greatest >= bound)
 
 
-def cut_before(following: Sequence[Checked], checked: Sequence[Checked]) -> Cut:
+def cut_before(following: Sequence[Checked], checked: Sequence[Checked]) -> TicketCut:
     """Where a batch ends; `following` has the next segment of each origin."""
     tickets: dict[str, int] = {}
     for one in following:
         if one.ticket.least is not None:
             tickets[one.store] = min(tickets.get(one.store, one.ticket.least), one.ticket.least)
-    cut = Cut(tickets)
+    cut = TicketCut(tickets)
     waiting = sum(one.segment.events for one in checked if cut.goes_through(one))
-    return cut if waiting <= _SHARE_MAX * sum(one.segment.events for one in checked) else Cut({})
+    return cut if waiting <= _SHARE_MAX * sum(one.segment.events for one in checked) else TicketCut({})
 
 
 def first_of_origins(segments: Sequence[Segment]) -> list[Segment]:
@@ -81,7 +81,7 @@ def is_behind(head: Commit, checked: Sequence[Checked]) -> bool:
     return False
 
 
-def divided(lake: Lake, checked: Sequence[Checked], cut: Cut) -> tuple[DataFrame, DataFrame | None]:
+def divided(lake: Lake, checked: Sequence[Checked], cut: TicketCut) -> tuple[DataFrame, DataFrame | None]:
     """The events to be added to messages now, those that waited among them; and those that wait, if any."""
     whole = [one.segment for one in checked if not cut.goes_through(one)]
     mixed = [one.segment for one in checked if cut.goes_through(one)]

@@ -33,7 +33,15 @@ from dejaq.pipeline.intake.events import (
 )
 from dejaq.pipeline.intake.facts import facts, within
 from dejaq.pipeline.intake.handovers import given_back, hand_overs
-from dejaq.pipeline.intake.holding import HELD, Cut, cut_before, divided, first_of_origins, tickets_after, with_tickets
+from dejaq.pipeline.intake.holding import (
+    HELD,
+    TicketCut,
+    cut_before,
+    divided,
+    first_of_origins,
+    tickets_after,
+    with_tickets,
+)
 from dejaq.pipeline.intake.merging import Again, again
 from dejaq.pipeline.intake.segments import Checked, Segment, SegmentBatch, add_all, batches, check, new_segments
 from dejaq.pipeline.lake.commit import Commit
@@ -125,7 +133,7 @@ def _ingest(
     name = lake.new_batch()
     is_behind = batch.late or holding.is_behind(_with_stores(lake.head, checked), checked)
     # What is added up again is added up from all events of the lake, so that none of them may wait.
-    cut = Cut({}) if is_behind else cut_before([check(one) for one in first_of_origins(following)], checked)
+    cut = TicketCut({}) if is_behind else cut_before([check(one) for one in first_of_origins(following)], checked)
     new, waiting = divided(lake, checked, cut)
     say("events")
     after = lake.head.with_table("events", replaced=(), added=_put_events(lake, checked, name))
