@@ -44,6 +44,7 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     keep_bytes: _Ms | None = None
     rollback_window_ms: _Ms | None = None
     trim_read: bool | None = None
+    compact: bool | None = None
 
     def arguments(self) -> dict[str, object]:
         """The settings that are given, as `Client.create_topic` takes them: durations in seconds."""
