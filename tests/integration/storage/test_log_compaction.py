@@ -143,7 +143,7 @@ async def test_a_tombstone_is_removed_a_day_later(tmp_path: Path) -> None:
     await stage.storage.close()
 
 
-async def test_passes_begin_by_themselves_and_retention_goes_on(tmp_path: Path) -> None:
+async def test_passes_begin_by_themselves_beside_retention(tmp_path: Path) -> None:
     """Twenty keys that are written again and again take little space, and old ones are removed by their age."""
     stage = Stage(tmp_path, SegmentSettings(bytes=4_000, least_bytes=1, compacted_bytes=1_000))
     await stage.open()
