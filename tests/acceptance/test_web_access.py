@@ -20,6 +20,8 @@ from tests.integration.security.provider import WEB_CLIENT, WEB_SECRET, absent, 
 
 ROOT_ID, ROOT = new_secret(secrets.token_bytes)
 ANN_ID, ANN = new_secret(secrets.token_bytes)
+# Her session is ended, and her key is refused for minutes: no other test uses it.
+ZOE_ID, ZOE = new_secret(secrets.token_bytes)
 expect.set_options(timeout=patient(10_000))
 
 
@@ -44,7 +46,7 @@ def auth(tmp_path_factory: pytest.TempPathFactory, issuer: str) -> Path:
     path = tmp_path_factory.mktemp("auth") / "auth.toml"
     keys = "".join(
         f'[[keys]]\nid = "{key_id}"\ndigest = "{digest_of(key)}"\nuser = "{user}"\n'
-        for key_id, key, user in ((ROOT_ID, ROOT, "root"), (ANN_ID, ANN, "ann"))
+        for key_id, key, user in ((ROOT_ID, ROOT, "root"), (ANN_ID, ANN, "ann"), (ZOE_ID, ZOE, "zoe"))
     )
     issuers = f'[[issuers]]\nalias = "corp"\nissuer = "{issuer}"\naudience = ["dejaq"]\nclient_id = "{WEB_CLIENT}"\n'
     path.write_text(f'admins = ["key:{ROOT_ID}"]\n{issuers}{keys}')
@@ -172,12 +174,12 @@ def test_a_producer_session_is_ended_by_hand(
 ) -> None:
     tab = tab_of(chromium, address)
     root.create_topic("other")
-    root.rights().allow("user:ann", ["produce"], "other")
-    with dejaq.sync.connect(broker.url, api_key=ANN) as other, other.producer("other") as producer:
+    root.rights().allow("user:zoe", ["produce"], "other")
+    with dejaq.sync.connect(broker.url, api_key=ZOE) as other, other.producer("other") as producer:
         producer.send(b"x", delay=600)
         sign_in(tab, ROOT, "/clients")
         expect(tab.page.locator("main")).to_contain_text("producer")
-        row = tab.page.locator("tr", has_text=ANN_ID)
+        row = tab.page.locator("tr", has_text=ZOE_ID)
         row.get_by_role("button", name="End the session").click()
         row.get_by_role("button", name="End it now").click()
         expect(row.get_by_text("Done.")).to_be_visible()

@@ -64,7 +64,12 @@ async def test_r19_a_missing_sync_is_found(bug: str, tmp_path: Path) -> None:
     unsynced, code = MISSING_SYNCS.get(bug, ((), ""))
     try:
         faults = await faults_after_one_cut(
-            tmp_path / "disk", new_seed(), segments=SEGMENTS.get(bug, 0), unsynced=unsynced, prelude=code
+            tmp_path / "disk",
+            new_seed(),
+            segments=SEGMENTS.get(bug, 0),
+            unsynced=unsynced,
+            prelude=code,
+            answers_without_disk=bug == "ack_before_sync",
         )
     except FaultUnavailable as reason:
         pytest.skip(str(reason))

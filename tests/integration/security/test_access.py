@@ -325,13 +325,15 @@ async def test_s8_no_log_metric_or_error_has_a_secret(
 
 def test_a_session_is_a_user_on_a_device() -> None:
     from dejaq.broker.access.open_streams import session_id_of
-    from dejaq.domain.context import ANONYMOUS, Principal
+    from dejaq.domain.context import ANONYMOUS, Principal, PrincipalKind
 
     alice, bob = Principal("user:corp/alice"), Principal("user:corp/bob")
     ids = {session_id_of(alice, "laptop"), session_id_of(alice, "phone"), session_id_of(bob, "laptop")}
     assert len(ids) == 3
     assert session_id_of(alice, "laptop") in ids
     assert session_id_of(ANONYMOUS, "laptop") == ""
+    for kind in (PrincipalKind.KEY, PrincipalKind.CERTIFICATE):
+        assert session_id_of(Principal("one", kind), "laptop") == session_id_of(Principal("one", kind), "phone")
 
 
 async def test_the_metrics_page_of_the_port_for_clients_needs_credentials(auth_file: Path) -> None:

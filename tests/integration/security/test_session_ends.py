@@ -50,6 +50,30 @@ async def test_an_ended_login_stays_refused_under_another_device_name_and_after_
             assert (await AccessCalls(alice).who_am_i()).user == "alice"
 
 
+async def test_an_ended_key_is_refused_under_every_device_name(
+    auth_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key has one session on all of its devices, because the client chooses the names of these."""
+    endpoints = Endpoints("websocket")
+    async with endpoints.broker(auth=auth_file) as broker, connect(endpoints, broker, api_key=ROOT) as root:
+        admin = AccessCalls(root)
+        (info, key), (other, other_key) = [await admin.create_key(user="bob") for _ in range(2)]
+        await open_topic(broker, root)
+        monkeypatch.setattr(socket, "gethostname", lambda: "laptop")
+        async with connect(endpoints, broker, api_key=key) as bob, bob.consumer("mail"):
+            monkeypatch.setattr(socket, "gethostname", lambda: "phone")
+            async with connect(endpoints, broker, api_key=key) as phone, phone.consumer("mail"):
+                listed = {one.id: one for one in await admin.sessions() if one.principal == f"key:{info.id}"}
+                assert [one.device for one in listed.values()] == ["laptop, phone"]
+                await admin.end_session(next(iter(listed)))
+        monkeypatch.setattr(socket, "gethostname", lambda: "a new name")
+        with pytest.raises(DejaqError, match="this session was ended"):
+            async with connect(endpoints, broker, api_key=key):
+                pass
+        async with connect(endpoints, broker, api_key=other_key) as bob:
+            assert (await AccessCalls(bob).who_am_i()).principal == f"key:{other.id}"
+
+
 async def test_one_user_cannot_use_up_the_shared_limits(
     auth_file: Path, issuer: ForgingIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

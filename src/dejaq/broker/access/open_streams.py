@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dejaq.domain.context import CallContext, Principal
+from dejaq.domain.context import CallContext, Principal, PrincipalKind
 from dejaq.errors import DejaqError
 from dejaq.security.base import Credentials, Identity
 
@@ -17,9 +17,15 @@ DEVICE_CHARS_MAX = 128
 
 
 def session_id_of(principal: Principal, device: str) -> str:
-    """The same for a user on a device, at every broker and after every connection; empty for unknown callers."""
+    """The same at every broker and after every connection, for a user on a device; empty for unknown callers.
+
+    An API key and a certificate have one session, whatever the client calls its device: its end refuses them by
+    themselves. A user's tokens are refused by the logins behind them.
+    """
     if not principal.recorded:
         return ""
+    if principal.kind in (PrincipalKind.KEY, PrincipalKind.CERTIFICATE):
+        device = ""
     return hashlib.sha256(f"{principal.name}\0{device}".encode()).hexdigest()[: 2 * SESSION_ID_BYTES]
 
 

@@ -20,6 +20,7 @@ LABEL_CHARS_MAX = 128
 USER_CHARS_MAX = 64
 GROUPS_MAX = 50
 LIFETIME_MS_MAX = 10 * 366 * 86_400_000
+DEVICES_SHOWN = 5
 PEERS_SHOWN = 8
 
 
@@ -157,7 +158,7 @@ class AccessService:
         return access.OpenSession(
             id=session_id,
             principal=streams[0].context.principal.name,
-            device=streams[0].device,
+            device=", ".join(sorted({stream.device for stream in streams} - {""})[:DEVICES_SHOWN]),
             broker=self._broker,
             streams=len(streams),
             peers=sorted({stream.context.peer for stream in streams})[:PEERS_SHOWN],

@@ -19,7 +19,7 @@ COLUMNS = ("id", "principal", "device", "broker", "streams", "since", "expires")
 
 @click.group(cls=Group)
 def sessions() -> None:
-    """List and end sessions: a session is a user on a device.
+    """List and end sessions: a session is a user on a device, or an API key or certificate on all of its devices.
 
     Users see their own sessions; an administrator sees all.
     """
@@ -57,7 +57,7 @@ def list_(invocation: Invocation, /) -> None:
 def end(invocation: Invocation, /, session_id: str) -> None:
     """End a session at every broker within five seconds, and refuse its credentials.
 
-    A token that was issued before stays refused; a key or a certificate is refused for five minutes.
+    A token that was issued before stays refused; a key or a certificate is refused on every device for five minutes.
     """
     invocation.hints[Code.NOT_FOUND] = "list the open sessions with `dejaq sessions list`"
 

@@ -1,6 +1,8 @@
 // One WebSocket per page. It subscribes to views and gets their newest answers; after an outage it connects again.
 const handlers = new Map();
-let socket = null, delay = 500;
+let socket = null, delay = 500, leaving = false;
+// The way to the page behind a form must not be cut off by a reload because that form has ended the session.
+document.addEventListener("submit", (event) => { leaving = event.target.method === "post"; });
 
 // A tab that nobody sees asks for nothing.
 const wanted = () => JSON.stringify({ views: document.visibilityState === "hidden" ? [] : [...handlers.values()].map((one) => one.view) });
@@ -27,5 +29,5 @@ function connect() {
   });
   socket.addEventListener("close", (event) => {
     // The session has ended: the page leads to the sign-in and back.
-    if (event.code === 4401) { location.reload(); return; } state("disconnected; connecting again"); setTimeout(connect, delay); delay = Math.min(delay * 2, 8000); });
+    if (event.code === 4401) { if (!leaving) location.reload(); return; } state("disconnected; connecting again"); setTimeout(connect, delay); delay = Math.min(delay * 2, 8000); });
 }
