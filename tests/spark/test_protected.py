@@ -21,7 +21,8 @@ import sys
 from dejaq.pipeline.spark.session import start
 
 spark = start("local[1]", settings={"spark.driver.memory": "1g"}, brief=True)
-rows = spark.createDataFrame([("a", 1_900_000_000_000, b"x"), ("b", 1_900_000_000_001, b"y")], "id string, ts long, body binary")
+messages = [("a", 1_900_000_000_000, b"x"), ("b", 1_900_000_000_001, b"y")]
+rows = spark.createDataFrame(messages, "id string, ts long, body binary")
 
 def write(topic):
     rows.write.format("dejaq").option("dejaq.url", sys.argv[1]).option("topic", topic).mode("append").save()

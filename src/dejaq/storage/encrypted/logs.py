@@ -140,9 +140,13 @@ class EncryptedLogs:
         context: CallContext,
         check: int = 0,
     ) -> Verdict:
-        """Prepare sealed batches; the check value is that of the steps as they came."""
+        """Prepare sealed batches. The check value is that of the steps as they came, under a key."""
         sealed = await self.sealed_steps(steps)
-        return await self._inner.prepare(topic, name, sealed, deadline, now, context, check or check_of(steps))
+        check = check or check_of(steps)
+        sealing = [step.topic for step in steps if self._encrypts(step.topic)]
+        if sealing:
+            check = (await self._keyring.ciphers_of(sealing[0])).large.check_value(check)
+        return await self._inner.prepare(topic, name, sealed, deadline, now, context, check)
 
     async def resolve(
         self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext

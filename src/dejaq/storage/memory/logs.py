@@ -93,7 +93,9 @@ class MemoryLogs:
         return found
 
     def drop(self, topic: Topic) -> None:
-        """Forget everything of a topic."""
+        """Forget everything of a topic; what is in doubt in it is aborted, since it holds parts of other logs too."""
+        for record in self._prepared.in_doubt(topic.number):
+            self._settle(replace(record, state=PreparedState.ABORTED), 0)
         self._logs.pop(topic.number, None)
         for key in [key for key in self._prepared.records if key[0] == topic.number]:
             del self._prepared.records[key]
@@ -258,7 +260,9 @@ class MemoryLogs:
 
     async def remove_group(self, topic: Topic, group: str, context: CallContext) -> bool:
         """Forget a group."""
-        return self._log(topic).groups.pop(group, None) is not None
+        log = self._log(topic)
+        self._prepared.check_free(topic.number, group, range(len(log.buckets)))
+        return log.groups.pop(group, None) is not None
 
     async def prepare(
         self,
@@ -300,6 +304,12 @@ class MemoryLogs:
         if record is None:
             return known
         self._prepared.records[topic.number, name] = record
+        self._settle(record, now)
+        check_answer(record, commit=commit)
+        return record
+
+    def _settle(self, record: PreparedTransaction, now: int) -> None:
+        """Let readers pass the batches of a transaction that is resolved, and commit its offsets, or not."""
         committed = record.state is PreparedState.COMMITTED
         for one in record.batches:
             log = self._logs.get(one.topic)
@@ -313,8 +323,6 @@ class MemoryLogs:
             if log is not None:
                 fresh = CommittedOffset(offset.offset, offset.claim, now)
                 log.groups.setdefault(offset.group, {})[offset.bucket] = fresh
-        check_answer(record, commit=commit)
-        return record
 
     async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
         """The transactions of a log that are not resolved."""

@@ -39,6 +39,13 @@ async def _lock(link: PostgresLink, topic: Topic, group: str, buckets: Sequence[
     return {row["bucket"]: (row["next"], row["claim"]) for row in rows}
 
 
+async def check_free(link: PostgresLink, topic: Topic, group: str) -> None:
+    """Lock everything of a group; raises UNAVAILABLE when a transaction in doubt commits a bucket for it."""
+    for row in await link.fetch("lock_log_offsets", topic.number, group, list(range(topic.settings.buckets))):
+        if row["held_by"] is not None:
+            raise held_by(row["held_by"])
+
+
 async def _put(
     link: PostgresLink, topic: Topic, group: str, offsets: Mapping[int, tuple[int, int]], now: int
 ) -> set[int]:

@@ -75,6 +75,16 @@ async def resolve(link: PostgresLink, topic: Topic, name: str, *, commit: bool, 
     """Commit or abort a prepared transaction."""
     if await link.value("lock_log_topic", topic.number) in (None, "deleting"):
         raise missing_log(topic)
+    return await _resolve(link, topic, name, commit=commit, now=now)
+
+
+async def abort_all(link: PostgresLink, topic: Topic) -> None:
+    """Abort what is in doubt in a log that is being deleted: it holds batches and offsets of other logs too."""
+    for one in await in_doubt(link, topic):
+        await _resolve(link, topic, one.name, commit=False, now=0)
+
+
+async def _resolve(link: PostgresLink, topic: Topic, name: str, *, commit: bool, now: int) -> PreparedTransaction:
     found = await link.value("lock_log_prepared", topic.number, name)
     if found is None:
         raise error_of(Code.NOT_FOUND, f"no transaction of {topic.name!r} is prepared under the name {name!r}")

@@ -240,6 +240,7 @@ class PostgresLogs:
         """Forget a group."""
 
         async def remove(link: PostgresLink) -> bool:
+            await grouping.check_free(link, topic, group)
             link.changes += 1
             removed = await link.fetch("remove_log_group", topic.number, group)
             await link.execute("note_change", link.writer, link.changes)
@@ -325,6 +326,7 @@ class PostgresLogs:
 
     async def drop(self, topic: Topic) -> None:
         """Remove everything of a topic, the batches in steps."""
+        await self._database.change(lambda link: preparing.abort_all(link, topic))
         places = places_of(topic)
 
         async def drop(link: PostgresLink) -> bool:

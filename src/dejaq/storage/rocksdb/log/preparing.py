@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dejaq.domain.topic import Topic
 from dejaq.errors import Refused
@@ -31,11 +32,12 @@ def load(database: RocksDatabase) -> PreparedRecords:
 def put_appends(
     state_of: dict[int, LogState], database: RocksDatabase, steps: Sequence[LogStep], now: int, writes: Batch
 ) -> list[Appended]:
-    """Append the batches of steps that are allowed; their places."""
+    """Append the batches of steps that are allowed, which wait for the outcome; their places."""
     places: list[Appended] = []
     for step in steps:
         if isinstance(step, LogAppendStep):
-            (answer,) = append(state_of[step.topic.number], database, [step.batch], now, writes)
+            batch = replace(step.batch, prepared=True)
+            (answer,) = append(state_of[step.topic.number], database, [batch], now, writes)
             if isinstance(answer, Refused):
                 raise RuntimeError(f"an append that was allowed was refused: {answer}")
             places.append(answer)

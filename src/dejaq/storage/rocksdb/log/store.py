@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import islice
 
 from dejaq import limits
@@ -185,8 +184,7 @@ class RocksLogs:
                 return refusal
         states, writes = {step.topic.number: self._state(step.topic) for step in steps}, new_batch()
         with self._altering():
-            marked = [_marked(step) for step in steps]
-            places = preparing.put_appends(states, self._database, marked, now, writes)
+            places = preparing.put_appends(states, self._database, steps, now, writes)
             record = PreparedTransaction.of(name, steps, places, deadline_ms=deadline, now=now, check=check)
             preparing.put_record(self._prepared, topic, record, now, writes)
             durable = self._committer.write(writes)
@@ -198,6 +196,14 @@ class RocksLogs:
     ) -> PreparedTransaction:
         """Commit or abort a prepared transaction. Readers wait until that is durable."""
         self._state(topic)
+        return await self._resolve(topic, name, commit=commit, now=now)
+
+    async def abort_all(self, topic: Topic, now: int) -> None:
+        """Abort what is in doubt in a log that will be dropped: it holds batches and offsets of other logs too."""
+        for one in self._prepared.in_doubt(topic.number):
+            await self._resolve(topic, one.name, commit=False, now=now)
+
+    async def _resolve(self, topic: Topic, name: str, *, commit: bool, now: int) -> PreparedTransaction:
         known = self._prepared.found(topic, name)
         record = known.resolved(commit=commit, now=now)
         if record is None:
@@ -211,7 +217,7 @@ class RocksLogs:
                 await states[batch.topic].buckets[batch.bucket].read_windows(batch.base + 1)
         if self._prepared.found(topic, name) is not known:
             # It was resolved meanwhile.
-            return await self.resolve(topic, name, commit=commit, now=now, context=context)
+            return await self._resolve(topic, name, commit=commit, now=now)
         with self._altering():
             waiting = preparing.resolve_batches(states, self._database, record, writes)
             for one in () if aborted else record.commits:
@@ -411,6 +417,7 @@ class RocksLogs:
     async def remove_group(self, topic: Topic, group: str, context: CallContext) -> bool:
         """Forget a group."""
         state, writes = self._state(topic), new_batch()
+        self._prepared.check_free(topic.number, group, range(len(state.buckets)))
         offsets = state.groups.get(group)
         if offsets is None:
             return False
@@ -468,11 +475,6 @@ class RocksLogs:
             bucket.replacing = False
         self.segments.removed(gone)
         return removed
-
-
-def _marked(step: LogStep) -> LogStep:
-    """The step of a prepared transaction: its batch waits for the outcome."""
-    return replace(step, batch=replace(step.batch, prepared=True)) if isinstance(step, LogAppendStep) else step
 
 
 async def _until(durable: asyncio.Future[None] | None) -> None:

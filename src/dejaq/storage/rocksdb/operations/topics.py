@@ -61,6 +61,7 @@ class RocksTopics(RocksQueries):
         """Remove everything of a topic and free the disk space."""
         self._check_working()
         self._pending_creates.flush(topic.number)
+        await self.logs.abort_all(topic, now)
         state = self._states.get(topic.number)
         if state is None:
             return

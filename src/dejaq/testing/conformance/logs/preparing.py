@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dejaq.domain.topic import TopicKind, TopicStage
 from dejaq.errors import Code
 from dejaq.storage.log.base import Append, LogRetention, OffsetCommit
 from dejaq.storage.log.prepared import PreparedState
@@ -115,6 +116,42 @@ async def an_aborted_offset_is_not_committed(scene: Scene) -> None:
     old = LogCommitStep(log.topic, "billing", [OffsetCommit(0, 4, claim - 1)])
     assert await _prepare(log, "u", _append(log, b"y", 1), old) == Verdict(Code.CLAIM_LOST, 1, 0)
     assert (await log.text(1, committed=False), await _names(log)) == (b"x", [])
+
+
+async def a_group_of_a_transaction_in_doubt_is_not_removed(scene: Scene) -> None:
+    """A group whose offsets a transaction commits can be removed when the transaction is resolved, and not before."""
+    log = await LogScene.begin(scene)
+    await log.add(b"abcd")
+    context, logs = scene.context, log.logs
+    for group, claim in (("new", 0), ("old", (await logs.claim(log.topic, "old", [0, 1], scene.now, context))[0])):
+        await _prepare(log, group, LogCommitStep(log.topic, group, [OffsetCommit(0, 4, claim)]))
+        assert await code_of(logs.remove_group(log.topic, group, context)) is Code.UNAVAILABLE
+        assert await _resolve(log, group, commit=True) is Code.OK
+        assert (await logs.groups(log.topic))[group][0].offset == 4
+        assert await logs.remove_group(log.topic, group, context)
+    assert await logs.groups(log.topic) == {}
+
+
+async def a_deleted_log_holds_nothing_of_other_logs(scene: Scene) -> None:
+    """What is in doubt in a log that is deleted is aborted: readers and groups of other logs continue."""
+    log = await LogScene.begin(scene)
+    other = await scene.new_topic("other", kind=TopicKind.LOG)
+    context, logs = scene.context, log.logs
+    steps = [
+        _append(log, b"ab"),
+        LogCommitStep(log.topic, "billing", [OffsetCommit(1, 0)]),
+        LogAppendStep(other, Append(0, b"x", 1)),
+    ]
+    verdict = await logs.prepare(other, "t", steps, scene.now + LASTS_MS, scene.now, context)
+    assert verdict == Verdict()
+    await log.add(b"cd")
+    assert await log.text() == b""
+    assert await code_of(logs.claim(log.topic, "billing", [1], scene.now, context)) is Code.UNAVAILABLE
+    deleting = other.in_state(TopicStage.DELETING)
+    await scene.storage.put_topic(deleting, context)
+    await scene.storage.drop_topic(deleting, scene.now, context)
+    assert await log.text() == b"cd"
+    assert await code_of(logs.claim(log.topic, "billing", [1], scene.now, context)) is Code.OK
 
 
 async def retention_keeps_what_is_in_doubt(scene: Scene) -> None:
