@@ -137,7 +137,7 @@ async def a_deleted_log_holds_nothing_of_other_logs(scene: Scene) -> None:
     log = await LogScene.begin(scene)
     other = await scene.new_topic("other", kind=TopicKind.LOG)
     context, logs = scene.context, log.logs
-    steps = [
+    steps: list[LogStep] = [
         _append(log, b"ab"),
         LogCommitStep(log.topic, "billing", [OffsetCommit(1, 0)]),
         LogAppendStep(other, Append(0, b"x", 1)),
