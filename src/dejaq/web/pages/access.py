@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import shlex
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
@@ -39,9 +41,29 @@ async def access_page(request: Request, gateway: Gateway) -> Values:
         "can": await gateway.rights.of(CLUSTER),
         "operations": {str(one): text for one, text in MEANINGS.items()},
         "given": given,
+        "shown": _shown_as(given, str(request.base_url).rstrip("/")),
         "decision": decision,
         "problem": problem,
         "now": gateway.client.now_ms(),
+    }
+
+
+def _shown_as(given: Mapping[str, str], address: str) -> dict[str, str]:
+    """The explained decision as a command, Python and curl."""
+    principals = [name.strip() for name in given["who"].split(",") if name.strip()]
+    words = ["dejaq", "rights", "check", given["operation"], given["topic"]]
+    words += ["--group", given["group"]] if given["group"] else []
+    for name in principals:
+        words += ["--as", name]
+    more = (f", group={given['group']!r}" if given["group"] else "") + (
+        f", principals={principals}" if principals else ""
+    )
+    asked = [("operation", given["operation"]), ("topic", given["topic"]), ("group", given["group"])]
+    query = urlencode([*asked, *(("principal", name) for name in principals)])
+    return {
+        "cli": shlex.join(words),
+        "python": f"await client.rights().check({given['operation']!r}, {given['topic']!r}{more})",
+        "curl": f"curl {shlex.quote(f'{address}/api/v1/rights:check?{query}')}",
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,34 @@ def _bytes(count: int) -> str:
     return f"{size:,.1f} TB"
 
 
+def _duration(ms: int) -> str:
+    """Milliseconds in the largest unit that leaves no rest."""
+    for unit, length in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000)):
+        if ms and ms % length == 0:
+            return f"{ms // length:,} {unit if ms != length else unit[:-1]}"
+    return f"{ms:,} ms"
+
+
+def _shown_setting(name: str, value: object) -> str:
+    """A setting as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("_ms"):
+            return _duration(value)
+        return _bytes(value) if name.endswith("_bytes") and value else f"{value:,}"
+    return str(value) or "—"
+
+
+def _literal(text: str) -> str:
+    """Text within a template of a command that the page fills in: its braces and brackets stand for themselves."""
+    return text.replace("{", "{{").replace("[", "[[")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -51,6 +81,11 @@ def _environment() -> jinja2.Environment:
         "segment": lambda text: quote(text, safe="~/"),
         "number": "{:,}".format,
         "bytes": _bytes,
+        "setting": lambda value, name: _shown_setting(name, value),
+        "counted": _counted,
+        # Values of a command and of a Python program that somebody will copy.
+        "sh": lambda text: _literal(shlex.quote(text)),
+        "py": lambda text: _literal(json.dumps(text)),
     }
     return environment
 

@@ -86,10 +86,17 @@ async def _topic(request: Request, gateway: Gateway) -> Values:
     values = await named(request, gateway)
     if values["topic"].settings.kind is TopicKind.LOG:
         # A log has no future; its page has the settings only.
-        return {**values, "settings": values["topic"].settings.as_dict(), "groups": (), "last": values["now"]}
+        return {
+            **values,
+            "settings": values["topic"].settings.as_dict(),
+            "groups": (),
+            "last": values["now"],
+            "rates": None,
+        }
     first = await gateway.client.browse_page(values["topic"].name, page_size=ROWS)
     return {
         **values,
+        "rates": gateway.history.rates([values["topic"].name]).get(values["topic"].name),
         "settings": values["topic"].settings.as_dict(),
         "groups": sorted({message.producer_group for message in first.messages}) or ["default"],
         "last": values["now"] + await _span_of(gateway, values["topic"].name, values["now"]),

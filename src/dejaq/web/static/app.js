@@ -86,12 +86,14 @@ function startKeys() {
 
 // Forms that call the API
 
-const shell = (text) => /^[\w./:@%+=,~-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`;
+export const shell = (text) => /^[\w./:@%+=,~-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`;
 const escapes = { cli: shell, curl: shell };
 
 export function fill(template, values, escape) {
   const put = (text) => text.replace(/\{(?:(p):)?(\w+)\}/g, (_, python, name) => python ? JSON.stringify(values[name] ?? "") : escape(values[name] ?? ""));
-  return put(template.replace(/\[([^[\]]*\{(?:p:)?(\w+)\}[^[\]]*)\]/g, (_, part, name) => (values[name] ?? "") === "" ? "" : part));
+  // {{ and [[ are a brace and a bracket of a value that the server has put in.
+  const hidden = template.replaceAll("{{", "\uE000").replaceAll("[[", "\uE001");
+  return put(hidden.replace(/\[([^[\]]*\{(?:p:)?(\w+)\}[^[\]]*)\]/g, (_, part, name) => (values[name] ?? "") === "" ? "" : part)).replaceAll("\uE000", "{").replaceAll("\uE001", "[");
 }
 
 export function curl(method, path, json, headers = {}) {

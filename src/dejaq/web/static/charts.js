@@ -31,7 +31,9 @@ const short = (ms) => ms < 1000 ? `${ms} ms` : ms < 6e4 ? `${ms / 1000} s` : `${
 
 function drawLateness(canvas, data) {
   const area = prepared(canvas), { pen, left, right, top, floor } = area, bounds = data.bounds_ms, rows = bounds.length + 1;
-  const span = data.step_ms * (data.step_ms === 5000 ? 240 : 720), end = Math.ceil(Number(canvas.dataset.now) / data.step_ms) * data.step_ms, start = end - span;
+  const span = data.step_ms * (data.step_ms === 5000 ? 240 : 720), end = Math.ceil(Number(canvas.dataset.now) / data.step_ms) * data.step_ms;
+  // Soon after the gateway has started, the axis has only the time since then.
+  const start = Math.max(end - span, Math.min(Number(canvas.dataset.began || 0), end - span / 10));
   const x = timeAxis(area, start, end), tall = (floor - top) / rows, y = (row) => floor - (row + 1) * tall;
   const most = Math.max(1, ...data.counts.flat());
   pen.textAlign = "right"; pen.fillStyle = color("--muted");

@@ -1,5 +1,5 @@
 // What single pages do.
-import { $, $$, Problem, api, at, curl, described, element, number, say, segment, setTime, summary } from "./app.js";
+import { $, $$, Problem, api, at, curl, described, element, number, say, segment, setTime, shell, summary } from "./app.js";
 import { watch } from "./live.js";
 import { forecast, lateness } from "./charts.js";
 import { Timeline } from "./timeline.js";
@@ -17,23 +17,45 @@ export function startPages() {
   for (const form of $$("[data-dry]")) dryRun(form);
   for (const form of $$("[data-secret]")) secret(form);
   for (const button of $$("button.act")) sure(button);
+  if ($("[data-topic-live]")) topicCounts();
+  for (const place of $$("[data-focused]")) showFocused(place);
   for (const button of $$("button.letter")) button.addEventListener("click", () => act(button, { json: { ids: [button.dataset.id] } }, $("#letter-outcome")));
   for (const button of $$("button.schedule")) button.addEventListener("click", () => act(button, {}, $("#schedule-outcome")));
   for (const form of $$("#by-id")) form.addEventListener("submit", (event) => { event.preventDefault(); location.assign(`/topics/${segment(form.dataset.topic)}/messages/${encodeURIComponent(form.elements.id.value)}`); });
 }
 
-// A button that changes something asks once, beside itself, and shows what it would run.
+// Buttons in rows share one place that shows what the one in focus would run.
+function showFocused(place) {
+  const put = (name, text) => { $(`[data-as=${name}]`, place).textContent = text; };
+  const show = (button) => {
+    if (!button?.dataset.cli) return;
+    const { cli, python, method = "POST", path, json } = button.dataset;
+    put("cli", cli); put("python", python); put("curl", curl(method, path, json ? JSON.parse(json) : method === "DELETE" ? undefined : {}));
+  };
+  for (const name of ["focusin", "pointerover"]) place.parentElement.addEventListener(name, (event) => show(event.target.closest("button")));
+  show($("button[data-cli]", place.parentElement));
+}
+
+function topicCounts() {
+  const place = $("[data-topic-live]");
+  watch("topic", { kind: "topic", topic: place.dataset.topicLive }, (topic) => {
+    for (const cell of $$("[data-of]", place)) cell.textContent = number(topic[cell.dataset.of]);
+    for (const cell of $$(".rates [data-rate]")) cell.textContent = (topic.rates?.[cell.dataset.rate] ?? 0).toFixed(1);
+  });
+}
+
+// A button that changes something asks once, beside itself.
 function sure(button) {
   button.addEventListener("click", () => {
     const place = button.parentElement, output = $("[data-outcome]", button.closest("section")) ?? element("output", "", { class: "outcome", role: "status" });
-    const yes = element("button", button.dataset.sure, { type: "button", class: "danger" }), no = element("button", "Keep it", { type: "button" }), shown = element("code", button.dataset.cli, { class: "muted" });
+    const yes = element("button", button.dataset.sure, { type: "button", class: "danger" }), no = element("button", "Keep it", { type: "button" });
     const back = () => { place.replaceChildren(button); button.focus(); };
     no.addEventListener("click", back);
     yes.addEventListener("click", async () => {
       try { await api(button.dataset.method, button.dataset.path); place.replaceChildren(element("span", "Done.", { class: "ok" })); setTimeout(() => location.reload(), 400); }
       catch (error) { back(); place.append(output); say(output, error.message, false); }
     });
-    place.replaceChildren(yes, " ", no, element("br"), shown);
+    place.replaceChildren(yes, " ", no);
     yes.focus();
   });
 }
@@ -87,8 +109,32 @@ function overview() {
       for (const cell of $$("[data-rate]", row)) { const value = rates?.[cell.dataset.rate]; cell.textContent = cell.dataset.rate !== "p99_ms" ? (value ?? 0).toFixed(1) : value === undefined || value === null ? "—" : `${value.toFixed(1)} ms`; }
       spark($("canvas", row), past.get(topic.name));
     }
+    for (const broker of info.brokers) {
+      const row = $$("tr[data-broker]").find((one) => one.dataset.broker === broker.id), bad = broker.draining || broker.degradations.length > 0;
+      if (!row) continue;
+      const health = $("[data-health]", row);
+      health.textContent = broker.draining ? "draining" : bad ? "degraded" : "healthy"; health.className = `status ${bad ? "bad" : "good"}`;
+      $("[data-sessions]", row).textContent = number(broker.sessions); $("[data-offset]", row).textContent = `${broker.offset_ms.toFixed(1)} ms`;
+    }
+    problems(info);
     for (const one of $$("[data-sum]")) one.textContent = number(sums[one.dataset.sum]);
   });
+}
+
+// What is wrong, and what to do: the same list as the server makes, built again only when it changes.
+function problems(info) {
+  const rows = [], counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
+  const link = (text, href) => element("a", text, { href });
+  for (const broker of info.brokers) for (const [text, kind] of [...broker.degradations.map((one) => [`: ${one}`, "bad"]), ...(broker.draining ? [[" is shutting down", "bad"]] : []), ...broker.notes.map((one) => [`: ${one}`, ""])]) rows.push([kind, element("strong", broker.id), text]);
+  for (const { name, available, consumers, settings } of info.topics) {
+    if (!available || consumers || settings.kind === "log") continue;
+    const place = `/topics/${segment(name)}`;
+    if (name.endsWith(".dead")) rows.push(["", link(name, place), ` has ${counted(available, "dead letter")}: `, link("look, then redrive or purge", `/topics/${segment(name.slice(0, -5))}/dead-letters`)]);
+    else rows.push(["", link(name, place), ` has ${counted(available, "message")} that ${available === 1 ? "is" : "are"} due, and no consumer: start one, or `, link("consume by hand", `${place}/consume`)]);
+  }
+  const items = rows.map(([kind, ...parts]) => { const item = element("li", "", kind ? { class: kind } : {}); item.append(...parts); return item; });
+  const list = $("#problems"), text = (found) => found.map((one) => one.textContent).join("\n");
+  if (text(items) !== text([...list.children])) list.replaceChildren(...items);
 }
 
 function spark(canvas, points) {
@@ -113,6 +159,7 @@ function timeline() {
   };
   const line = new Timeline(canvas, { onRange: range, onSelect: (selection) => selected(selection) });
   for (const button of $$("[data-span]")) button.addEventListener("click", () => line.span(Number(button.dataset.span)));
+  $("#scale").addEventListener("click", () => { line.logarithmic = !line.logarithmic; $("#scale").setAttribute("aria-pressed", String(line.logarithmic)); line.draw(); });
   for (const button of $$("[data-zoom]")) button.addEventListener("click", () => line.zoom(Number(button.dataset.zoom)));
 
   async function selected(selection) {
@@ -140,9 +187,9 @@ function timeline() {
       const { action, value, group, start, end, body, path: target } = call(false);
       line.ghost = action === "shift" ? body.shift * 1000 : 0; line.draw();
       const verb = { shift: "move", move: "move", edit: "edit", cancel: "cancel" }[action];
-      const option = { shift: ` --shift ${value}s`, move: ` --at ${value}`, edit: ` --priority ${value}`, cancel: "" }[action];
+      const option = { shift: ` --shift ${shell(`${value}s`)}`, move: ` --at ${shell(value)}`, edit: ` --priority ${shell(value)}`, cancel: "" }[action];
       const argument = { shift: `, shift=${value}`, move: `, at=${JSON.stringify(value)}`, edit: `, priority=${value}`, cancel: "" }[action];
-      $("[data-as=cli]", form).textContent = `dejaq ${verb} ${topic} --group '${group.replaceAll("'", "'\\''")}' --where from=${start} --where to=${end}${option}`;
+      $("[data-as=cli]", form).textContent = `dejaq ${verb} ${topic} --group ${shell(group)} --where from=${start} --where to=${end}${option}`;
       $("[data-as=python]", form).textContent = `async with client.producer(${JSON.stringify(topic)}, group=${JSON.stringify(group)}) as producer:\n    await producer.${verb}_where(dejaq.Where(start=${start}, end=${end})${argument})`;
       $("[data-as=curl]", form).textContent = curl("POST", target, body);
     } catch { line.ghost = 0; }
@@ -220,21 +267,25 @@ function consume() {
     const place = element("li"), output = element("output", "", { class: "outcome", role: "status" }), left = element("span", "", { class: "muted" });
     const base = `${form.dataset.path}/${held.lease}`;
     place.append(element("strong", held.id), " ", left, element("pre", held.body ?? held.body_base64 ?? "", { tabindex: "0" }));
+    if (Object.keys(held.headers).length) place.append(element("p", Object.entries(held.headers).map(([name, value]) => `${name}: ${value}`).join(", "), { class: "muted" }));
     let until = held.expires_ms;
-    const timer = setInterval(() => { const seconds = (until - Date.now()) / 1000; left.textContent = seconds > 0 ? `attempt ${held.attempts}, ${seconds.toFixed(0)} s left` : "the lease is over; the message is delivered again"; if (seconds <= 0) { clearInterval(timer); for (const one of $$("button", place)) one.disabled = true; } }, 250);
-    const act = (label, method, path, json, done) => {
-      const button = element("button", label, { type: "button" });
+    const tick = () => { const seconds = (until - Date.now()) / 1000; left.textContent = seconds > 0 ? `attempt ${held.attempts}, ${seconds.toFixed(0)} s left` : "the lease is over; the message is delivered again"; if (seconds <= 0) { clearInterval(timer); for (const one of $$("button", place)) one.disabled = true; } };
+    const timer = setInterval(tick, 250);
+    const act = (label, method, path, json, done, cli, python) => {
+      const button = element("button", label, { type: "button", "data-method": method, "data-path": path, "data-cli": cli, "data-python": python, ...(json ? { "data-json": JSON.stringify(json) } : {}) });
       button.addEventListener("click", async () => {
         try { const answer = await api(method, path, { json }); if (done) { clearInterval(timer); place.remove(); say($(".outcome", form), `${held.id}: ${done}`, true); } else until = answer.expires_ms; }
         catch (error) { say(output, error.message, false); }
       });
       place.append(button, " ");
     };
-    act("Delete", "DELETE", base, undefined, "deleted");
-    act("Release", "POST", `${base}/release`, {}, "released");
-    act("Extend by a minute", "POST", `${base}/extend`, { seconds: 60 }, "");
-    act("Reject", "POST", `${base}/reject`, { reason: "rejected by hand" }, "a dead letter now");
+    const topic = form.dataset.topic, none = "a lease belongs to the program that took it; no command continues it";
+    act("Delete", "DELETE", base, undefined, "deleted", `dejaq consume ${topic} --max 1`, "await lease.delete()");
+    act("Release", "POST", `${base}/release`, {}, "released", `dejaq consume ${topic} --max 1 --release-after 0s`, "await lease.release()");
+    act("Extend by a minute", "POST", `${base}/extend`, { seconds: 60 }, "", none, "await lease.extend(60)");
+    act("Reject", "POST", `${base}/reject`, { reason: "rejected by hand" }, "a dead letter now", none, 'await lease.reject("rejected by hand")');
     place.append(output);
+    tick();
     return place;
   };
 }

@@ -13,7 +13,7 @@ export class Timeline {
     const span = Math.min(Math.max(last - Number(canvas.dataset.now), 6e4), MOST / 1.25);
     this.start = Number(canvas.dataset.now) - span * 0.1; this.end = this.start + span * 1.25;
     this.data = { starts: [], counts: [], held_starts: [], held_counts: [] };
-    this.selection = null; this.ghost = 0; this.pointers = new Map();
+    this.selection = null; this.ghost = 0; this.logarithmic = false; this.asked = -Infinity; this.pointers = new Map();
     this.listen();
     new ResizeObserver(() => this.changed()).observe(canvas);
     document.addEventListener("zone", () => this.draw());
@@ -35,7 +35,12 @@ export class Timeline {
   span(length) { const now = this.now(); this.range(now - length * 0.1, now + length * 0.9); }
   zoom(factor, x = this.canvas.clientWidth / 2) { const middle = this.ms(x); this.range(middle - (middle - this.start) * factor, middle + (this.end - middle) * factor); }
   pan(share) { const by = (this.end - this.start) * share; this.range(this.start + by, this.end + by); }
-  changed() { clearTimeout(this.timer); this.draw(); this.timer = setTimeout(() => this.onRange(this), 80); }
+  // The first change asks at once; those of a wheel or a drag that follow ask together.
+  changed() {
+    clearTimeout(this.timer); this.draw();
+    const ask = () => { this.asked = performance.now(); this.onRange(this); };
+    if (!(performance.now() - this.asked < 120)) ask(); else this.timer = setTimeout(ask, 80);
+  }
   select(a, b) { const step = Math.min(this.step, (this.end - this.start) / 50); this.selection = a === null ? null : [Math.max(0, Math.round(Math.min(a, b))), Math.round(Math.max(a, b, Math.min(a, b) + step))]; this.draw(); clearTimeout(this.selecting); this.selecting = setTimeout(() => this.onSelect(this.selection), 120); }
   listen() {
     const canvas = this.canvas, x = (event) => event.clientX - canvas.getBoundingClientRect().left;
@@ -67,7 +72,7 @@ export class Timeline {
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) { canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio); }
     const pen = canvas.getContext("2d"), floor = height - 26, now = this.now(), step = this.shownStep ?? this.step;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0); pen.clearRect(0, 0, width, height);
-    const most = Math.max(1, ...data.counts.slice(0, 5000)), tall = (count) => Math.max(2, count / most * (floor - 22));
+    const most = Math.max(1, ...data.counts.slice(0, 5000)), tall = (count) => Math.max(2, (this.logarithmic ? Math.log1p(count) / Math.log1p(most) : count / most) * (floor - 22));
     const bar = (start, count, fill) => { const x = this.x(start), w = Math.max(1, this.x(start + step) - x - 1), h = tall(count); if (x + w < 0 || x > width) return; pen.fillStyle = fill; pen.fillRect(x, floor - h, w, h); };
     const waiting = color("--waiting"), available = color("--available"), held = color("--processing");
     data.starts.forEach((start, n) => bar(start, data.counts[n], start + step <= now ? available : waiting));
@@ -79,15 +84,17 @@ export class Timeline {
     }
     this.axis(pen, width, floor, most);
     const x = this.x(now);
-    if (x >= 0 && x <= width) { pen.fillStyle = color("--bad"); pen.fillRect(x - 1, 0, 2, floor); pen.fillText("now", Math.min(x + 5, width - 28), 12); }
+    if (x >= 0 && x <= width) { pen.fillStyle = color("--bad"); pen.fillRect(x - 1, 0, 2, floor); const left = x > width - 36 ? x - 35 : x + 3; pen.fillStyle = color("--card"); pen.fillRect(left - 1, 14, 34, 16); pen.fillStyle = color("--bad"); pen.fillText("now", left + 4, 26); }
   }
   axis(pen, width, floor, most) {
-    const span = this.end - this.start, gap = STEPS.find((one) => one >= span / Math.max(2, width / 150)) ?? STEPS.at(-1);
+    const span = this.end - this.start, gap = STEPS.find((one) => one >= span / Math.max(2, width / 110)) ?? STEPS.at(-1);
     pen.font = "12px system-ui, sans-serif"; pen.fillStyle = color("--muted"); pen.strokeStyle = color("--line");
     pen.beginPath(); pen.moveTo(0, floor + 0.5); pen.lineTo(width, floor + 0.5); pen.stroke();
     for (let tick = Math.ceil(this.start / gap) * gap; tick < this.end; tick += gap) {
       const x = this.x(tick), text = at(tick, gap < 1000 ? 3 : 0);
-      pen.fillRect(x, floor, 1, 5); pen.fillText(gap >= 864e5 ? text.slice(0, 10) : span > 864e5 ? text.slice(5, 16) : gap < 1000 ? text.slice(11, 23) : text.slice(11, 19), Math.min(x + 2, width - 70), floor + 18);
+      pen.fillRect(x, floor, 1, 5);
+      const label = gap >= 864e5 ? text.slice(0, 10) : span > 864e5 ? text.slice(5, 16) : gap < 1000 ? text.slice(11, 23) : gap < 6e4 ? text.slice(11, 19) : text.slice(11, 16);
+      pen.fillText(label, Math.min(x + 2, width - pen.measureText(label).width - 1), floor + 18);
     }
     pen.fillText(most.toLocaleString("en-US"), 4, 12);
   }
