@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from dejaq.protocol.v1 import log_pb2
 from dejaq.storage.log.base import StoredBatch
+from dejaq.storage.log.parts import parts_of
 from dejaq.storage.rocksdb.log.moving import SegmentWork
 from dejaq.storage.rocksdb.log.rewriting import rewrite
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
@@ -78,22 +79,7 @@ class Chooser:
             for place, (key, body) in enumerate(zip(records.keys, records.bodies, strict=True))
         ]
         time.sleep(0)
-        return (batch,) if all(kept) else list(_parts_of(batch, records, kept))
-
-
-def _parts_of(batch: StoredBatch, records: log_pb2.LogRecords, kept: Sequence[bool]) -> Iterator[StoredBatch]:
-    """The messages that are kept, as batches of those that follow each other."""
-    start = 0
-    while start < len(kept):
-        if not kept[start]:
-            start += 1
-            continue
-        end = next((place for place in range(start, len(kept)) if not kept[place]), len(kept))
-        part = log_pb2.LogRecords(
-            bodies=records.bodies[start:end], keys=records.keys[start:end], headers=records.headers[start:end]
-        )
-        yield StoredBatch(batch.base + start, end - start, batch.ts, part.SerializeToString())
-        start = end
+        return list(parts_of(batch, records, kept))
 
 
 def _keys_of(batch: StoredBatch) -> Sequence[bytes]:
