@@ -17,11 +17,11 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.operations import leasing, owning
 from dejaq.storage.rocksdb.reading import querying
-from dejaq.storage.rocksdb.reading.browsing import Browsing
+from dejaq.storage.rocksdb.reading.browsing import Browsing, pack_cursor
 from dejaq.storage.rocksdb.reading.histograms import Histogram
+from dejaq.storage.rocksdb.reading.priority_browsing import PriorityBrowsing, pack_priority_cursor
 from dejaq.storage.rocksdb.reading.snapshot import RocksSnapshot
 from dejaq.storage.rocksdb.timeline import prioritising
-from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 Result = TypeVar("Result")
@@ -86,9 +86,8 @@ class RocksQueries:
         if where.needs_row_scan:
             return await self._browse_rows(topic, where, cursor, limit, now)
         state = self._state(topic)
-        if isinstance(state, PriorityTopicState):
-            return await self._look(topic, lambda _: querying.browse_by_priority(state, where, cursor, limit, now))
-        page = await Browsing(state, where, cursor, limit, now).page()
+        make = PriorityBrowsing if topic.by_priority else Browsing
+        page = await make(state, where, cursor, limit, now).page()
         return await self._look(topic, lambda _: page)
 
     async def _tally(self, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:
@@ -108,7 +107,8 @@ class RocksQueries:
             found += [m for m in page.messages if where.fits(m.priority, encode_headers(m.headers))]
             if len(found) > limit:
                 del found[limit:]
-                return Page(found, querying.cursor_behind(found[-1], by_priority=topic.by_priority))
+                pack = pack_priority_cursor if topic.by_priority else pack_cursor
+                return Page(found, pack(found[-1]))
             if page.cursor is None:
                 return Page(found, None)
             cursor = page.cursor

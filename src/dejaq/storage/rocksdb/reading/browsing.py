@@ -188,7 +188,10 @@ class Browsing:
         return len(self._found) - before
 
     def _message(self, entry: Entry, view: View) -> Message:
-        ts, message_id, _, row, run, lease, part = entry
+        ts, message_id, key, row, run, lease, part = entry
+        if run.held < run.count:
+            # Meanwhile it has forgotten rows that left.
+            run = self._stored(key, view)
         record = run.record
         return Message(
             id=message_id,
@@ -203,6 +206,12 @@ class Browsing:
             attempts=part.attempts_at(row) if part is not None else run.attempts_at(row),
             headers=decode_headers(record.headers[row]) if record.headers else {},
         )
+
+    def _stored(self, key: bytes, view: View) -> Run:
+        """A run as the view has it."""
+        value = view.get(key)
+        assert value is not None
+        return Run.parse(key, view.run_at(key, value))
 
     def _body(self, run: Run, row: int, view: View) -> bytes:
         apart = run.record.apart[row] if run.record.apart else 0

@@ -51,9 +51,9 @@ class RunsTouching:
                     items = list(islice(self._view.items(start, end), _KEYS_AT_ONCE))
                     wanted = [item for item in items if item[0] not in seen and self._may_have(item[0])]
                     seen.update(key for key, _ in wanted)
-                    gone = self._gone(wanted)
+                    gone = gone_rows(self._view, wanted)
                     for key, stored in wanted:
-                        yield self._run(key, stored, gone.get(key[1:], 0))
+                        yield self.run_of(key, stored, gone.get(key[1:], 0))
                         await pace.rest()
                     start = items[-1][0] + b"\0" if len(items) == _KEYS_AT_ONCE else end
                     await pace.rest()
@@ -61,7 +61,7 @@ class RunsTouching:
             if self._owner is None or keys.owner_of(key) == self._owner:
                 wide = self._view.get(key)
                 assert wide is not None
-                yield self._run(key, wide, masks.unpack(self._view.get(keys.gone(key)) or b""))
+                yield self.run_of(key, wide, masks.unpack(self._view.get(keys.gone(key)) or b""))
             await pace.rest()
 
     def _key_ranges(self, bucket: int) -> list[tuple[bytes, bytes]]:
@@ -84,17 +84,18 @@ class RunsTouching:
         behind = bisect_left(self._ranges, (at + keys.SLICE_MS,))
         return behind > 0 and self._ranges[behind - 1][1] > at
 
-    def _gone(self, items: Sequence[tuple[bytes, bytes]]) -> dict[bytes, int]:
-        """The rows that have left, of those runs of which some have."""
-        if not items:
-            return {}
-        first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
-        return {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
-
-    def _run(self, key: bytes, stored: bytes, gone: int) -> tuple[Run, int]:
+    def run_of(self, key: bytes, stored: bytes, gone: int) -> tuple[Run, int]:
         """The run in memory if all its columns are there, else the run as it is stored."""
         kept = self._state.runs.kept(key)
         if kept is not None and kept.held == kept.count:
             return kept, masks.full(kept.count) & ~gone
         run = Run.parse(key, self._view.run_at(key, stored), gone)
         return run, run.live
+
+
+def gone_rows(view: View, items: Sequence[tuple[bytes, bytes]]) -> dict[bytes, int]:
+    """The rows that have left, of those runs of which some have; by key without the table."""
+    if not items:
+        return {}
+    first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
+    return {key[1:]: masks.unpack(value) for key, value in view.items(first, last + b"\0")}

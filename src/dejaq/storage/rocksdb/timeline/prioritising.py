@@ -14,7 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 
-from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
 from dejaq.domain.topic import Topic
 from dejaq.storage.outbox import Outbox
@@ -234,14 +233,6 @@ class PriorityTopicState(TopicState):
             if unloaded is not None and unloaded < keys.READY_SLICE * keys.SLICE_MS:
                 times.append(unloaded)
         return min(times, default=None)
-
-    def ready_runs(self, buckets: Sequence[int], first: int = limits.PRIORITY_MIN) -> Iterator[Run]:
-        """Every ready run of the buckets that may have this priority or a greater one, bucket by bucket in order."""
-        first = max(first - MIXED_SPAN + 1, limits.PRIORITY_MIN)
-        for bucket in buckets:
-            start = keys.slice_start(self.topic.number, bucket, keys.ready_slice(first))
-            for key in self.database.scan_keys(start, keys.ready_end(self.topic.number, bucket)):
-                yield self.runs.at(keys.place(key))
 
 
 def _is_ready(run: Run) -> bool:

@@ -6,7 +6,7 @@ whole state is dropped and read again from disk, so the state is never ahead of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -193,21 +193,6 @@ class TopicState:
     def unload(self, bucket: int) -> None:
         """Forget the rows of a bucket; they are read again when they are needed."""
         self._let_go(self.window(bucket).retreat(keys.of_bucket(keys.RUN, self.topic.number, bucket)))
-
-    def runs_between(self, start_ms: int, end_ms: int, owner: int | None = None) -> Iterator[Run]:
-        """Every run that may have rows in [start_ms, end_ms): those of its slices bucket by bucket, then wide ones."""
-        first = start_ms // keys.SLICE_MS
-        last = min((end_ms - 1) // keys.SLICE_MS, keys.READY_SLICE - 1)
-        for bucket in (*range(self.topic.settings.buckets), keys.SPREAD):
-            start = keys.slice_start(self.topic.number, bucket, first)
-            end = keys.slice_start(self.topic.number, bucket, last + 1)
-            for key in self.database.scan_keys(start, end):
-                if owner is None or keys.owner_of(key) == owner:
-                    yield self.runs.at(keys.place(key))
-        for key in list(self.wide.between(start_ms, end_ms)):
-            # The others were among those of the slices.
-            if keys.slice_of(key) < first and (owner is None or keys.owner_of(key) == owner):
-                yield self.runs.at(keys.place(key))
 
     def add_run(
         self,
