@@ -142,7 +142,12 @@ class MinuteCounts:
             for minute, count in Counter([int(at) // width for at in times]).items():
                 self._add(minute, sign * count)
             return
-        minutes = np.sort(np.asarray(times, dtype=np.int64) // width, kind="stable")
+        column = np.asarray(times, dtype=np.int64)
+        first = int(column.min()) // width
+        if first == int(column.max()) // width:
+            self._add(first, sign * len(column))
+            return
+        minutes = np.sort(column // width, kind="stable")
         firsts = firsts_of(minutes)
         self._add_column(minutes[firsts], np.diff(firsts, append=len(minutes)) * sign)
 
