@@ -53,6 +53,9 @@ async def test_no_body_is_readable_in_the_files_of_a_broker(tmp_path: Path) -> N
             lease = await consumer.take(1, timeout=30)
             assert [one.body for one in lease] == [SMALL]
             await lease[0].reject("broken")
+        await client.create_topic("plain")
+        with pytest.raises(dejaq.InvalidArgument, match="must have one encryption"):
+            await client.dead_letters("secret").redrive(["dead"], to="plain")
         copy = await client.checkpoint()
         assert not list(files_with(CANARY, data))
         assert list(files_with(b"readable-id", data))

@@ -12,7 +12,7 @@ from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Cancel, Redrive
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, DejaqError, InvalidArgument, error_of
 from dejaq.protocol.columns import write_outcomes
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import errors_pb2
@@ -32,6 +32,12 @@ class DeadLetterCalls:
     async def redrive(self, context: CallContext, request: carrier.RedriveRequest) -> errors_pb2.Outcomes:
         """Move dead letters to a topic, by id."""
         topic, target = self._catalog.live(request.topic), self._target(request)
+        if topic.settings.encryption is not target.settings.encryption:
+            # Sealed bodies could not be read there, and others would be stored in plain form.
+            raise InvalidArgument(
+                f"{topic.name!r} and {target.name!r} must have one encryption; they have {topic.settings.encryption} "
+                f"and {target.settings.encryption}"
+            )
         ids = list(request.ids)
         check_count(len(ids))
         refused = refused_ids(ids)

@@ -7,6 +7,7 @@ bodies, which messages of several topics may refer to.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +19,10 @@ from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.topic import Encryption, Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.base import Storage
-from dejaq.storage.encrypted.body_cipher import Opener, Sealer, UnknownKeyError
+from dejaq.storage.encrypted.body_cipher import Opener, Sealer, TopicKey, UnknownKeyError
 from dejaq.storage.encrypted.header_cipher import UNREADABLE_NAMES, HeaderOpener, HeaderSealer, is_sealed
 from dejaq.storage.encrypted.large_cipher import LargeCipher
-from dejaq.storage.encrypted.providers.base import KeyProvider
+from dejaq.storage.encrypted.providers.base import KEY_BYTES, KeyProvider
 from dejaq.storage.encrypted.sealing import Ciphers, UnsealedBodies
 from dejaq.storage.encrypted.topic_keys import TopicKeys
 from dejaq.storage.encrypted.value_cipher import TopicValueCipher
@@ -114,10 +115,16 @@ class Keyring:
             await self._inner.put_topic(replace(topic, keys=""), context)
         self._records.pop(topic.number, None)
         self._ciphers.pop(topic.number, None)
-        self._values.pop(topic.number, None)
+        if topic.number in self._values:
+            # What the storage still writes of the topic is sealed with a key that nobody has.
+            self._values[topic.number] = TopicValueCipher([TopicKey(topic.number, 0, secrets.token_bytes(KEY_BYTES))])
         self._keys.forget(topic.number)
         self._opener.forget(topic.number)
         self._headers.forget()
+
+    def dropped(self, topic: Topic) -> None:
+        """Forget a topic of which nothing is left."""
+        self._values.pop(topic.number, None)
 
     async def rekey(self, topic: Topic, context: CallContext, *, new_key: bool) -> str:
         """Protect the keys of a topic and of the store with the provider's current key, which is named in the answer.

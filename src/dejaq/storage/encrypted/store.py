@@ -126,6 +126,7 @@ class EncryptedStorage:
         if self._encrypts(topic):
             await self._keyring.remove(topic.in_state(TopicStage.DELETING), context)
         await self._inner.drop_topic(topic, now, context)
+        self._keyring.dropped(topic)
 
     async def rekey(self, topic: Topic, context: CallContext, *, new_key: bool) -> str:
         """Protect the keys of an encrypted topic with the provider's current key, which is named in the answer.
@@ -219,14 +220,14 @@ class EncryptedStorage:
 
     async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
         """Apply the steps with sealed bodies."""
-        if transaction.log_steps:
-            transaction = replace(transaction, log_steps=await self.logs.sealed_steps(transaction.log_steps))
-        if not any(self._encrypts(step.topic) for step in transaction.steps):
+        topics = [step.topic for step in (*transaction.steps, *transaction.log_steps)]
+        sealing = next(filter(self._encrypts, topics), None)
+        if sealing is None:
             return await self._inner.transact(transaction, now, context)
         steps: list[Step] = [await self._sealed(step) for step in transaction.steps]
-        sealing = next(step.topic for step in transaction.steps if self._encrypts(step.topic))
+        log_steps = await self.logs.sealed_steps(transaction.log_steps) if transaction.log_steps else ()
         check = (await self._keyring.ciphers_of(sealing)).large.check_value(transaction.check)
-        sealed = replace(transaction, steps=steps, check=check)
+        sealed = replace(transaction, steps=steps, log_steps=log_steps, check=check)
         verdict = await self._inner.transact(sealed, now, context)
         if verdict.code is not Code.ID_TAKEN or self._seals_itself:
             return verdict

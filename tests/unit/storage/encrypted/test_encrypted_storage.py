@@ -11,14 +11,17 @@ from dejaq.domain.bodies.packing import UNREADABLE, opened
 from dejaq.domain.changes import Create, Edit, Edits
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.message import Message
-from dejaq.domain.topic import Encryption, Topic
+from dejaq.domain.topic import Encryption, Topic, TopicKind
 from dejaq.errors import Code, DejaqError
 from dejaq.storage.base import apply_one
 from dejaq.storage.encrypted.providers.base import WrappedKey
 from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
 from dejaq.storage.encrypted.store import EncryptedStorage
 from dejaq.storage.encrypted.topic_keys import read_keys
+from dejaq.storage.log.base import Append
+from dejaq.storage.log.prepared import check_of
 from dejaq.storage.memory.store import MemoryStorage
+from dejaq.storage.transactions import LogAppendStep, Transaction
 from dejaq.testing.conformance.scene import OWNER, Scene
 
 LINE = new_key_line("k1")
@@ -141,6 +144,28 @@ async def test_the_keys_of_a_deleted_topic_are_gone_and_what_was_copied_before_c
     again = await scene.new_topic("secret", encryption=Encryption.BODIES)
     await apply_one(inner, Create(again, scene.batch(["a"], delays=[0], bodies=[copied])), scene.now, scene.context)
     assert (await scene.get("a", again)).body == UNREADABLE
+
+
+async def test_the_check_value_of_a_transaction_on_an_encrypted_log_confirms_no_guess_of_it() -> None:
+    """It is stored to recognise a repeat; without a key, everybody who guesses the text would get the same value."""
+    inner = MemoryStorage()
+    scene = await Scene.begin(lambda: EncryptedStorage(inner, listed(LINE)))
+    topic = await scene.new_topic("log", encryption=Encryption.BODIES, kind=TopicKind.LOG)
+    storage = scene.storage
+    assert isinstance(storage, EncryptedStorage)
+    steps = [LogAppendStep(topic, Append(0, BODY, 1))]
+    check, session = check_of(steps), scene.session()
+    transaction = Transaction(session, 0, (), log_steps=steps, check=check)
+    codes = [(await storage.transact(transaction, scene.now, DIRECT_CALL)).code for _ in range(2)]
+    codes += [
+        (await storage.logs.prepare(topic, "t", steps, scene.now + 9, scene.now, DIRECT_CALL)).code for _ in range(2)
+    ]
+    assert codes == [Code.OK, Code.ALREADY_EXISTS] * 2
+    with pytest.raises(DejaqError) as taken:
+        await inner.transact(transaction, scene.now, DIRECT_CALL)
+    assert taken.value.code is Code.BATCH_NAME_TAKEN
+    (prepared,) = await inner.logs.in_doubt(topic)
+    assert prepared.check not in (0, check)
 
 
 async def test_an_edit_of_settings_keeps_the_keys() -> None:

@@ -14,7 +14,7 @@ from rocksdict import Options, Rdict, WriteOptions
 from dejaq.domain.bodies.packing import UNREADABLE
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.headers import encode_headers
-from dejaq.domain.topic import Encryption, Topic
+from dejaq.domain.topic import Encryption, Topic, TopicStage
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.encrypted.body_cipher import TopicKey
 from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
@@ -182,6 +182,24 @@ async def test_what_is_left_of_a_deleted_topic_cannot_be_read_with_its_record(tm
     edit_runs(tmp_path, lambda runs: dict.fromkeys(runs, old))
     await reopened(scene)
     assert (await scene.get("a", again)).body == UNREADABLE
+    await scene.end()
+
+
+async def test_what_is_written_of_a_topic_whose_keys_are_gone_is_never_plain(tmp_path: Path) -> None:
+    """Creates that waited while the topic was deleted, and merges that were in progress, may still write runs."""
+    scene, topic = await begin(tmp_path)
+    storage = scene.storage
+    assert isinstance(storage, EncryptedStorage)
+    assert isinstance(storage.inner, RocksStorage)
+    values = storage.inner._database.values
+    key, record = keys.run(topic.number, 0, 0, 1, 0), records.Run(ts=[1], bodies=[BODY])
+    before = values.run(key, record, None, None)
+    await storage._keyring.remove(topic.in_state(TopicStage.DELETING), DIRECT_CALL)
+    after = values.run(key, record, None, None)
+    assert BODY[:8] not in before + after
+    assert BODY[:8] not in values.opened_run(key, before)
+    await scene.storage.drop_topic(topic, scene.now, scene.context)
+    assert storage._keyring.of(topic.number) is None
     await scene.end()
 
 
