@@ -147,7 +147,7 @@ async def test_the_keys_of_a_deleted_topic_are_gone_and_what_was_copied_before_c
 
 
 async def test_the_check_value_of_a_transaction_on_an_encrypted_log_confirms_no_guess_of_it() -> None:
-    """It is stored to recognise a repeat; without a key, everybody who guesses the text would get the same value."""
+    """It is stored to recognise a repeat; without a key, a guess of the text could be compared with it."""
     inner = MemoryStorage()
     scene = await Scene.begin(lambda: EncryptedStorage(inner, listed(LINE)))
     topic = await scene.new_topic("log", encryption=Encryption.BODIES, kind=TopicKind.LOG)
