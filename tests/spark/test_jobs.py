@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from dejaq.pipeline.intake.handovers import hand_overs
 from dejaq.pipeline.intake.ingest import run
 from dejaq.pipeline.jobs import forecast as forecasts
 from dejaq.pipeline.jobs.accuracy import BINS_MS, EARLY_BIN, accuracy, histogram
 from dejaq.pipeline.jobs.audit import audit, balance
-from dejaq.pipeline.jobs.retries import attempts_histogram, consumers, poison_candidates, retries
+from dejaq.pipeline.jobs.retries import attempts_histogram, consumers, counted, poison_candidates, retries
 from dejaq.pipeline.jobs.traffic import duplicates, traffic
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting import findings
@@ -237,7 +238,8 @@ def test_retries_attempts_and_poison_candidates(
     filled: Lake, expected_rows: tuple[list[oracle.Row], list[oracle.Row]]
 ) -> None:
     messages = filled.read("messages")
-    rows = {row["topic"]: row for row in collected(retries(messages))}
+    counts = collected(counted(messages.withColumn("file", F.lit("one"))))
+    rows = {row["topic"]: row for row in retries(counts)}
     for topic, row in rows.items():
         mine = [message for message in expected_rows[0] if message["topic"] == topic]
         assert row["leased"] == sum(message["attempts"] > 0 for message in mine)
@@ -247,8 +249,8 @@ def test_retries_attempts_and_poison_candidates(
     most = max(message["attempts"] for message in expected_rows[0])
     suspects = {(row["topic"], row["id"]) for row in collected(poison_candidates(messages, attempts_min=most))}
     assert suspects == {(m["topic"], m["id"]) for m in expected_rows[0] if m["attempts"] >= most}
-    counted = {(row["topic"], row["attempts"]): row["count"] for row in collected(attempts_histogram(messages))}
-    assert counted == Counter((m["topic"], m["attempts"]) for m in expected_rows[0] if m["attempts"] > 0)
+    tries = {(row["topic"], row["attempts"]): row["count"] for row in attempts_histogram(counts)}
+    assert tries == Counter((m["topic"], m["attempts"]) for m in expected_rows[0] if m["attempts"] > 0)
 
 
 def test_a_slow_consumer_and_one_whose_leases_expire_are_found(spark: SparkSession, filled: Lake) -> None:

@@ -40,6 +40,7 @@ class DeltaLog:
         self._files, self._table = files, table
         self._directory = f"{table.name}/_delta_log"
         self._state: _LogState | None = None
+        self._read_only: _LogState | None = None
 
     @property
     def name(self) -> str:
@@ -78,11 +79,17 @@ class DeltaLog:
 
     def may_contain(self, path: str, column: str, first: int, end: int) -> bool:
         """Whether a file may have a value of a column from `first` to below `end`; True where that is not known."""
-        file = self._state.files.get(path) if self._state is not None else None
-        if file is None or file.stats is None:
-            return True
-        least, greatest = within(file.stats, column)
+        least, greatest = self.extent(path, column)
         return (least is None or least < end) and (greatest is None or greatest >= first)
+
+    def extent(self, path: str, column: str) -> tuple[int | None, int | None]:
+        """The least and the greatest value of a column in a file; None where that is not known or all are null."""
+        state = self._state
+        if state is None:
+            # A lake that is open for reading only. What is known of a file never changes.
+            self._read_only = state = self._read_only or self._read() or _LogState(-1)
+        file = state.files.get(path)
+        return (None, None) if file is None or file.stats is None else within(file.stats, column)
 
     def clear_away(self, before: int) -> None:
         """Remove what no version from `before` on needs."""

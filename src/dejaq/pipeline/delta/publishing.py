@@ -43,6 +43,10 @@ class DeltaLogs:
         """Whether a file may have a value of a column from `first` to below `end`, by its published statistics."""
         return self._by_table[table].may_contain(path, column, first, end)
 
+    def extent(self, table: str, path: str, column: str) -> tuple[int | None, int | None]:
+        """The least and the greatest value of a column in a file, by its published statistics; None if not known."""
+        return self._by_table[table].extent(path, column)
+
     def clear_away(self, before: int) -> None:
         """Remove from the logs what no version from `before` on needs."""
         for log in self._logs:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from dejaq.pipeline.intake.events import handed_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 HOUR_MS = 3_600_000
 SLO_MS_DEFAULT = 100.0
@@ -22,8 +22,7 @@ _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 def accuracy(hand_overs: DataFrame, *, slo_ms: float = SLO_MS_DEFAULT) -> DataFrame:
     """Lateness by topic and hour; an hour whose p99 is above `slo_ms`, or with an early hand-over, is a breach."""
     late = F.col("lateness_ms")
-    hour = handed_ms() - F.pmod(handed_ms(), F.lit(HOUR_MS))
-    summed = hand_overs.groupBy("topic", hour.alias("hour_ms")).agg(
+    summed = hand_overs.groupBy("topic", hour_of().alias("hour_ms")).agg(
         F.count(F.lit(1)).alias("delivered"),
         F.percentile_approx(late, list(_SHARES.values()), 10_000).alias("percentiles"),
         F.max(late).alias("max_ms"),
@@ -54,13 +53,20 @@ def accuracy(hand_overs: DataFrame, *, slo_ms: float = SLO_MS_DEFAULT) -> DataFr
     )
 
 
-def histogram(hand_overs: DataFrame) -> DataFrame:
-    """How many hand-overs of each topic fall into each bin of lateness; `from_ms` is the bin's lower end."""
+def hour_of() -> Column:
+    """The hour in which user code got the message."""
+    return handed_ms() - F.pmod(handed_ms(), F.lit(HOUR_MS))
+
+
+def histogram(hand_overs: DataFrame, *, hourly: bool = False) -> DataFrame:
+    """How many hand-overs of each topic fall into each bin of lateness; `from_ms` is the bin's lower end.
+
+    `hourly`: by hour as well.
+    """
     late = F.col("lateness_ms")
     lower = F.lit(EARLY_BIN)
     for edge in BINS_MS:
         lower = F.when(late >= edge, edge).otherwise(lower)
     known = hand_overs.where(late.isNotNull())
-    return (
-        known.groupBy("topic", lower.alias("from_ms")).agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "from_ms")
-    )
+    by = ["topic", lower.alias("from_ms"), *([hour_of().alias("hour_ms")] if hourly else [])]
+    return known.groupBy(*by).agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "from_ms")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -14,30 +16,48 @@ ATTEMPTS_MIN_DEFAULT = 5
 _SLOW_FACTOR = 3.0
 
 
-def retries(messages: DataFrame) -> DataFrame:
-    """For each topic: how many messages needed more than one attempt, and why."""
-    attempts = F.col("attempts")
-    return (
-        messages.groupBy("topic")
-        .agg(
-            F.count(F.when(attempts > 0, 1)).alias("leased"),
-            F.count(F.when(attempts > 1, 1)).alias("retried"),
-            F.sum("expiries").alias("expiries"),
-            F.sum("releases").alias("releases"),
-            F.sum("extensions").alias("extensions"),
-            F.count(F.when(F.col("outcome") == "dead_lettered", 1)).alias("dead_lettered"),
-            F.avg(F.when(attempts > 0, attempts)).alias("attempts_mean"),
-            F.max("attempts").alias("attempts_max"),
-        )
-        .withColumn("retried_share", F.col("retried") / F.greatest("leased", F.lit(1)))
-        .orderBy("topic")
+def counted(messages: DataFrame) -> DataFrame:
+    """The messages of each file, topic and number of attempts, and what happened to them; sums of these are exact."""
+    return messages.groupBy("file", "topic", F.coalesce("attempts", F.lit(0)).alias("attempts")).agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.sum("expiries").alias("expiries"),
+        F.sum("releases").alias("releases"),
+        F.sum("extensions").alias("extensions"),
+        F.count(F.when(F.col("outcome") == "dead_lettered", 1)).alias("dead_lettered"),
     )
 
 
-def attempts_histogram(messages: DataFrame) -> DataFrame:
+def retries(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each topic: how many messages needed more than one attempt, and why."""
+    by_topic: dict[str, list[Mapping[str, Any]]] = {}
+    for row in counts:
+        by_topic.setdefault(row["topic"], []).append(row)
+    return [_of_topic(topic, rows) for topic, rows in sorted(by_topic.items())]
+
+
+def _of_topic(topic: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    leased = sum(row["messages"] for row in rows if row["attempts"] > 0)
+    retried = sum(row["messages"] for row in rows if row["attempts"] > 1)
+    attempts = sum(row["messages"] * row["attempts"] for row in rows if row["attempts"] > 0)
+    names = ("expiries", "releases", "extensions", "dead_lettered")
+    return {
+        "topic": topic,
+        "leased": leased,
+        "retried": retried,
+        **{name: sum(row[name] or 0 for row in rows) for name in names},
+        "attempts_mean": attempts / leased if leased else None,
+        "attempts_max": max(row["attempts"] for row in rows),
+        "retried_share": retried / max(leased, 1),
+    }
+
+
+def attempts_histogram(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How many messages of each topic have had how many attempts."""
-    leased = messages.where(F.col("attempts") > 0)
-    return leased.groupBy("topic", "attempts").agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "attempts")
+    found: Counter[tuple[str, int]] = Counter()
+    for row in counts:
+        if row["attempts"] > 0:
+            found[row["topic"], row["attempts"]] += row["messages"]
+    return [{"topic": topic, "attempts": tries, "count": count} for (topic, tries), count in sorted(found.items())]
 
 
 def poison_candidates(messages: DataFrame, *, attempts_min: int = ATTEMPTS_MIN_DEFAULT) -> DataFrame:

@@ -34,6 +34,7 @@ LOCK = "_writer.lock"
 DELTA_LOG = "_delta_log"
 # Readers that began with an earlier commit find its files until this many have followed.
 COMMITS_KEPT = 5
+_ENDLESS = 2**62
 
 
 def no_lake(root: str) -> PipelineError:
@@ -101,6 +102,12 @@ class Lake:
         """The files of a partition that may have a value of a column from `first` to below `end`."""
         files = (commit or self.head).partitions(table).get(partition, ())
         return [file for file in files if self.delta.may_contain(table, file, column, first, end)]
+
+    def read_from(self, table: str, column: str, least: int) -> DataFrame:
+        """The rows in which a number is `least` or more; only the files that may have such rows are read."""
+        files = self.head.files(table)
+        found = [file for file in files if self.delta.may_contain(table, file, column, least, _ENDLESS)]
+        return self.read_files(table, found).where(F.col(column) >= least)
 
     def read_files(self, table: str, files: list[str], *, named: bool = False) -> DataFrame:
         """The rows of a table that are in some of its files; `named`: each with its `file`."""

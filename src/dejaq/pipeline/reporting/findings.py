@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dejaq.pipeline.intake.handovers import hand_overs
+from dejaq.pipeline.intake.messages import OPEN
 from dejaq.pipeline.jobs import accuracy as accuracies
 from dejaq.pipeline.jobs import audit as audits
 from dejaq.pipeline.jobs import forecast as forecasts
@@ -15,6 +16,7 @@ from dejaq.pipeline.jobs import traffic as traffics
 from dejaq.pipeline.lake.gaps import Gap, gaps
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting.arrivals import ASSUMPTIONS, arrivals
+from dejaq.pipeline.reporting.partial import by_file, by_hour, hours_of_hand_overs
 from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.snapshot import TableSnapshot
 
@@ -26,6 +28,7 @@ Rows = list[dict[str, Any]]
 # What is listed one by one; the numbers of all are exact.
 LISTED_MAX = 10_000
 DRAWN_MAX = 20_000
+_HANDED = ("messages", "releases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,7 @@ def rows_of(frame: DataFrame, limit: int = 0) -> Rows:
 
 def accuracy(lake: Lake, *, topics: Sequence[str] = (), slo_ms: float = accuracies.SLO_MS_DEFAULT) -> Findings:
     """Lateness by topic and hour."""
-    handed = hand_overs(_of(lake.read("messages"), topics), _of(lake.read("releases"), topics))
-    hours, bins = rows_of(accuracies.accuracy(handed, slo_ms=slo_ms)), rows_of(accuracies.histogram(handed))
+    hours, bins = _lateness(lake, topics, slo_ms)
 
     def draw() -> Figure:
         from dejaq.pipeline.reporting.plots import accuracy_plot
@@ -64,6 +66,45 @@ def accuracy(lake: Lake, *, topics: Sequence[str] = (), slo_ms: float = accuraci
         "slo_ms": slo_ms,
     }
     return Findings("accuracy", {"hours": hours, "histogram": bins}, figures, draw)
+
+
+def _lateness(lake: Lake, topics: Sequence[str], slo_ms: float) -> tuple[Rows, Rows]:
+    """The hours of `accuracy`, and its histogram. Only the hours are read that have changed since the last time."""
+    files = hours_of_hand_overs(lake)
+    if files is None:
+        handed = hand_overs(_of(lake.read("messages"), topics), _of(lake.read("releases"), topics))
+        return rows_of(accuracies.accuracy(handed, slo_ms=slo_ms)), rows_of(accuracies.histogram(handed))
+
+    def of_hours(hours: list[int]) -> DataFrame:
+        wanted = {
+            table: sorted({file for hour in hours for of, file in files[hour] if of == table}) for table in _HANDED
+        }
+        handed = hand_overs(*(lake.read_files(table, wanted[table]) for table in _HANDED))
+        return handed.where(accuracies.hour_of().isin(hours))
+
+    hours = by_hour(
+        lake,
+        f"accuracy-{slo_ms:g}",
+        files,
+        lambda stale: rows_of(accuracies.accuracy(of_hours(stale), slo_ms=slo_ms)),
+    )
+    counted = by_hour(
+        lake,
+        "lateness",
+        files,
+        lambda stale: rows_of(accuracies.histogram(of_hours(stale), hourly=True)),
+    )
+    bins: dict[tuple[str, int], int] = {}
+    for row in counted:
+        bins[row["topic"], row["from_ms"]] = bins.get((row["topic"], row["from_ms"]), 0) + row["count"]
+    chosen = {row["topic"] for row in counted} if not topics else set(topics)
+    rows = [
+        {"topic": topic, "from_ms": from_ms, "count": count}
+        for (topic, from_ms), count in sorted(bins.items())
+        if topic in chosen
+    ]
+    wanted = [row for row in hours if not topics or row["topic"] in topics]
+    return sorted(wanted, key=lambda row: (row["topic"], row["hour_ms"])), rows
 
 
 def audit(
@@ -142,13 +183,17 @@ def forecast(
     snapshot: TableSnapshot | None = None,
 ) -> Findings:
     """What the coming hours bring."""
-    messages = _of(lake.read("messages"), topics)
-    live = _of(snapshot.rows, topics) if snapshot is not None else forecasts.pending_timeline(messages)
+    # What is pending, and what happened in the last day. The rest of the lake is not read.
+    opened = [name for name in lake.head.partitions("messages") if name.startswith(f"state={OPEN}/")]
+    pending = forecasts.pending_timeline(_of(lake.read("messages", opened), topics))
+    live = _of(snapshot.rows, topics) if snapshot is not None else pending
+    recent = _of(lake.read_from("messages", "created_ms", now_ms - forecasts.HISTORY_MS_DEFAULT), topics)
+    events = _of(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
     minutes = rows_of(
         forecasts.forecast(
             forecasts.due_by_minute(live, now_ms=now_ms, hours=hours),
-            forecasts.expected_by_minute(messages, now_ms=now_ms, hours=hours),
-            forecasts.service_times(_of(lake.read("events"), topics)),
+            forecasts.expected_by_minute(recent, now_ms=now_ms, hours=hours),
+            forecasts.service_times(events),
             lateness_ms=lateness_ms,
             service_ms=service_ms,
         )
@@ -182,10 +227,18 @@ def forecast(
 
 def retries(lake: Lake, *, topics: Sequence[str] = (), attempts_min: int = retried.ATTEMPTS_MIN_DEFAULT) -> Findings:
     """Leases that ended, poison candidates, slow consumers."""
-    messages, events = _of(lake.read("messages"), topics), _of(lake.read("events"), topics)
-    by_topic = rows_of(retried.retries(messages))
-    attempts = rows_of(retried.attempts_histogram(messages))
-    poison = rows_of(retried.poison_candidates(messages, attempts_min=attempts_min), LISTED_MAX)
+    # A consumer is slow now, or was in the last day.
+    events = _of(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
+    repeated = _of(lake.read_from("messages", "attempts", attempts_min), topics)
+    counted = by_file(
+        lake,
+        "attempts",
+        lake.head.files("messages"),
+        lambda files: rows_of(retried.counted(lake.read_files("messages", files, named=True))),
+    )
+    counted = [row for row in counted if not topics or row["topic"] in topics]
+    by_topic, attempts = retried.retries(counted), retried.attempts_histogram(counted)
+    poison = rows_of(retried.poison_candidates(repeated, attempts_min=attempts_min), LISTED_MAX)
     consumers = rows_of(retried.consumers(events))
 
     def draw() -> Figure:
