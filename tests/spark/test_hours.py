@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ def test_the_work_of_an_hour_does_not_grow_with_the_lake(
         return whole(self, table, files, named=named)
 
     monkeypatch.setattr(Lake, "read_files", counted)
-    jobs = {
+    jobs: dict[str, Callable[[Lake], findings.Findings]] = {
         "accuracy": findings.accuracy,
         "retries": findings.retries,
         "forecast": lambda lake: findings.forecast(lake, now_ms=store.now),
@@ -68,7 +69,8 @@ def test_the_work_of_an_hour_does_not_grow_with_the_lake(
         step = "ingest"
         write_segments(journal, _hour(store, number), cuts=())
         list(run(lake, journal))
-        for step, job in jobs.items():
+        for name, job in jobs.items():
+            step = name
             job(lake)
         work.append(read)
     second, last = work[1], work[-1]

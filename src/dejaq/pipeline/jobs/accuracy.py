@@ -68,5 +68,5 @@ def histogram(hand_overs: DataFrame, *, hourly: bool = False) -> DataFrame:
     for edge in BINS_MS:
         lower = F.when(late >= edge, edge).otherwise(lower)
     known = hand_overs.where(late.isNotNull())
-    by = ["topic", lower.alias("from_ms"), *([hour_of().alias("hour_ms")] if hourly else [])]
+    by = [F.col("topic"), lower.alias("from_ms"), *([hour_of().alias("hour_ms")] if hourly else [])]
     return known.groupBy(*by).agg(F.count(F.lit(1)).alias("count")).orderBy("topic", "from_ms")

@@ -33,11 +33,13 @@ def by_hour(lake: Lake, name: str, files: Mapping[int, Sequence[File]], work: Ca
     """The rows of all hours. `work` gives those of some hours, each with its `hour_ms`; the others are known."""
     keys = {hour: _digest(found) for hour, found in files.items()}
     known = {int(hour): part for hour, part in _kept(lake, name).items()}
-    stale = [hour for hour, key in keys.items() if known.get(hour, {}).get("key") != key]
+    stale = {hour for hour, key in keys.items() if known.get(hour, {}).get("key") != key}
     found: dict[int, Rows] = defaultdict(list)
-    for row in work(stale) if stale else ():
+    for row in work(sorted(stale)) if stale else ():
         found[row["hour_ms"]].append(row)
-    now = {hour: {"key": key, "rows": found[hour]} if hour in stale else known[hour] for hour, key in keys.items()}
+    now: dict[int, dict[str, Any]] = {
+        hour: {"key": key, "rows": found[hour]} if hour in stale else known[hour] for hour, key in keys.items()
+    }
     _keep(lake, name, {str(hour): part for hour, part in now.items()}, changed=now != known)
     return [row for _, part in sorted(now.items()) for row in part["rows"]]
 
