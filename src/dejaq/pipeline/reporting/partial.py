@@ -56,7 +56,7 @@ def by_file(lake: Lake, name: str, files: Sequence[str], work: Callable[[list[st
 
 
 def hours_of_hand_overs(lake: Lake) -> dict[int, list[File]] | None:
-    """The hours in which user code got messages, each with the files that may tell of it; None if that is unknown."""
+    """The hours in which user code got messages, and the files that may have rows of each; None if unknown."""
     found: dict[int, list[File]] = defaultdict(list)
     done = [file for part, files in lake.head.partitions("messages").items() if DONE in part for file in files]
     for table, files in (("messages", done), ("releases", lake.head.files("releases"))):
