@@ -224,6 +224,68 @@ async def test_a_message_costs_one_lease_call(connect: Connect, clock: VirtualCl
     assert len(storage.leases) <= 22
 
 
+class HeldStorage(CountingStorage):
+    """A memory store whose answers about the next time are from before the test lets them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self.release = asyncio.Event()
+
+    async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
+        found = await super().next_ts(topic, buckets, now)
+        self.waiting += 1
+        await self.release.wait()
+        return found
+
+
+async def test_a_new_message_that_is_not_near_makes_no_lease_call_and_is_leased_in_time(clock: VirtualClock) -> None:
+    """L15: each create in a moment in which the leaser was at work cost a lease call that found nothing."""
+    storage = HeldStorage()
+    await storage.open(clock.now_ms())
+    topic = Topic("mail", 1, TopicSettings(buckets=1))
+    await storage.put_topic(topic, DIRECT_CALL)
+    pushed: list[tuple[int, list[str]]] = []
+
+    async def push(lease: LeaseSet) -> None:
+        pushed.append((clock.now_ms(), lease.ids()))
+
+    async def create(number: int, ts: int) -> None:
+        batch = CreateBatch("billing", ProducerSession(1, number), 0, [ts], [b"x"], ids=[f"m{number}"])
+        await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
+        leaser.notify(ts)
+
+    leaser = Leaser(
+        context=DIRECT_CALL,
+        storage=storage,
+        clock=clock,
+        metrics=Metrics(),
+        topic=topic,
+        consumer="c",
+        inflight=Inflight(),
+        push=push,
+    )
+    leaser.set_flow(Flow(credit_rows=10, credit_bytes=1_000_000, lease_ms=30_000, prefetch_ms=100))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    await until(lambda: storage.waiting)
+    calls, began = len(storage.leases), clock.now_ms()
+    for number in range(1, 20):
+        await create(number, began + 5_000)
+    await create(20, began + 400)
+    storage.release.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(storage.leases) == calls
+    # The leaser has a lead of 75 ms.
+    await clock.advance(324)
+    assert ["m20"] not in [ids for _, ids in pushed]
+    await clock.advance(1)
+    await until(lambda: (began + 325, ["m20"]) in pushed)
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def settled(broker: Broker, clock: VirtualClock, storage: CountingStorage) -> None:
     """Wait until every consumer of the fleet has its buckets and has found that nothing is due."""
     roster = broker.central.rosters.of(broker.central.catalog.live("fleet"))

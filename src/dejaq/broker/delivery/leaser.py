@@ -142,6 +142,8 @@ class Leaser:
         # While it waits: until when, and whether for credit or for a time.
         self._resting_until: int | None = None
         self._wants_room = False
+        # The time of the earliest new message since it last rested, less the lead.
+        self._noticed: int | None = None
 
     @property
     def buckets(self) -> Sequence[int]:
@@ -193,17 +195,18 @@ class Leaser:
 
     def notify(self, ts: int) -> None:
         """A new message is at `ts`."""
-        if self._resting_until is None:
-            self._wake_up()
-        elif self._wants_room:
+        if self._wants_room:
             self._note_notice()
-        else:
-            at = ts - self._flow.lead_ms
-            if at <= self._clock.now_ms():
-                self._wake_up()
-            elif at < self._resting_until:
-                self._resting_until = at
-                self._alarm.set(at)
+            return
+        at = ts - self._flow.lead_ms
+        if at <= self._clock.now_ms():
+            self._wake_up()
+        elif self._resting_until is None:
+            # Nothing that it does now is about this message. It rests until then at most.
+            self._noticed = at if self._noticed is None else min(at, self._noticed)
+        elif at < self._resting_until:
+            self._resting_until = at
+            self._alarm.set(at)
 
     def _wake_up(self) -> None:
         self._note_notice()
@@ -425,8 +428,8 @@ class Leaser:
 
     async def _rest(self, until: int | None, *, for_room: bool) -> None:
         """Wait for `until`, a notice or free credit; not for long, so that a jump of the clock is noticed."""
-        latest = self._clock.now_ms() + self._recheck_ms
-        self._resting_until = latest if until is None else min(until, latest)
+        times = (self._clock.now_ms() + self._recheck_ms, until, self._noticed)
+        self._resting_until, self._noticed = min(time for time in times if time is not None), None
         self._wants_room = for_room
         self._alarm.set(self._resting_until)
         await self._wake.wait()

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 PING_SECONDS = 5.0
 # For so long messages of one connection are delivered in one turn of the event loop.
-STEP_SECONDS = 0.001
+STEP_SECONDS = 0.002
 # How long a client waits that was refused a call because too many are running.
 _BUSY_MS = 100
 

@@ -26,6 +26,8 @@ WRITE_BYTES_MAX = 1024 * 1024
 GATHERED_BYTES_MAX = 64 * 1024
 # Bytes that were received and wait to be worked on, before nothing more is read from the connection.
 HELD_BYTES_MAX = 32 * 1024 * 1024
+# So many messages are delivered in one turn of the event loop, however long that takes.
+STEP_MESSAGES = 16
 # A connection is pinged when nothing came for one interval, and closed when nothing came for two more.
 SILENT_INTERVALS = 3
 # By how much longer the intervals of an idle connection are: 10,000 of them would keep a broker busy with pings.
@@ -51,10 +53,12 @@ class WebSocketConnection(asyncio.BufferedProtocol):
     ) -> None:
         """While it is `idle`, nobody waits for the other side, and pings are `IDLE_FACTOR` times as rare.
 
-        In one turn of the event loop messages are delivered for `step_seconds` only, and the others in the next turns.
+        In one turn of the event loop messages are delivered for `step_seconds` only, and the others in the next turns;
+        but at least `STEP_MESSAGES`, because the machine may have done something else meanwhile.
         """
         self._step_seconds = step_seconds
         self._step_until: float | None = None
+        self._step_messages = 0
         # Messages and close frames that wait for the next turn.
         self._late: deque[tuple[Opcode, Payload]] = deque()
         self._client = client
@@ -161,15 +165,20 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def _deliver(self, opcode: Opcode, payload: Payload) -> None:
         if self._step_seconds is not None and opcode is not Opcode.PING and opcode is not Opcode.PONG:
-            now = perf_counter()
             if self._step_until is None:
-                self._step_until = now + self._step_seconds
+                self._step_until, self._step_messages = perf_counter() + self._step_seconds, 0
                 self._loop.call_soon(self._next_step)
-            elif self._late or now > self._step_until:
+            elif self._late or self._step_is_over():
                 self._late.append((opcode, payload))
                 self.hold(len(payload))
                 return
+        self._step_messages += 1
         self._handle(opcode, payload)
+
+    def _step_is_over(self) -> bool:
+        return (
+            self._step_until is not None and self._step_messages >= STEP_MESSAGES and perf_counter() > self._step_until
+        )
 
     def _next_step(self) -> None:
         """Deliver what waits for this turn of the event loop."""
@@ -180,7 +189,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
     def _deliver_late(self) -> None:
         late, self._late = self._late, deque()
         for place, (opcode, payload) in enumerate(late):
-            if self._step_until is not None and perf_counter() > self._step_until:
+            if self._step_is_over():
                 self._late.extend(islice(late, place, None))
                 return
             self.release(len(payload))

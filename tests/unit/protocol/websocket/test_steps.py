@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
+from dejaq.protocol.websocket import connection
 from dejaq.protocol.websocket.connection import WebSocketConnection
 from dejaq.protocol.websocket.framing import CloseCode, FrameError, Opcode, Payload, close_payload, frame_head
 from tests.unit.broker.client import until
@@ -16,6 +19,11 @@ WORK_SECONDS = 0.0005
 
 def frames(payloads: list[bytes], opcode: Opcode = Opcode.BINARY) -> bytes:
     return b"".join(frame_head(opcode, len(one), masked=False) + one for one in payloads)
+
+
+@pytest.fixture(autouse=True)
+def one_message_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STEP_MESSAGES", 1)
 
 
 class Receiver:
@@ -91,3 +99,12 @@ async def test_a_bad_message_that_waited_ends_the_connection() -> None:
     await until(lambda: not receiver.connection.open)
     assert receiver.received == [*NUMBERS, b"bad"]
     assert "not a message" in receiver.connection.reason
+
+
+async def test_a_slow_machine_delivers_some_messages_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STEP_MESSAGES", 16)
+    receiver = Receiver()
+    receiver.arrive(frames(NUMBERS))
+    assert receiver.received == NUMBERS[:16]
+    await until(lambda: len(receiver.received) == len(NUMBERS))
+    assert receiver.received == NUMBERS
