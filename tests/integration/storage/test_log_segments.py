@@ -215,6 +215,28 @@ async def test_a_disk_that_fails_stops_the_store_and_loses_nothing(
     assert inspecting.check(tmp_path)["problems"] == []
 
 
+async def test_files_stay_when_the_removal_of_their_records_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = await opened(tmp_path)
+    await filled(storage, 100)
+    await storage.logs.segments.settle()
+    before = files_in(tmp_path)
+
+    def fail(self: DiskFiles, *_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(DiskFiles, "append", fail)
+    with pytest.raises(DejaqError):
+        await storage.logs.retain(TOPIC, LogRetention(keep_bytes=1), NOW, DIRECT_CALL)
+    await storage.logs.segments.settle()
+    assert files_in(tmp_path) == before
+    monkeypatch.undo()
+    await storage.recover(NOW)
+    assert await contents(storage) == [content(n) for n in range(100)]
+    await storage.close()
+
+
 async def test_a_checkpoint_has_the_segments(tmp_path: Path) -> None:
     storage = await opened(tmp_path / "store")
     await filled(storage, 300)

@@ -205,6 +205,8 @@ class SegmentKeeper:
     async def _remove(self) -> None:
         """Remove some files, unless a checkpoint needs them."""
         async with self._keeper.files_needed:
+            # After a failure, it is not known which records are durable.
+            self._work.check()
             some = self._work.removable[:_REMOVED_PER_STEP]
             await asyncio.to_thread(self.files.remove, some)
             del self._work.removable[: len(some)]

@@ -38,6 +38,7 @@ from dejaq.storage.rocksdb.log.opening import OpenedSegments
 from dejaq.storage.rocksdb.log.segment_keeper import SegmentKeeper
 from dejaq.storage.rocksdb.log.state import LogBucket, LogState
 from dejaq.storage.rocksdb.log.tail import LogTails
+from dejaq.storage.segments.writer import LogSegment
 from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict, first_refused
 
 # Records that are read before other tasks run.
@@ -433,10 +434,12 @@ class RocksLogs:
 
     async def retain(self, topic: Topic, retention: LogRetention, now: int, context: CallContext) -> int:
         """Remove the oldest batches, at most a hundred of each bucket."""
-        state, removed = self._state(topic), 0
+        state, removed, gone = self._state(topic), 0, list[LogSegment]()
+        trimmed: asyncio.Future[None] | None = None
         for bucket in state.buckets:
             if bucket.segments:
-                removed += await self._trim(state, bucket, retention, now)
+                count, written = await self._trim(state, bucket, retention, now, gone)
+                removed, trimmed = removed + count, written or trimmed
             elif not bucket.moving:
                 writes = new_batch()
                 with self._altering():
@@ -451,30 +454,33 @@ class RocksLogs:
             retaining.forget_sessions(state, self._database, now, writes)
             waiting = self._write(writes)
         await _until(waiting)
+        await _until(trimmed)
+        self.segments.removed(gone)
         return removed
 
-    async def _trim(self, state: LogState, bucket: LogBucket, retention: LogRetention, now: int) -> int:
-        """Remove the oldest batches of a bucket that are in segments; how many messages that were."""
+    async def _trim(
+        self, state: LogState, bucket: LogBucket, retention: LogRetention, now: int, gone: list[LogSegment]
+    ) -> tuple[int, asyncio.Future[None] | None]:
+        """Remove the oldest batches of a bucket that are in segments: how many messages, and what to wait for before
+        the files of the segments that are `gone` may be removed.
+        """
         bucket.settle(now)
         if bucket.replacing:
-            return 0
+            return 0, None
         bucket.replacing = True
         try:
             read = retaining.read_by_all(state, bucket.number) if retention.trim_read else 0
             trim = await trimming.limit_of(self.segments.files, bucket, retention, now, read)
             if trim is None:
-                return 0
+                return 0, None
             minutes = await trimming.minutes_before(state, self._database, bucket, trim.start)
             self._state(state.topic)
             removed, writes = trim.start - bucket.start, new_batch()
             with self._altering():
-                gone = trimming.put(state, self._database, bucket, trim, minutes, writes)
-                durable = self._committer.write(writes)
-            await asyncio.shield(durable)
+                gone += trimming.put(state, self._database, bucket, trim, minutes, writes)
+                return removed, self._committer.write(writes)
         finally:
             bucket.replacing = False
-        self.segments.removed(gone)
-        return removed
 
 
 async def _until(durable: asyncio.Future[None] | None) -> None:
