@@ -24,6 +24,7 @@ from dejaq.storage.rocksdb.log import records
 from dejaq.storage.rocksdb.log.opening import SegmentSettings
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.segments.files import OPEN_MAX, SegmentFiles
+from dejaq.storage.segments.writer import segment_name
 from dejaq.testing.waiting import eventually
 from tests.chaos.sizes import FULL
 
@@ -240,7 +241,10 @@ async def test_files_stay_when_the_removal_of_their_records_is_lost(
 async def test_a_checkpoint_has_the_segments(tmp_path: Path) -> None:
     storage = await opened(tmp_path / "store")
     await filled(storage, 300)
+    unfinished = storage.logs.segments.files.begin(1, 0, 10**6)
     await storage.checkpoint(tmp_path / "copy")
+    # A backup would find that such a file changes while it is copied.
+    assert segment_name(unfinished.segment.number) not in files_in(tmp_path / "copy")
     # What is removed or replaced from now on stays in the copy.
     await storage.logs.retain(TOPIC, LogRetention(keep_bytes=1), NOW + 10**6, DIRECT_CALL)
     await filled(storage, 100, start=300)

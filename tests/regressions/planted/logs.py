@@ -89,7 +89,7 @@ def leave_a_batch_out_of_a_segment() -> None:
         if batch.base == 0:
             add(self, batch)
         else:
-            self.segment = replace(self.segment, end=batch.end)
+            self.end = batch.end
 
     SegmentWriter.add = add_most
 

@@ -45,6 +45,7 @@ class SegmentFiles:
         numbers = self.numbers()
         self._next = max(numbers, default=0) + 1
         self._lock = threading.Lock()
+        self._unfinished: set[int] = set()
         self._indexes: OrderedDict[int, list[BlockEntry]] = OrderedDict()
         self._blocks: OrderedDict[tuple[int, int], tuple[list[StoredBatch], int]] = OrderedDict()
         self._blocks_bytes = 0
@@ -71,7 +72,14 @@ class SegmentFiles:
         """Begin a file for the batches of a bucket from an offset on."""
         with self._lock:
             number, self._next = self._next, self._next + 1
-        return SegmentWriter(self._files, SegmentHeader(number, topic, bucket, base), ts=ts)
+            self._unfinished.add(number)
+        header = SegmentHeader(number, topic, bucket, base)
+        return SegmentWriter(self._files, header, ts=ts, on_finished=self._unfinished.discard)
+
+    def finished(self) -> list[str]:
+        """The names of the files that do not change any more."""
+        unfinished = {segment_name(number) for number in set(self._unfinished)}
+        return [name for name in map(segment_name, self.numbers()) if name not in unfinished]
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove files, as far as they exist. Raises STORE_FAILED where the disk fails."""

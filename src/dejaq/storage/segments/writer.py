@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dejaq.errors import Code, StoreError, error_of
@@ -52,16 +53,27 @@ class LogSegment:
 class SegmentWriter:
     """A segment that is being written, in one thread at a time. Raises STORE_FAILED where the disk fails."""
 
-    def __init__(self, files: FileOperations, header: SegmentHeader, *, ts: int) -> None:
+    def __init__(
+        self,
+        files: FileOperations,
+        header: SegmentHeader,
+        *,
+        ts: int,
+        on_finished: Callable[[int], None] = lambda number: None,
+    ) -> None:
         self._files = files
+        self._on_finished = on_finished
         self._name = segment_name(header.number)
         self._packer = Packer()
         self._index: list[BlockEntry] = []
         self._batches: list[StoredBatch] = []
         self._pending = 0
         self._unsynced = 0
-        # What it is so far; `ts` is that of the first offset.
-        self.segment = LogSegment(header.number, header.base, header.base, ts, ts)
+        self._number, self._base = header.number, header.base
+        # What it has so far; `ts` is that of the first offset.
+        self.end, self.bytes = header.base, 0
+        self._first_ts = self._last_ts = ts
+        self._rows = self._file_bytes = 0
         try:
             files.create(self._name)
             self._append([pack_header(header)])
@@ -75,14 +87,19 @@ class SegmentWriter:
             self._write_block()
         self._batches.append(batch)
         self._pending += size
-        known = self.segment
-        self.segment = replace(
-            known,
-            end=batch.end,
-            first_ts=known.first_ts if known.rows else batch.ts,
-            last_ts=batch.ts,
-            rows=known.rows + 1,
-            bytes=known.bytes + size,
+        if not self._rows:
+            self._first_ts = batch.ts
+        self.end, self._last_ts = batch.end, batch.ts
+        self._rows, self.bytes = self._rows + 1, self.bytes + size
+
+    @property
+    def segment(self) -> LogSegment:
+        """What it is so far."""
+        return LogSegment(
+            *(self._number, self._base, self.end, self._first_ts, self._last_ts),
+            rows=self._rows,
+            bytes=self.bytes,
+            file_bytes=self._file_bytes,
         )
 
     def finish(self, *, end: int | None = None, last_ts: int | None = None, clean: bool = False) -> LogSegment:
@@ -91,7 +108,7 @@ class SegmentWriter:
             self._write_block()
         blocks = frame_of(pack_index(self._index))
         length = sum(map(len, blocks))
-        offset = self.segment.file_bytes
+        offset = self._file_bytes
         try:
             self._append([*blocks, pack_trailer(offset, length)])
             self._files.sync(self._name)
@@ -100,6 +117,7 @@ class SegmentWriter:
         except OSError as cause:
             raise self._failure(cause) from None
         known = self.segment
+        self._on_finished(known.number)
         return replace(
             known,
             end=known.end if end is None else end,
@@ -113,7 +131,7 @@ class SegmentWriter:
         first, last = batches[0], batches[-1]
         size = sum(len(one.records) for one in batches)
         length = sum(map(len, blocks))
-        place = self.segment.file_bytes
+        place = self._file_bytes
         self._index.append(BlockEntry(first.base, last.end, first.ts, last.ts, len(batches), size, place, length))
         try:
             self._append(blocks)
@@ -127,7 +145,7 @@ class SegmentWriter:
         self._files.append(self._name, blocks)
         size = sum(map(len, blocks))
         self._unsynced += size
-        self.segment = replace(self.segment, file_bytes=self.segment.file_bytes + size)
+        self._file_bytes += size
 
     def _failure(self, cause: OSError) -> StoreError:
         error = error_of(Code.STORE_FAILED, f"cannot write {self._name} of a log", details=str(cause))

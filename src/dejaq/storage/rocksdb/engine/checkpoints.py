@@ -76,8 +76,8 @@ async def _make(source: CheckpointSource, path: Path) -> None:
             await asyncio.shield(pending)
         names = [file_name(file.number) for file in source.log.files if file.number <= last]
         await asyncio.to_thread(_link, source.log_path, path / source.log_path.name, names)
-        # No segment is removed meanwhile. Those that are not finished are removed when the copy is opened.
-        segments = await asyncio.to_thread(os.listdir, source.segments_path)
+        # No segment is removed meanwhile, and none that is needed is being written.
+        segments = await asyncio.to_thread(source.keeper.finished_segments)
         await asyncio.to_thread(_link, source.segments_path, path / source.segments_path.name, segments)
 
 

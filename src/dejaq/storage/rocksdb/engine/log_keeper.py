@@ -66,6 +66,8 @@ class LogKeeper:
         self.emptying = asyncio.Lock()
         # Takes what it can out of a file before that is emptied.
         self.before_emptying: Callable[[int], Awaitable[None]] | None = None
+        # The names of the segments of logs that do not change any more.
+        self.finished_segments: Callable[[], list[str]] = list
         committer.on_applied = self.look
 
     def topics_of(self, file: int) -> list[int]:

@@ -110,7 +110,7 @@ async def _write(
 ) -> tuple[LogSegment, _Copied] | None:
     """Write the file; None when it is not needed any more."""
     copied = _Copied()
-    while writer.segment.end < end and writer.segment.bytes < work.settings.bytes:
+    while writer.end < end and writer.bytes < work.settings.bytes:
         if not work.goes_on(state):
             work.give_up(writer.segment.number)
             return None
@@ -122,7 +122,7 @@ async def _write(
 
 def _copy(work: SegmentWork, topic: int, bucket: int, writer: SegmentWriter, end: int, copied: _Copied) -> None:
     """Copy the next batches. Blocks."""
-    database, at, size = work.database, writer.segment.end, 0
+    database, at, size = work.database, writer.end, 0
     found = []
     # Nothing that is pending changes these batches.
     first, stop = records.batch_key(topic, bucket, at), records.batch_key(topic, bucket, end)
@@ -140,14 +140,16 @@ def _copy(work: SegmentWork, topic: int, bucket: int, writer: SegmentWriter, end
     if not found:
         raise error_of(Code.STORE_CORRUPT, f"bucket {bucket} of a log has no batch at offset {at}", details=str(topic))
     assert database.log is not None
-    contents = iter(database.log.read_many([entry.address for entry in found if entry.address is not None]))
-    for place, entry in enumerate(found):
-        content = entry.content() if entry.address is None else next(contents)
-        writer.add(StoredBatch(entry.base, entry.count, entry.ts, content, entry.aborted))
-        if entry.address is not None:
-            copied.add(entry.address.file, entry.address.length)
-        if place % _TURN_BATCHES == 0:
-            time.sleep(0)
+    for start in range(0, len(found), _TURN_BATCHES):
+        some = found[start : start + _TURN_BATCHES]
+        contents = iter(database.log.read_many([entry.address for entry in some if entry.address is not None]))
+        time.sleep(0)
+        for entry in some:
+            content = entry.content() if entry.address is None else next(contents)
+            writer.add(StoredBatch(entry.base, entry.count, entry.ts, content, entry.aborted))
+            if entry.address is not None:
+                copied.add(entry.address.file, entry.address.length)
+        time.sleep(0)
 
 
 async def _commit(work: SegmentWork, state: LogState, bucket: LogBucket, segment: LogSegment, copied: _Copied) -> bool:

@@ -102,7 +102,7 @@ async def _write(
                 for number in (*(one.number for one in new), writer.segment.number):
                     work.give_up(number)
                 return None
-            if writer.segment.bytes >= work.settings.bytes:
+            if writer.bytes >= work.settings.bytes:
                 last = writer.segment
                 new.append(await asyncio.to_thread(writer.finish, end=entry.base, clean=clean))
                 writer = await work.begin(state, bucket, entry.base, last.last_ts)

@@ -60,7 +60,7 @@ class SegmentKeeper:
         self._working: asyncio.Task[None] | None = None
         self._sweeping = False
         self._now = 0
-        keeper.before_emptying = self._relieve
+        keeper.before_emptying, keeper.finished_segments = self._relieve, opened.files.finished
         self._start()
 
     @property
