@@ -85,8 +85,7 @@ class RocksLogs:
         state = self._states.get(topic.number)
         if state is None:
             state = self._states[topic.number] = LogState(topic, self._database, self._tails)
-        # Settings may have changed.
-        state.topic = current
+        state.topic = current  # its settings may have changed
         return state
 
     def _bucket(self, topic: Topic, bucket: int) -> tuple[LogState, LogBucket]:
@@ -461,9 +460,7 @@ class RocksLogs:
     async def _trim(
         self, state: LogState, bucket: LogBucket, retention: LogRetention, now: int, gone: list[LogSegment]
     ) -> tuple[int, asyncio.Future[None] | None]:
-        """Remove the oldest batches of a bucket that are in segments: how many messages, and what to wait for before
-        the files of the segments that are `gone` may be removed.
-        """
+        """Remove messages in segments; how many, and what to wait for before the files of those `gone` are removed."""
         bucket.settle(now)
         if bucket.replacing:
             return 0, None
