@@ -146,6 +146,7 @@ def test_keys_and_rules_are_managed_and_a_revoked_key_ends_the_open_page(
     shown = page.locator(".outcome", has_text="Copy its secret now")
     expect(shown).to_be_visible()
     secret = (shown.text_content() or "").splitlines()[-1]
+    page.evaluate("scrollTo(0, 0)")
     tab.shoot("web-access", tmp_path)
     eve = tab_of(chromium, address)
     sign_in(eve, secret, "/topics/mail/due")
