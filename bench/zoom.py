@@ -23,8 +23,14 @@ from dejaq.testing.servers.process import BrokerProcess
 
 DAYS_MS = 30 * 86_400_000
 BATCH, AT_ONCE = 10_000, 4
-# Each level has half the time of the one before; bars as a page of 1,280 pixels draws them.
-LEVELS, BARS, ROUNDS = 21, 200, 5
+# Each level has half the time of the one before; bars as a page of 1,280 pixels draws them (static/timeline.js).
+LEVELS, BARS, ROUNDS = 21, 206, 5
+_MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
+STEPS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000),
+    *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY),
+)
 TOPIC = "zoomed"
 _GATEWAY = "from dejaq.cli.main import main; main()"
 
@@ -51,7 +57,19 @@ async def zoom(url: str) -> list[tuple[int, float]]:
     from websockets.asyncio.client import connect
 
     gateway = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _GATEWAY, "web", "--url", url, "--listen", "127.0.0.1:0", "--json"),
+        *(
+            sys.executable,
+            "-c",
+            _GATEWAY,
+            "web",
+            "--url",
+            url,
+            "--listen",
+            "127.0.0.1:0",
+            "--json",
+            "--log-level",
+            "error",
+        ),
         stdout=asyncio.subprocess.PIPE,
     )
     found: list[tuple[int, float]] = []
@@ -63,12 +81,16 @@ async def zoom(url: str) -> list[tuple[int, float]]:
                 start = time.time_ns() // 1_000_000
                 for level in range(LEVELS):
                     span = DAYS_MS >> level
-                    step = max(1, span // BARS)
-                    view = {"kind": "timeline", "topic": TOPIC, "start": start, "end": start + span, "step_ms": step}
+                    step = next(one for one in STEPS_MS if one >= span / BARS)
+                    first, last = start // step * step, -(-(start + span) // step) * step
+                    view = {"kind": "timeline", "topic": TOPIC, "start": first, "end": last, "step_ms": step}
                     began = time.perf_counter()
                     await socket.send(json.dumps({"views": [view]}))
-                    while json.loads(await socket.recv())["view"] != view:
-                        pass
+                    answer = json.loads(await socket.recv())
+                    while answer["view"] != view:
+                        answer = json.loads(await socket.recv())
+                    if "data" not in answer:
+                        raise RuntimeError(f"the view failed: {answer['error']}")
                     found.append((span, time.perf_counter() - began))
     finally:
         gateway.terminate()

@@ -209,6 +209,38 @@ def test_dead_letters_that_match_are_redriven_and_purged(
     end(tab)
 
 
+def test_a_file_of_lines_and_a_template_are_produced(
+    chromium: Browser, address: str, client: dejaq.sync.Client, tmp_path: Path
+) -> None:
+    """One line that is wrong is refused, and the others are sent; each copy of a template has its number."""
+    client.create_topic("filed", max_attempts=4)
+    lines = tmp_path / "messages.ndjson"
+    lines.write_text('{"id": "a", "body": "1", "delay": 600}\n{"id": "no id"}\n{"id": "b", "body": "2", "at": "+1h"}\n')
+    tab = tab_with(chromium, address)
+    page = tab.page
+    tab.go("/topics/filed/produce")
+    page.get_by_label("Or a file of lines").set_input_files(lines)
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".outcome")).to_have_text("2 of 3 accepted.")
+    tab.go("/topics/filed/produce")
+    for label, text in (
+        ("Time", "+10m"),
+        ("Id", "copy"),
+        ("Copies", "3"),
+        ("Headers, one name:value per line", "k: v"),
+    ):
+        page.get_by_label(label, exact=True).fill(text)
+    page.get_by_label("Body, with {n}").fill('{"n": {n}}')
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="Send").press("Enter")
+    expect(page.locator(".outcome")).to_have_text("3 of 3 accepted.")
+    found = client.get("filed", ["a", "b", "copy-3"])
+    assert [one is not None and one.body for one in found] == [b"1", b"2", b'{"n": 3}']
+    assert found[2] is not None
+    assert found[2].headers == {"k": "v"}
+    end(tab)
+
+
 def test_lateness_is_drawn_from_deliveries(
     chromium: Browser, address: str, client: dejaq.sync.Client, tmp_path: Path
 ) -> None:
