@@ -75,8 +75,10 @@ def _measure(arguments: argparse.Namespace, lake: Path, cluster: Cluster | None)
                 found = json.loads(line)
                 if "seconds" not in found:
                     continue
+                spent_s = _cpu_s() - cpu_s
                 found |= {
-                    "cpu_us_per_event": round((_cpu_s() - cpu_s) / max(1, found["events"]) * 1e6, 2),
+                    # Not known where a process was killed: its time is gone with it.
+                    "cpu_us_per_event": round(spent_s / max(1, found["events"]) * 1e6, 2) if spent_s > 0 else None,
                     "memory_mb": round(max(memory)),
                     "load": round(os.getloadavg()[0], 1),
                 }

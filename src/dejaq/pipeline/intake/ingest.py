@@ -228,8 +228,11 @@ def _change(
     releases: DataFrame | None = None
     gone: list[str] = []
     if touched.gave_back:
-        returned = new.where("kind = 'released'").select(*KEY).distinct()
-        releases = given_back(rows.join(returned, list(KEY), "left_semi"))
+        # By one number: another message that has the same one is without releases, and adds nothing. Sent to all tasks,
+        # so that the events of all other messages are not exchanged between tasks a second time.
+        name = F.xxhash64(*KEY).alias("name")
+        returned = F.broadcast(new.where("kind = 'released'").select(name).distinct())
+        releases = given_back(rows.select("*", name).join(returned, "name", "left_semi").drop("name"))
     if found is None:
         return _Change(changed, replaced, [], releases, [])
     columns = [*TABLES["messages"].columns, *TABLES["messages"].partitioned_by]
