@@ -104,7 +104,7 @@ def let_changes_overtake_creates() -> None:
 
 def give_each_turn_a_run() -> None:
     """Creates that arrive during a sync do not wait for its end."""
-    Committer.syncing = property(lambda committer: None)  # type: ignore[assignment]
+    Committer.syncing = property(lambda committer: False)  # type: ignore[assignment]
 
 
 def build_settlements_while_they_are_done() -> None:

@@ -87,7 +87,7 @@ class HeldSync:
 
     async def begun(self) -> None:
         """Wait until a sync is in progress, and nothing waits for the one behind it."""
-        await eventually(lambda: self._committer.syncing is not None, within=10)
+        await eventually(lambda: self._committer.syncing, within=10)
 
     def release(self) -> None:
         self._released.set()

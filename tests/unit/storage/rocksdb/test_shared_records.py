@@ -15,7 +15,7 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, Refused
 from dejaq.storage.base import Filter, apply_one
-from dejaq.storage.rocksdb.engine import recording
+from dejaq.storage.rocksdb.engine import committer, keys, recording
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.transactions import Transaction
 
@@ -62,6 +62,11 @@ def begun(storage: RocksStorage, change: Change) -> asyncio.Future[list[Outcomes
     found = storage.begin((change,), NOW, DIRECT_CALL)
     assert found is not None
     return found
+
+
+def keys_of(storage: RocksStorage) -> list[bytes]:
+    """The keys of all runs."""
+    return list(storage._database.scan_keys(keys.RUN, keys.after(keys.RUN)))
 
 
 def records(storage: RocksStorage) -> int:
@@ -161,3 +166,23 @@ async def test_a_change_during_a_checkpoint_is_in_it_or_behind_it(storage: Rocks
     page = await storage.browse(TOPICS[0], Filter(), None, 10_000, NOW)
     assert len(page.messages) == 3_000
     assert {bytes(message.body) for message in page.messages} == {BODY}
+
+
+async def test_creates_that_come_in_the_pause_behind_a_full_sync_share_a_run(
+    storage: RocksStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "PACE_S", 0.3)
+    topic = TOPICS[0]
+    await apply_one(storage, batch(topic, 100), NOW, DIRECT_CALL)
+    held = await lease(storage, topic, 20)
+    await asyncio.gather(*(begun(storage, delete(topic, held, row)) for row in range(committer.PACED_CHANGES)))
+    assert storage._committer.syncing
+    before, syncs = len(keys_of(storage)), storage._committer.syncs
+    creating = []
+    for number in range(5):
+        creating.append(begun(storage, batch(TOPICS[1], 1, number)))
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*creating)
+    assert [answer[0].codes for answer in answers if isinstance(answer[0], Outcomes)] == [{}] * 5
+    assert storage._committer.syncs == syncs + 1
+    assert len(keys_of(storage)) == before + 1

@@ -161,9 +161,9 @@ class Committer:
         return self._last.future
 
     @property
-    def syncing(self) -> asyncio.Future[None] | None:
-        """What to wait for while a sync is in progress."""
-        return self.pending() if self._in_sync else None
+    def syncing(self) -> bool:
+        """Whether a sync is in progress, or a pause behind it: at the end, `before_sync` is called."""
+        return self._in_sync
 
     @property
     def crowded(self) -> bool:

@@ -97,7 +97,7 @@ class PendingCreates:
     def _turn_over(self) -> None:
         """Apply what waits, unless a sync is in progress, whose end does it."""
         relaxed = any(group.topic.settings.durability is not Durability.FSYNC for group in self._groups.values())
-        if relaxed or self._committer.syncing is None:
+        if relaxed or not self._committer.syncing:
             self.flush()
 
     def earliest(self, topic: Topic, stored: int | None) -> int | None:
