@@ -33,7 +33,9 @@ class Pool:
         self._transport = transport
         self._waiting: list[_WaitingTransaction] = []
         self._carriers: set[asyncio.Task[None]] = set()
-        self._running = 0
+        # Calls that run, and carriers that will look again at what waits: one that has looked for the last time is not
+        # counted, although its task is not done yet.
+        self._running = self._carrying = 0
 
     async def call(self, request: carrier.TransactRequest, timeout: float) -> carrier.TransactResponse:
         """Commit a named transaction; raises the same errors as a call that carries only this transaction."""
@@ -41,7 +43,8 @@ class Pool:
             return await self._alone(request, timeout)
         answer: asyncio.Future[carrier.TransactResponse] = asyncio.get_running_loop().create_future()
         self._waiting.append(_WaitingTransaction(request, request.ByteSize(), timeout, answer))
-        if len(self._carriers) < CALLS_MAX:
+        if self._carrying < CALLS_MAX:
+            self._carrying += 1
             task = asyncio.create_task(self._carry())
             self._carriers.add(task)
             task.add_done_callback(self._carriers.discard)
@@ -65,6 +68,7 @@ class Pool:
                 await self._send(some)
         finally:
             self._running -= 1
+            self._carrying -= 1
 
     async def _send(self, some: list[_WaitingTransaction]) -> None:
         request = carrier.TransactManyRequest(transactions=[one.request for one in some])
