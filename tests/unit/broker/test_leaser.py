@@ -17,9 +17,10 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.changes import Change, Create, Recall
 from dejaq.domain.context import DIRECT_CALL, CallContext
 from dejaq.domain.ids import ProducerSession
+from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Indefinite, Refused
-from dejaq.storage.base import apply_one
+from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, create_topic, until
@@ -210,6 +211,43 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_
     else:
         await leaser.recall_unpushed()
     assert len(storage.recalls) == (0 if cut_off else 1)
+
+
+async def test_rows_whose_push_was_cut_short_are_recalled(clock: VirtualClock) -> None:
+    """A client that does not read makes a push wait; when its consumer leaves then, others must get the message."""
+    storage = MemoryStorage()
+    await storage.open(clock.now_ms())
+    topic = Topic("mail", 1, TopicSettings(buckets=1))
+    await storage.put_topic(topic, DIRECT_CALL)
+    batch = CreateBatch("billing", ProducerSession(clock.now_ms(), 1), 0, ts=[clock.now_ms()], bodies=[b"x"])
+    await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
+    begun: list[LeaseSet] = []
+    inflight = Inflight()
+
+    async def push(lease: LeaseSet) -> None:
+        begun.append(lease)
+        await asyncio.Event().wait()
+
+    leaser = Leaser(
+        context=DIRECT_CALL,
+        storage=storage,
+        clock=clock,
+        metrics=Metrics(),
+        topic=topic,
+        consumer="c",
+        inflight=inflight,
+        push=push,
+        confirm=lambda: None,
+    )
+    leaser.set_flow(Flow(credit_rows=10, credit_bytes=1_000_000, lease_ms=30_000, prefetch_ms=0))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    await until(lambda: begun)
+    running.cancel()
+    await asyncio.wait([running])
+    assert await leaser.recall_unpushed()
+    assert await storage.count(topic, Filter(status=Status.AVAILABLE), clock.now_ms()) == 1
+    assert inflight.rows == 0
 
 
 async def test_a_message_costs_one_lease_call(connect: Connect, clock: VirtualClock, storage: CountingStorage) -> None:

@@ -72,7 +72,8 @@ class _LeaseCall:
     window_ms: int
     notices: int
     dead_letter: Topic | None = None
-    pushing: bool = False
+    # The lease is on its way to the client, who must settle it. Until then it can be recalled.
+    pushed: bool = False
 
 
 class Leaser:
@@ -244,8 +245,9 @@ class Leaser:
             self._pushed.set()
             await asyncio.wait((call.task,))
             lease = None if call.task.cancelled() or call.task.exception() else call.task.result()
-            if not lease or call.pushing:
+            if not lease or call.pushed:
                 continue
+            self._inflight.settle(lease.lease_id, None)
             # After the broker was cut off, another may have sent these leases to the consumer, so they must stay.
             self._confirm()
             await apply_one(
@@ -406,10 +408,10 @@ class Leaser:
             return
         self._adapt(call, len(lease))
         call.rows = call.size = 0
-        call.pushing = True
         self._inflight.add(lease, self._clock.now_ms())
         self._metrics.add(LEASED, len(lease), self._topic.name)
         await self._push(lease)
+        call.pushed = True
 
     async def _next_due(self) -> int | None:
         if not self._buckets:

@@ -23,7 +23,7 @@ from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.histograms import TS_END, free_range
 from dejaq.storage.rocksdb.reading.leased import CopiedLease, copied_leases, matching_terms
 from dejaq.storage.rocksdb.reading.pace import QueryPace
-from dejaq.storage.rocksdb.reading.touching import RunsTouching
+from dejaq.storage.rocksdb.reading.touching import RunsTouching, lost_run
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.run import Run
@@ -210,7 +210,8 @@ class Browsing:
     def _stored(self, key: bytes, view: View) -> Run:
         """A run as the view has it."""
         value = view.get(key)
-        assert value is not None
+        if value is None:
+            raise lost_run(self._state)
         return Run.parse(key, view.run_at(key, value))
 
     def _body(self, run: Run, row: int, view: View) -> bytes:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from itertools import islice
 
+from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.pace import QueryPace
@@ -19,6 +20,12 @@ Range = tuple[int, int]
 _KEYS_AT_ONCE = 250
 # With more searches than these, all keys between the first and the last range are looked through.
 _SEARCHES_MAX = 4_096
+
+
+def lost_run(state: TopicState) -> DejaqError:
+    """The error for a run that is known and not stored."""
+    what = f"the store has lost messages of topic {state.topic.name!r}; restore it from a backup"
+    return error_of(Code.STORE_CORRUPT, what)
 
 
 class RunsTouching:
@@ -60,7 +67,8 @@ class RunsTouching:
         for key in self._wide:
             if self._owner is None or keys.owner_of(key) == self._owner:
                 wide = self._view.get(key)
-                assert wide is not None
+                if wide is None:
+                    raise lost_run(self._state)
                 yield self.run_of(key, wide, masks.unpack(self._view.get(keys.gone(key)) or b""))
             await pace.rest()
 
