@@ -72,6 +72,12 @@ def _lease_overlap() -> None:
     _replace(RocksStorage, "lease", short)
 
 
+def _replace_apply(value: Any) -> None:
+    """Have every change go through this `apply`, also those that the store would begin at once."""
+    _replace(RocksStorage, "apply", value)
+    _replace(RocksStorage, "begin", lambda self, changes, now, context: None)
+
+
 def _lost_delete() -> None:
     """Every third delete is acknowledged and not done."""
     apply = RocksStorage.apply
@@ -85,7 +91,7 @@ def _lost_delete() -> None:
         answers = iter(await apply(self, done, now, *rest))
         return [Outcomes(0) if skip else next(answers) for skip in skipped]
 
-    _replace(RocksStorage, "apply", forgetful)
+    _replace_apply(forgetful)
 
 
 def _skipped_bucket() -> None:
@@ -125,7 +131,7 @@ def _no_version_check() -> None:
         return answers
 
     _replace(RocksStorage, "lease", noting)
-    _replace(RocksStorage, "apply", trusting)
+    _replace_apply(trusting)
 
 
 BUGS: dict[str, Callable[[], None]] = {

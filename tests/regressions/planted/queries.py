@@ -10,13 +10,13 @@ from tests.regressions.bugs import Bug
 
 
 def read_runs_for_each_minute() -> None:
-    read = RunsTouching._run
+    read = RunsTouching.run_of
 
     def read_again(self: RunsTouching, key: bytes, stored: bytes, gone: int) -> tuple[Run, int]:
         read(self, key, stored, gone)
         return read(self, key, stored, gone)
 
-    RunsTouching._run = read_again
+    RunsTouching.run_of = read_again
 
 
 def count_without_what_changes_meanwhile() -> None:

@@ -213,7 +213,7 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_
     assert len(storage.recalls) == (0 if cut_off else 1)
 
 
-async def test_rows_whose_push_was_cut_short_are_recalled(clock: VirtualClock) -> None:
+async def test_rows_whose_push_was_interrupted_are_recalled(clock: VirtualClock) -> None:
     """A client that does not read makes a push wait; when its consumer leaves then, others must get the message."""
     storage = MemoryStorage()
     await storage.open(clock.now_ms())
