@@ -349,7 +349,8 @@ def _workloads(found: Sequence[Record]) -> list[str]:
     for bench, (title, text, figures) in WORKLOAD_TABLES.items():
         rows = [record for record in found if record["bench"] == bench]
         if rows:
-            parts.append(f"### {numbers[bench]}: {title}\n\n{text}")
+            heading = f"{numbers[bench]}: {title}" if bench in numbers else title
+            parts.append(f"### {heading}\n\n{text}")
             parts.extend(_tables(rows, figures))
     return parts
 

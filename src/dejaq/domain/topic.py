@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 
@@ -231,9 +232,12 @@ class TopicSettings:
 
         A known setting with an unknown value gets its default and counts as unknown.
         """
-        defaults = cls().as_dict()
-        newer = {name: value for name, value in values.items() if name not in defaults}
-        known = {name: value for name, value in values.items() if name in defaults}
+        ours = cls.__dataclass_fields__
+        newer = {name: value for name, value in values.items() if name not in ours}
+        known = {name: value for name, value in values.items() if name in ours}
+        with suppress(DejaqError):
+            # The values are tried one by one only where there is one that this release does not know.
+            return cls.from_dict(known), tuple(sorted(newer.items()))
         # A log has settings of its own, which are checked together with its kind.
         kind = {"kind": known["kind"]} if known.get("kind") in tuple(TopicKind) else {}
         for name, value in known.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
@@ -107,8 +107,9 @@ class RocksStorage(RocksTopics):
             engine = Engine(self._path, database, watermark, mark, self._log_sizes)
             try:
                 database.values = SealedValues(self.value_ciphers)
-                await database.values.learn(stored_topics(database))
-                self._start(engine)
+                topics = stored_topics(database)
+                await database.values.learn(topics)
+                self._start(engine, topics)
             except BaseException:
                 engine.log.close()
                 raise
@@ -131,7 +132,7 @@ class RocksStorage(RocksTopics):
         except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception
             log.warning("%s was not closed as it should be: %s", self._path, cause)
 
-    def _start(self, engine: Engine) -> None:
+    def _start(self, engine: Engine, topics: Iterable[Topic]) -> None:
         crash_at("storage.boot_marked")
         self._database = database = engine.database
         database.on_fault = self._meet
@@ -140,7 +141,7 @@ class RocksStorage(RocksTopics):
         self._outbox = Outbox(extent(database)[1]) if self._journal else None
         self._large = LargeBodies(database, number=self._next_number)
         cut = self._large.load()
-        for topic in stored_topics(database):
+        for topic in topics:
             self._enter(topic)
         self._transactions = SessionSequences(_OF_NO_TOPIC, database)
         segments = OpenedSegments.open(self._path / SEGMENTS, database, self._log_segments)

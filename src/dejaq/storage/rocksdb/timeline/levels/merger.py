@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 
 # A step ends when it took so long.
 STEP_S = 0.001
-# While others have work, the merge takes about one part in so many of the time.
+# While others have work, a merge of rows that are due soon takes about one part in so many of the time. Other merges
+# take less, unless many runs wait.
 SHARE = 3
+FAR_SHARE = 12
 # A loop that comes back within this time had nothing else to do.
 IDLE_S = 0.0003
 # How often the present time is compared with the runs that come near.
@@ -48,6 +50,7 @@ class _Pace:
     def __init__(self) -> None:
         self.busy_s = 0.0
         self.longest_s = 0.0
+        self.share = SHARE
         self._began = time.perf_counter()
 
     def start(self) -> None:
@@ -71,7 +74,7 @@ class _Pace:
         self.longest_s = max(self.longest_s, took)
         await asyncio.sleep(0)
         if time.perf_counter() - now > IDLE_S:
-            await asyncio.sleep((SHARE - 1) * took)
+            await asyncio.sleep((self.share - 1) * took)
         self._began = time.perf_counter()
 
 
@@ -188,6 +191,8 @@ class Merger:
     async def _merge(self, state: TopicState, plan: MergePlan) -> None:
         """Move every free row of the planned runs."""
         kept: list[Run] = []
+        urgent = plan.near or 4 * plan.waiting >= state.levels.behind_runs
+        self._pace.share = SHARE if urgent else FAR_SHARE
         merge = state.next_number()
         try:
             columns = await self._gather(state, plan, kept)
