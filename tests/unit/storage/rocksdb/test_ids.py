@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from dejaq.domain.batch import CreateBatch
@@ -23,9 +24,10 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
 from dejaq.storage.rocksdb.timeline.far import finder
-from dejaq.storage.rocksdb.timeline.ids import id_entries, sorted_run
+from dejaq.storage.rocksdb.timeline.ids import id_entries, seen_prints, sorted_run
 from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
+from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -42,6 +44,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_entries, "WORK_MIN", 3)
     monkeypatch.setattr(id_entries, "STEP_ENTRIES", 16)
     monkeypatch.setattr(sorted_run, "PRINTS", 40)
+    monkeypatch.setattr(seen_prints, "STEP_PRINTS", 16)
+    monkeypatch.setattr(seen_prints, "_ROOM_MIN", 1)
     for module in (id_entries, sorted_run):
         monkeypatch.setattr(module, "PIECE_ENTRIES", 8)
 
@@ -139,6 +143,35 @@ def test_entries_that_were_removed_are_not_written_again(book: Book) -> None:
     assert len(book.entries) < 700
     assert sum(book.records().values()) < 400
     assert not book.entries.find(np.array([chance.getrandbits(48)], dtype=np.uint64))
+
+
+def test_few_absent_prints_seem_to_be_there_however_many_there_are() -> None:
+    """G5: a print that was added is always found, also while the words are made anew; each step is short."""
+    chance = np.random.default_rng(6)
+    runs: list[npt.NDArray[np.uint32]] = []
+    seen = SeenPrints()
+    rates: list[float] = []
+    anew = 0
+    for number in range(60):
+        prints = np.sort(chance.integers(0, 1 << 32, 8_192, dtype=np.uint32))
+        runs.append(prints)
+        seen.add(prints, runs[:-1])
+        for _ in range(8):
+            seen.step(1_000)
+            anew += seen._next is not None
+        if number % 10 == 9:
+            absent = chance.integers(0, 1 << 32, 20_000, dtype=np.uint32)
+            rates.append(len(seen.rows(absent)) / len(absent))
+            for run in runs:
+                assert len(seen.rows(run)) == len(run)
+            assert all(map(seen.may_have, runs[number // 2].tolist()))
+            assert [seen.may_have(one) for one in absent[:500].tolist()] == [
+                row in set(seen.rows(absent[:500]).tolist()) for row in range(500)
+            ]
+    assert anew
+    assert max(rates) < 0.015
+    # A filter for all of them that is made at a start has as much room.
+    assert seen._filter.room <= 2 * SeenPrints(runs)._filter.room <= 4 * seen._count
 
 
 def test_no_commit_does_much_of_a_merge(book: Book) -> None:

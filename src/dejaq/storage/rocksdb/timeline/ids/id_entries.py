@@ -15,8 +15,17 @@ import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, entries_of, entry_at, joined, prints_of, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import (
+    Entries,
+    entries_of,
+    entry_at,
+    joined,
+    print_of,
+    prints_of,
+    unpack,
+)
 from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers
+from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
     PIECE_ENTRIES,
     Discarded,
@@ -116,6 +125,8 @@ class IdEntries:
         # What is being merged into a sorted run.
         self._frozen: _Recent | None = None
         self._runs: list[SortedRun] = []
+        # What any of the sorted runs may have.
+        self._seen = SeenPrints()
         self._jobs: dict[int, MergeJob] = {}
         self._discarded: list[Discarded] = []
         self._next_record = self._next_run = 1
@@ -130,6 +141,7 @@ class IdEntries:
             self._recent.records.append(self._next_record - 1)
             self._recent.columns.append(entries)
         self._runs, discarded = load_runs(self._topic, self._database)
+        self._seen = SeenPrints([run.prints for run in self._runs])
         self._discarded = [Discarded(self._topic, number) for number in discarded]
         self._next_run = max([*discarded, *(run.number for run in self._runs)], default=0) + 1
 
@@ -166,6 +178,7 @@ class IdEntries:
         for job in self._jobs.values():
             self._discarded.append(Discarded(self._topic, job.number))
         self._recent, self._frozen, self._runs, self._jobs = _Recent(), None, [], {}
+        self._seen = SeenPrints()
 
     def write(self, batch: Batch) -> None:
         """Put what the change added into the batch, and do a part of the merges."""
@@ -181,6 +194,7 @@ class IdEntries:
         if not count and not len(batch):
             return
         self._do_jobs(batch, count)
+        self._seen.step(count)
         if self._discarded and self._discarded[0].delete(batch, self._database, DELETES_PER_COMMIT):
             del self._discarded[0]
 
@@ -191,7 +205,9 @@ class IdEntries:
         full = recent.count >= RECENT_ENTRIES or len(recent.records) >= RECENT_RECORDS
         if full and self._frozen is None:
             self._frozen, self._recent = recent, _Recent()
-            self._begin(batch, 0, [joined(recent.columns)])
+            entries = joined(recent.columns)
+            self._seen.add(entries.prints, [run.prints for run in self._runs])
+            self._begin(batch, 0, [entries])
         for level in {run.level for run in self._runs} - self._jobs.keys():
             runs = [run for run in self._runs if run.level == level]
             if len(runs) >= FAN_IN:
@@ -262,16 +278,21 @@ class IdEntries:
     def _find_sorted(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
         runs = self._runs
         if len(hashes) <= _FEW_IDS:
-            runs = [run for run in runs if any(map(run.may_have, hashes))]
+            few = [hashed for hashed in hashes if self._seen.may_have(print_of(hashed))]
+            runs = [run for run in runs if any(map(run.may_have, few))]
             if not runs:
                 return
         prints = prints_of(wanted)
+        rows = self._seen.rows(prints)
+        if not len(rows):
+            return
+        prints, numbers = prints[rows], rows.tolist()
         places: list[tuple[bytes, int, int]] = []
         for run in runs:
             for row, low, high in run.find(prints):
                 for position in range(low, high):
                     piece, place = divmod(position, PIECE_ENTRIES)
-                    places.append((run.piece_key(piece), place, row))
+                    places.append((run.piece_key(piece), place, numbers[row]))
         if not places:
             return
         needed = list(dict.fromkeys([key for key, _, _ in places]))

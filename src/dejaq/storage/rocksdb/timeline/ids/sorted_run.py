@@ -19,6 +19,8 @@ PIECE_ENTRIES = 512
 PRINTS = 32_768
 # A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
 _FILTER_BITS = 3
+# So few prints are searched without that.
+_FEW_PRINTS = 32
 
 _RECORD = struct.Struct("<BQ")
 # The level of a run that is not complete, or not needed any more: its records have to be deleted.
@@ -70,7 +72,7 @@ class SortedRun:
 
     def find(self, prints: Prints) -> list[tuple[int, int, int]]:
         """(position in `prints`, first and last position in the run) of the prints that the run has."""
-        rows = self._seen.rows(prints)
+        rows = self._seen.rows(prints) if len(prints) > _FEW_PRINTS else np.arange(len(prints))
         if not len(rows):
             return []
         wanted = prints[rows]
