@@ -32,10 +32,10 @@ class IdColumn(Sequence[str]):
         self.hashes: Any = None
 
     @classmethod
-    def of_text(cls, text: str, count: int) -> IdColumn:
-        """The ids that `text` has one per line; they become objects when one of them is needed."""
+    def of_text(cls, text: str, count: int, wire: bytes | None = None) -> IdColumn:
+        """The ids that `text` has one per line, and `wire` encoded; they become objects when one of them is needed."""
         column = cls(())
-        column._ids, column._text, column._count = None, text, count
+        column._ids, column._text, column._wire, column._count = None, text, wire, count
         return column
 
     def __len__(self) -> int:

@@ -35,6 +35,14 @@ class BodyBlock(Sequence[bytes]):
             widths = map(len, heads)
             self._ends = list(accumulate(size + width for size, width in zip(self.sizes, widths, strict=True)))
 
+    @classmethod
+    def of_equal(cls, data: bytes, count: int, size: int) -> BodyBlock:
+        """Bodies of one size that are encoded already."""
+        block = cls(())
+        width = len(_head(size)) + size
+        block.data, block.sizes, block._ends = data, [size] * count, range(width, width * count + 1, width)
+        return block
+
     def __len__(self) -> int:
         return len(self.sizes)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
@@ -275,7 +276,7 @@ async def test_what_is_cancelled_before_its_piece_is_written_stays_cancelled(
     def encode(columns: MergedColumns, *arguments: Any) -> Iterator[Encoded]:
         # The merger lets other tasks run after it wrote what this returns, and the cancel is the first of them.
         row = columns._order[-1 - len(cancels)]
-        cancels.append(asyncio.ensure_future(stage.cancel([columns._ids[row]])))
+        cancels.append(asyncio.ensure_future(stage.cancel([columns.ids_of(np.array([row]))[0]])))
         return encoded(columns, *arguments)
 
     monkeypatch.setattr(MergedColumns, "encoded", encode)

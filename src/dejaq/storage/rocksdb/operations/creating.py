@@ -27,14 +27,12 @@ from dejaq.storage.rocksdb.timeline.ids.hashing import picked
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
 from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState, cuts
-from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 T = TypeVar("T")
 # So few ids are taken from a column one by one.
 _FEW_ROWS = 16
-# Of the times in a run: fixed numbers, packed.
-_TIMES_TAG = varint(records.Run.TS_FIELD_NUMBER << 3 | 2)
 
 
 def decide(state: TopicState, incoming: CreateBatch, *, ids_free: bool = False) -> Outcomes:
@@ -228,7 +226,7 @@ def _add_sorted(
     """Store rows in the order of their times as one run."""
     assert incoming.ids is not None
     record = records.Run(owner=incoming.owner)
-    record.MergeFromString(_TIMES_TAG + varint(8 * len(times)) + times.astype("<i8", copy=False).tobytes())
+    record.MergeFromString(TIMES_TAG + varint(8 * len(times)) + times.astype("<i8", copy=False).tobytes())
     listed = _listed_ids(incoming.ids, rows)
     block = _fill(state, record, incoming, rows, batch)
     first = int(times[0])

@@ -10,7 +10,7 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in, size_of
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.far.packed_run import Layouts
+from dejaq.storage.rocksdb.timeline.far.packed_run import Layouts, PackedRun
 from dejaq.storage.rocksdb.timeline.lease import LeaseBook
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget, bytes_of_run
 from dejaq.storage.rocksdb.timeline.memory.remaining import forget_settled, is_mostly_settled
@@ -62,6 +62,11 @@ class KeptRuns:
         if self._shared is not None:
             self._shared[key] = run
         return run
+
+    def packed(self, key: bytes) -> PackedRun | None:
+        """The stored form of a run, of which every row counts as live; None once the run has gone."""
+        value = self._database.get(key)
+        return None if value is None else PackedRun(key, self._database.run_at(key, value), 0)
 
     @property
     def is_sharing(self) -> bool:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from dejaq.domain.batch import IdSpan
-from dejaq.domain.bodies.body_block import BodyBlock
+from dejaq.domain.bodies.body_block import BodyBlock, varint
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession, generated_ids
 from dejaq.protocol.v1 import records_pb2 as records
@@ -16,6 +16,8 @@ from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 
 Key = tuple[int, int]
+# Of the times in a run: fixed numbers, packed.
+TIMES_TAG = varint(records.Run.TS_FIELD_NUMBER << 3 | 2)
 # A shift that is above every ts.
 _TS_BITS = 48
 

@@ -38,6 +38,16 @@ class EqualCells:
         """Where it begins, and the sizes of prefix and value."""
         return self._first - self._head, self._head, self._size
 
+    @property
+    def head(self) -> bytes:
+        """The prefix of the first cell."""
+        return self._data[self._first - self._head : self._first]
+
+    @property
+    def matrix(self) -> npt.NDArray[np.uint8]:
+        """The cells with their prefixes, a row each, not copied."""
+        return np.ndarray((self._count, self._stride), np.uint8, self._data, self._first - self._head)
+
     def are_equal(self) -> bool:
         """Whether all cells have the length of the first, so that each begins with the same prefix."""
         if self.end > len(self._data):
@@ -190,6 +200,18 @@ class PackedRun:
         if self._record is None:
             self._record = records.Run.FromString(self._data)
         return self._record
+
+    @property
+    def times(self) -> npt.NDArray[np.int64]:
+        """The time of each row."""
+        return np.array(self._ts, dtype=np.int64)
+
+    @property
+    def cells(self) -> tuple[EqualCells, EqualCells] | None:
+        """The ids and the bodies, if each has one length, and the rows have no priority and no headers."""
+        if self._ids is None or self._bodies is None or not self.plain:
+            return None
+        return self._ids, self._bodies
 
     def row_of(self, ts: int, message_id: str) -> int | None:
         """The live row with a time and an id; the run may have another id with the same hash at that time."""

@@ -9,64 +9,98 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dejaq.domain.bodies.body_block import BodyBlock
+from dejaq.domain.bodies.body_block import BodyBlock, varint
 from dejaq.domain.id_column import IdColumn
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
+from dejaq.storage.rocksdb.timeline.levels.cells import Cells
+from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
 
+Numbers = npt.NDArray[np.int64]
 Value = TypeVar("Value")
 # The bucket, the record without ids, the ids, and the bodies where they are not in the record.
 Encoded = tuple[int, records.Run, IdColumn, BodyBlock | None]
 
 
 class MergedColumns:
-    """Free rows of several runs of one producer group, none of which was leased before."""
+    """Free rows of several runs of one producer group, none of which was leased before.
+
+    While all ids have one length, and all bodies, both are copied as the bytes of the runs; otherwise they are objects.
+    """
 
     def __init__(self) -> None:
         # The key of each run, and the rows of it that are here, ascending.
         self.keys: list[bytes] = []
         self._rows: list[Sequence[int]] = []
+        self._ts: list[Numbers] = []
+        self._versions: list[Numbers] = []
+        # None once a column does not fit.
+        self._cells: Cells | None = Cells()
         self._ids: list[str] = []
-        self._ts: list[int] = []
         self._bodies: list[bytes] = []
-        self._versions: list[int] = []
         # Empty, or one value per row.
         self._priorities: list[int] = []
         self._headers: list[bytes] = []
         self._apart: list[int] = []
-        # The positions of the rows in the order of time, and how many rows of each run were taken.
-        self._order: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._sources: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._count = 0
+        # Once all rows are here: their times and versions, their positions in the order of time, the number of the run
+        # of each, and how many rows of each run were taken.
+        self._times = self._numbers = self._order = self._sources = np.zeros(0, dtype=np.int64)
         self._taken: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._ts)
+        return self._count
 
-    def add(self, run: Run, rows: int) -> None:
-        """Add rows of a run."""
-        record, bodies = run.record, run.bodies
+    @property
+    def are_cells(self) -> bool:
+        """Whether rows are copied as bytes, which takes a fifth of the time."""
+        return self._cells is not None
+
+    def add(self, run: Run, rows: int, packed: PackedRun | None = None) -> None:
+        """Add rows of a run; `packed` is the same run in its stored form."""
+        record = run.record
+        chosen = _rows_of(rows)
         self.keys.append(run.key)
-        self._rows.append(_rows_of(rows))
+        self._rows.append(chosen)
+        part = slice(chosen.start, chosen.stop) if isinstance(chosen, range) else chosen
+        if self._cells is not None and not (packed is not None and self._cells.add(packed, part)):
+            self._ids, self._bodies = self._cells.ids(), self._cells.bodies()
+            self._cells = None
+        times = np.array(record.ts, dtype=np.int64) if packed is None else packed.times
+        self._ts.append(times[part])
+        numbers = np.array(record.versions or (run.number,), dtype=np.int64)
+        self._versions.append(numbers[part] if record.versions else np.repeat(numbers, len(chosen)))
+        if self._cells is None:
+            self._add_objects(run, rows)
+        self._count += len(chosen)
+
+    def _add_objects(self, run: Run, rows: int) -> None:
+        record, bodies = run.record, run.bodies
         for start, end in masks.ranges(rows):
-            before, count = len(self._ts), end - start
+            before, count = len(self._ids), end - start
             self._ids += run.id_span(start, end).expand()
-            self._ts += record.ts[start:end]
             self._bodies += bodies[start:end]
-            self._versions += record.versions[start:end] or [run.number] * count
             _extend(self._priorities, record.priorities[start:end], 0, before, count)
             _extend(self._headers, record.headers[start:end], b"", before, count)
             _extend(self._apart, record.apart[start:end], 0, before, count)
 
     def sort(self) -> None:
         """Find the order of all rows. May run in a thread."""
-        ts = np.array(self._ts, dtype=np.int64)
+        if not self._count:
+            return
+        self._times, self._numbers = np.concatenate(self._ts), np.concatenate(self._versions)
+        self._ts, self._versions = [], []
         if self._priorities:
-            self._order = np.lexsort((np.array(self._priorities, dtype=np.int64), ts))
+            priorities = np.zeros(self._count, dtype=np.int64)
+            priorities[: len(self._priorities)] = self._priorities
+            self._order = np.lexsort((priorities, self._times))
         else:
-            self._order = np.argsort(ts, kind="stable")
+            self._order = np.argsort(self._times, kind="stable")
         self._sources = np.repeat(np.arange(len(self._rows)), [len(rows) for rows in self._rows])
         self._taken = [0] * len(self._rows)
+        if self._cells is not None:
+            self._cells.join()
 
     def take(self, start: int, end: int) -> list[tuple[int, int]]:
         """(number of the run, its rows) of rows start to end-1 in the order of time; each part is taken once, in order.
@@ -83,42 +117,53 @@ class MergedColumns:
 
     def time_at(self, place: int) -> int:
         """The time of the row with this place in the order of time."""
-        return self._ts[int(self._order[place])]
+        return int(self._times[self._order[place]])
 
-    def positions(self, start: int, end: int, without: Mapping[int, int]) -> list[int]:
+    def positions(self, start: int, end: int, without: Mapping[int, int]) -> Numbers:
         """Where rows start to end-1 in the order of time are, without some rows of some runs."""
-        places: list[int] = self._order[start:end].tolist()
+        places = self._order[start:end]
         if not without:
             return places
         first = np.searchsorted(self._sources, np.arange(len(self._rows))).tolist()
-        sources: list[int] = self._sources[self._order[start:end]].tolist()
-        return [
+        sources: list[int] = self._sources[places].tolist()
+        listed: list[int] = places.tolist()
+        left = [
             place
-            for place, source in zip(places, sources, strict=True)
+            for place, source in zip(listed, sources, strict=True)
             if not without.get(source, 0) >> self._rows[source][place - first[source]] & 1
         ]
+        return np.array(left, dtype=np.int64)
 
     def encoded(
-        self, owner: str, bucket: int, rows: Sequence[int], buckets_of: Callable[[Sequence[str]], list[int]] | None
+        self, owner: str, bucket: int, rows: Numbers, buckets_of: Callable[[Sequence[str]], list[int]] | None
     ) -> Iterator[Encoded]:
         """One run of the rows at these positions in `bucket`; with `buckets_of`, one run for each bucket."""
         if buckets_of is None:
             yield self._record(owner, bucket, rows)
             return
         divided: dict[int, list[int]] = {}
-        for row, one in zip(rows, buckets_of(_pick(self._ids, rows)), strict=True):
+        for row, one in zip(rows.tolist(), buckets_of(self.ids_of(rows)), strict=True):
             divided.setdefault(one, []).append(row)
         for one, chosen in divided.items():
-            yield self._record(owner, one, chosen)
+            yield self._record(owner, one, np.array(chosen, dtype=np.int64))
 
-    def _record(self, owner: str, bucket: int, rows: Sequence[int]) -> Encoded:
-        record = records.Run(owner=owner, ts=_pick(self._ts, rows), versions=_pick(self._versions, rows))
-        if self._priorities and any(priorities := _pick(self._priorities, rows)):
+    def ids_of(self, rows: Numbers) -> IdColumn:
+        """The ids of the rows at these positions."""
+        return IdColumn(_pick(self._ids, rows.tolist())) if self._cells is None else self._cells.ids_of(rows)
+
+    def _record(self, owner: str, bucket: int, rows: Numbers) -> Encoded:
+        record = records.Run(owner=owner, versions=self._numbers[rows].tolist())
+        times = self._times[rows].astype("<i8", copy=False).tobytes()
+        record.MergeFromString(TIMES_TAG + varint(len(times)) + times)
+        if self._cells is not None:
+            return bucket, record, self._cells.ids_of(rows), self._cells.bodies_of(rows)
+        listed: list[int] = rows.tolist()
+        if self._priorities and any(priorities := _pick(self._priorities, listed)):
             record.priorities.extend(priorities)
-        if self._headers and any(headers := _pick(self._headers, rows)):
+        if self._headers and any(headers := _pick(self._headers, listed)):
             record.headers.extend(headers)
-        ids, bodies = IdColumn(_pick(self._ids, rows)), _pick(self._bodies, rows)
-        if self._apart and any(apart := _pick(self._apart, rows)):
+        ids, bodies = self.ids_of(rows), _pick(self._bodies, listed)
+        if self._apart and any(apart := _pick(self._apart, listed)):
             record.apart.extend(apart)
             record.bodies.extend(bodies)
             return bucket, record, ids, None
@@ -134,7 +179,7 @@ def _rows_of(mask: int) -> Sequence[int]:
 def _mask_of(rows: Sequence[int]) -> int:
     if isinstance(rows, range):
         return masks.span(rows.start, rows.stop)
-    return sum(1 << row for row in rows)
+    return masks.of_rows(rows)
 
 
 def _extend(column: list[Value], values: Sequence[Value], default: Value, before: int, count: int) -> None:

@@ -38,6 +38,8 @@ IDLE_S = 0.0003
 LOOK_EVERY_MS = 1_000
 # More rows than these are sorted in a thread.
 SORT_ROWS_MAX = 8_192
+# So many pieces are written in one step where rows are copied as bytes: what is written for each source is less.
+CELL_PIECES = 4
 # How often a piece is made before it is written in the same step.
 _TRIES = 3
 # A piece is divided by bucket if many consumers share the buckets and each bucket would have so many rows.
@@ -201,11 +203,12 @@ class Merger:
             else:
                 columns.sort()
             rows = max(1, min(state.levels.piece_rows, state.levels.piece_bytes // _row_bytes(state, plan)))
-            for start in range(0, len(columns), rows):
+            step = rows * CELL_PIECES if columns.are_cells else rows
+            for start in range(0, len(columns), step):
                 await self._committer.make_room()
                 if not self._is_live(state):
                     return
-                await self._move(state, plan, merge, columns, start, min(start + rows, len(columns)), kept)
+                await self._move(state, plan, merge, columns, range(start, min(start + step, len(columns)), rows), kept)
                 await self._pace.pause()
         finally:
             for run in kept:
@@ -223,7 +226,7 @@ class Merger:
                 return MergedColumns()
             run = _source(state, plan, key, kept)
             if run is not None and run.free:
-                columns.add(run, run.free)
+                columns.add(run, run.free, state.runs.packed(run.key))
             if self._pace.step_is_over:
                 await self._pace.pause()
         return columns
@@ -234,14 +237,14 @@ class Merger:
         plan: MergePlan,
         merge: int,
         columns: MergedColumns,
-        start: int,
-        end: int,
+        pieces: range,
         kept: list[Run],
     ) -> None:
-        """Move those of the next rows that are still free into runs of their own.
+        """Move those of the next rows that are still free into runs of their own, each of a `step` of the range.
 
         The columns of these runs are made in one step, and written in the next one, unless rows left meanwhile.
         """
+        start, end = pieces.start, pieces.stop
         taken = columns.take(start, end)
         for last in (*[False] * (_TRIES - 1), True):
             sources, lost = _free_of(state, plan, columns, taken, kept)
@@ -253,7 +256,8 @@ class Merger:
             divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
             owner = state.owners.name(plan.shelf.owner)
             buckets_of = state.index.buckets_of if divided else None
-            merged = list(columns.encoded(owner, plan.shelf.bucket, positions, buckets_of))
+            parts = (positions[at : at + pieces.step] for at in range(0, len(positions), pieces.step))
+            merged = [one for part in parts for one in columns.encoded(owner, plan.shelf.bucket, part, buckets_of)]
             if last:
                 break
             await self._pace.pause()
