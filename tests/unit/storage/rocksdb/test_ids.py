@@ -146,19 +146,19 @@ def test_entries_that_were_removed_are_not_written_again(book: Book) -> None:
 
 
 def test_few_absent_prints_seem_to_be_there_however_many_there_are() -> None:
-    """G5: a print that was added is always found, also while the words are made anew; each step is short."""
+    """G5: a print that was added is always found, also while the words are made again; each step is short."""
     chance = np.random.default_rng(6)
     runs: list[npt.NDArray[np.uint32]] = []
     seen = SeenPrints()
     rates: list[float] = []
-    anew = 0
+    again = 0
     for number in range(60):
         prints = np.sort(chance.integers(0, 1 << 32, 8_192, dtype=np.uint32))
         runs.append(prints)
         seen.add(prints, runs[:-1])
         for _ in range(8):
             seen.step(1_000)
-            anew += seen._next is not None
+            again += seen._next is not None
         if number % 10 == 9:
             absent = chance.integers(0, 1 << 32, 20_000, dtype=np.uint32)
             rates.append(len(seen.rows(absent)) / len(absent))
@@ -168,7 +168,7 @@ def test_few_absent_prints_seem_to_be_there_however_many_there_are() -> None:
             assert [seen.may_have(one) for one in absent[:500].tolist()] == [
                 row in set(seen.rows(absent[:500]).tolist()) for row in range(500)
             ]
-    assert anew
+    assert again
     assert max(rates) < 0.015
     # A filter for all of them that is made at a start has as much room.
     assert seen._filter.room <= 2 * SeenPrints(runs)._filter.room <= 4 * seen._count

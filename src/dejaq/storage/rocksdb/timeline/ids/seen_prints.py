@@ -2,7 +2,7 @@
 
 A topic with millions of entries has dozens of runs. To ask each of them whether it has a print cost more than all else
 that a create does. Here each range of prints has a word of 64 bits, and each print four bits of its word. Prints that
-left remain until the words are made anew, which is done when there are too many for them, in small steps.
+left remain until the words are made again, which is done when there are too many prints for them, in small steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Words = npt.NDArray[np.uint64]
 
 # A word is for so many prints at most, on average: then about one print in 150 that is absent seems to be there.
 PRINTS_PER_WORD = 4
-# What is added to a filter that is made anew, for each print that is added to the present one; and in one step.
+# What is added to a filter that is made again, for each print that is added to the present one; and in one step.
 WORK_PER_PRINT = 8
 STEP_PRINTS = 4_096
 # Spreads the low bits of a print over its high ones.
@@ -31,7 +31,7 @@ _PRINT_BITS = 32
 _ROOM_MIN = 1_024
 
 
-class PrintFilter:
+class WordFilter:
     """The words for up to `room` prints."""
 
     def __init__(self, room: int) -> None:
@@ -69,12 +69,12 @@ class SeenPrints:
     """The prints of all sorted runs of a topic, however many they are."""
 
     def __init__(self, runs: Sequence[Prints] = ()) -> None:
-        self._filter = PrintFilter(_room_for(sum(map(len, runs))))
+        self._filter = WordFilter(_room_for(sum(map(len, runs))))
         for prints in runs:
             self._filter.add(prints)
         self._count = sum(map(len, runs))
         # The filter that takes the place of this one, what it does not have yet, and how much of it is due.
-        self._next: PrintFilter | None = None
+        self._next: WordFilter | None = None
         self._left: list[Prints] = []
         self._next_count = self._due = 0
 
@@ -84,7 +84,7 @@ class SeenPrints:
         self._count += len(prints)
         if self._next is None and self._count > self._filter.room:
             self._next_count = sum(map(len, others))
-            self._next, self._left = PrintFilter(_room_for(self._next_count)), list(others)
+            self._next, self._left = WordFilter(_room_for(self._next_count)), list(others)
         if self._next is not None:
             self._next.add(prints)
             self._next_count += len(prints)

@@ -17,7 +17,7 @@ Positions = npt.NDArray[np.int64]
 _LINE_BREAK = ord("\n")
 
 
-class _Column:
+class _CellColumn:
     """Values of one length, each behind the same prefix: the rows of a matrix."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Cells:
     """Both columns of the rows that were added."""
 
     def __init__(self) -> None:
-        self._ids, self._bodies = _Column(), _Column()
+        self._ids, self._bodies = _CellColumn(), _CellColumn()
 
     def add(self, packed: PackedRun, rows: slice | Sequence[int]) -> bool:
         """Add rows of a run, unless the run does not fit: then nothing is added."""

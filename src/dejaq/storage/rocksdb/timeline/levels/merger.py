@@ -39,7 +39,7 @@ LOOK_EVERY_MS = 1_000
 # More rows than these are sorted in a thread.
 SORT_ROWS_MAX = 8_192
 # So many pieces are written in one step where rows are copied as bytes: what is written for each source is less.
-CELL_PIECES = 4
+CELL_PIECES = 2
 # How often a piece is made before it is written in the same step.
 _TRIES = 3
 # A piece is divided by bucket if many consumers share the buckets and each bucket would have so many rows.
