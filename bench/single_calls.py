@@ -7,6 +7,7 @@ and the processor time at the client and at the broker. Each call waits for a sy
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import sys
@@ -21,6 +22,10 @@ from dejaq.testing.servers.process import BrokerProcess
 
 COUNT = 1_000
 AT_ONCE = 32
+# As in the workloads L9 and L16.
+IN_FLIGHT = 64
+# As in the workload L6, of each connection.
+PRODUCERS, CONNECTIONS = 20, 10
 HOUR = 3_600.0
 
 
@@ -60,6 +65,7 @@ async def calls(client: dejaq.Client, pid: int, count: int) -> dict[str, dict[st
         figures["send, 32 at once"] = await measure(
             pid, 4 * count, lambda n: producer.send(b"x" * 100, id=f"b{n}", delay=HOUR), at_once=AT_ONCE
         )
+        figures |= await changes(client, producer, pid, 4 * count)
         await producer.send_batch([b"x" * 100] * count)
         async with client.consumer("t", name="c", max_in_flight=2 * count) as consumer:
 
@@ -86,7 +92,44 @@ async def calls(client: dejaq.Client, pid: int, count: int) -> dict[str, dict[st
             await measure(pid, count, deliver)
             figures["due now, send to user code"] = {"p50_ms": round(statistics.median(delivered) * 1e3, 3)}
     figures["transaction, 32 at once"] = await transactions(client, pid, 4 * count)
+    figures[f"append, {IN_FLIGHT} at once"] = await appends(client, pid, 10 * count)
     return figures
+
+
+async def changes(client: dejaq.Client, producer: dejaq.Producer, pid: int, count: int) -> dict[str, dict[str, float]]:
+    """Calls by id of many tasks."""
+    once: dict[str, Callable[[int], Awaitable[object]]] = {
+        "get": lambda n: client.get("t", f"b{n}"),
+        "edit": lambda n: producer.edit(f"b{n}", body=b"y"),
+        "move": lambda n: producer.move([f"b{n}"], delay=2 * HOUR),
+        "cancel": lambda n: producer.cancel([f"b{n}"]),
+    }
+    return {
+        f"{name}, {IN_FLIGHT} at once": await measure(pid, count, call, at_once=IN_FLIGHT)
+        for name, call in once.items()
+    }
+
+
+async def appends(client: dejaq.Client, pid: int, count: int) -> dict[str, float]:
+    """Messages that many tasks append to a log."""
+    await client.create_topic("log", kind="log", buckets=16)
+    log = client.log("log")
+    return await measure(pid, count, lambda _: log.append(b"x" * 100), at_once=IN_FLIGHT)
+
+
+async def sends_of_many(url: str, pid: int, count: int) -> dict[str, float]:
+    """Sends of many producers, each with one message in flight."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(dejaq.connect(url)) for _ in range(CONNECTIONS)]
+        await clients[0].create_topic("many", buckets=16)
+        idle = [await stack.enter_async_context(one.producer("many")) for one in clients for _ in range(PRODUCERS)]
+
+        async def once(number: int) -> None:
+            producer = idle.pop()
+            await producer.send(b"x" * 100, id=f"m{number}", delay=HOUR)
+            idle.append(producer)
+
+        return await measure(pid, count, once, at_once=len(idle))
 
 
 async def transactions(client: dejaq.Client, pid: int, count: int) -> dict[str, float]:
@@ -113,6 +156,8 @@ async def main(count: int) -> None:
         async with BrokerProcess(Path(folder) / "data") as broker, dejaq.connect(broker.url) as client:
             for name, figures in (await calls(client, broker.pid, count)).items():
                 print(json.dumps({"call": name, **figures}), flush=True)
+            many = await sends_of_many(broker.url, broker.pid, 10 * count)
+            print(json.dumps({"call": f"send, {CONNECTIONS} x {PRODUCERS} producers", **many}), flush=True)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ async def test_r14_a_client_that_is_silent_but_answers_pings_stays(
     monkeypatch.setattr(connected_client, "PING_SECONDS", 0.1)
     async with RawSocket.open(address) as raw:
         await raw.send(frame(head(Kind.SESSION, 1)))
-        for _ in range(2 * connection.SILENT_INTERVALS):
+        for _ in range(2 * (connection.PINGS + 1)):
             assert (await raw.next_frame())[0] == Opcode.PING
             await raw.send(frame(b"", Opcode.PONG))
         assert len(broker.central.greeter) == 1

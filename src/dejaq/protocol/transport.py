@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from google.protobuf.message import Message
 
@@ -11,6 +11,10 @@ from dejaq.protocol.spliced import ClientSent
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 Response = TypeVar("Response", bound=Message)
+
+
+# A frame as it arrived.
+Payload = bytes | bytearray | memoryview
 
 
 class SessionChannel(Protocol):
@@ -24,6 +28,17 @@ class SessionChannel(Protocol):
 
     async def close(self) -> None:
         """End the session."""
+
+
+@runtime_checkable
+class DirectChannel(Protocol):
+    """A session channel that needs no task for a frame, and that breaks when the broker is silent for too long."""
+
+    def send_now(self, frame: ClientSent) -> bool:
+        """Send a frame if that needs no waiting, and say whether it was sent."""
+
+    def offer_to(self, take: Callable[[Payload], bool]) -> None:
+        """Offer each frame that follows no waiting one to `take`, when it arrives; those not taken are received."""
 
 
 class Transport(Protocol):

@@ -1,16 +1,20 @@
 """Sends requests that wait at the same time in shared frames.
 
 A frame costs both sides more than a thousand rows in it, so only a few frames are in transit at one time; requests that
-arrive meanwhile go into the next frame. A single request never waits.
+arrive meanwhile go into the next frame. Otherwise the requests of one turn of the event loop leave at its end, so that
+callers that an answer has woken share the next frame.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from dejaq.errors import DejaqError
 
 Asked = TypeVar("Asked")
 Answered = TypeVar("Answered")
@@ -19,12 +23,14 @@ Answered = TypeVar("Answered")
 FRAMES_MAX = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class _WaitingRequest(Generic[Asked, Answered]):
-    """One request that waits for the next frame."""
+    """One request that waits for the next frame, and what is called with its answer."""
 
     asked: Asked
-    answer: asyncio.Future[Answered]
+    done: Callable[[Answered | DejaqError], None]
+    # What its caller waits for, when it waits.
+    answer: asyncio.Future[Answered] | None = None
 
 
 class Gathering(Generic[Asked, Answered]):
@@ -32,61 +38,95 @@ class Gathering(Generic[Asked, Answered]):
 
     def __init__(
         self,
-        send: Callable[[Sequence[Asked]], Awaitable[Sequence[Answered]]],
+        send: Callable[[Sequence[Asked], Callable[[Sequence[Answered] | DejaqError], None]], None],
         *,
         weigh: Callable[[Asked], int],
         weight_max: int,
         shape: Callable[[Asked], Hashable] = lambda _: None,
+        names: Callable[[Asked], Collection[str]] = lambda _: (),
     ) -> None:
-        """`send` sends requests of one shape, up to a weight together, in one frame, and returns an answer for each."""
+        """`send` sends requests of one shape, up to a weight together, in one frame; it calls its last argument once
+        with an answer for each, or with the error of all. Requests that have a name in common never share a frame.
+        """
         self._send = send
         self._weigh, self._weight_max = weigh, weight_max
-        self._shape = shape
+        self._shape, self._names = shape, names
         self._waiting: deque[_WaitingRequest[Asked, Answered]] = deque()
         self._under_way = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._scheduled = False
 
-    async def ask(self, asked: Asked) -> Answered:
+    def ask(self, asked: Asked) -> asyncio.Future[Answered]:
         """The answer to one request, which is sent alone or together with others."""
-        if self._under_way < FRAMES_MAX:
-            return (await self._request([asked]))[0]
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_WaitingRequest(asked, answer))
-        return await answer
 
-    async def _request(self, asked: Sequence[Asked]) -> Sequence[Answered]:
-        self._under_way += 1
-        try:
-            return await self._send(asked)
-        finally:
-            self._under_way -= 1
-            self._next()
+        def done(found: Answered | DejaqError) -> None:
+            if answer.done():
+                return
+            if isinstance(found, DejaqError):
+                answer.set_exception(copy_of(found))
+            else:
+                answer.set_result(found)
 
-    def _next(self) -> None:
-        """Send the waiting requests in one frame, without those whose callers have stopped waiting."""
+        self._waiting.append(_WaitingRequest(asked, done, answer))
+        self._flush_soon()
+        return answer
+
+    def add(self, asked: Asked, done: Callable[[Answered | DejaqError], None]) -> None:
+        """Add a request; `done` is called with its answer or its error, once."""
+        self._waiting.append(_WaitingRequest(asked, done))
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """Send at the end of this turn of the event loop: behind the callers that are woken now."""
+        if not self._scheduled and self._under_way < FRAMES_MAX:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what waits, as far as frames may be sent."""
+        self._scheduled = False
+        while self._waiting and self._under_way < FRAMES_MAX:
+            batch = self._next()
+            if batch:
+                self._send_all(batch)
+
+    def _next(self) -> list[_WaitingRequest[Asked, Answered]]:
+        """The waiting requests that fit into one frame, without those whose callers have stopped waiting."""
         batch: list[_WaitingRequest[Asked, Answered]] = []
-        room = self._weight_max
+        room, names, shape = self._weight_max, set[str](), None
         while self._waiting:
             waiting = self._waiting[0]
-            if not waiting.answer.done():
-                room -= self._weigh(waiting.asked)
-                if batch and (room < 0 or self._shape(waiting.asked) != self._shape(batch[0].asked)):
+            if waiting.answer is None or not waiting.answer.done():
+                asked = waiting.asked
+                room -= self._weigh(asked)
+                mine = self._names(asked)
+                if not batch:
+                    shape = self._shape(asked)
+                elif room < 0 or self._shape(asked) != shape or not names.isdisjoint(mine):
                     break
+                names.update(mine)
                 batch.append(waiting)
             self._waiting.popleft()
-        if batch:
-            task = asyncio.ensure_future(self._send_all(batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        return batch
 
-    async def _send_all(self, batch: list[_WaitingRequest[Asked, Answered]]) -> None:
-        try:
-            answers = await self._request([waiting.asked for waiting in batch])
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for it must learn of it
-            for waiting in batch:
-                if not waiting.answer.done():
-                    waiting.answer.set_exception(error)
-            return
-        for waiting, answer in zip(batch, answers, strict=True):
-            if not waiting.answer.done():
-                waiting.answer.set_result(answer)
+    def _send_all(self, batch: list[_WaitingRequest[Asked, Answered]]) -> None:
+        def answered(answers: Sequence[Answered] | DejaqError) -> None:
+            self._under_way -= 1
+            if isinstance(answers, DejaqError):
+                for waiting in batch:
+                    waiting.done(answers)
+            else:
+                for waiting, answer in zip(batch, answers, strict=True):
+                    waiting.done(answer)
+            if self._waiting:
+                self._flush_soon()
+
+        self._under_way += 1
+        self._send([waiting.asked for waiting in batch], answered)
+
+
+def copy_of(error: DejaqError) -> DejaqError:
+    """The same error for another caller: each raises one of its own."""
+    copied = copy.copy(error)
+    copied.answered, copied.unsure = error.answered, error.unsure
+    return copied

@@ -12,7 +12,8 @@ import dejaq
 import dejaq.sync
 from dejaq.protocol.channel import GrpcTransport
 from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.sdk.session import connection
+from dejaq.protocol.websocket import transport
+from dejaq.sdk.session import pings
 from dejaq.testing.servers.process import BrokerProcess, free_port
 from dejaq.testing.waiting import eventually, patient
 
@@ -75,8 +76,9 @@ async def test_open_producers_and_consumers_continue_after_kill_minus_nine(tmp_p
 async def test_a_client_leaves_a_broker_that_hangs_for_one_that_answers(
     monkeypatch: pytest.MonkeyPatch, grpc: bool
 ) -> None:
-    monkeypatch.setattr(connection, "PING_SECONDS", 0.05)
-    monkeypatch.setattr(connection, "PONG_SECONDS", 0.2)
+    monkeypatch.setattr(pings, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(pings, "PONG_SECONDS", 0.2)
+    monkeypatch.setattr(transport, "PING_SECONDS", 0.1)
     async with BrokerProcess(grpc=grpc) as hung, BrokerProcess(grpc=grpc) as other:
         for broker in (hung, other):
             async with dejaq.connect(broker.url) as client:

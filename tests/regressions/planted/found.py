@@ -29,8 +29,7 @@ def _a_session_is_unknown_in_its_first_turns() -> None:
 def _a_pause_is_looked_at_before_subscribing_only() -> None:
     from dejaq.protocol.transport import Transport
     from dejaq.sdk.consuming import consumer
-    from dejaq.sdk.session.connection import ask_once
-    from dejaq.sdk.session.link import Link
+    from dejaq.sdk.session.link import Link, ask_once
 
     async def enter(self: consumer.Consumer, link: Link, _transport: Transport) -> None:
         self._holder.reconnect()

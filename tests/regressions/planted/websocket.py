@@ -28,7 +28,7 @@ def _clients_need_no_mask() -> None:
 def _silent_connections_are_kept() -> None:
     from dejaq.protocol.websocket import connection
 
-    connection.SILENT_INTERVALS = 2**30
+    connection.PINGS = 2**30
 
 
 def _requests_may_take_forever() -> None:

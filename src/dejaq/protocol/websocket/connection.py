@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from time import perf_counter
+from typing import TypeVarTuple
 
 from dejaq.protocol.websocket.framing import (
     CloseCode,
@@ -28,14 +29,21 @@ GATHERED_BYTES_MAX = 64 * 1024
 HELD_BYTES_MAX = 32 * 1024 * 1024
 # So many messages are delivered in one turn of the event loop, however long that takes.
 STEP_MESSAGES = 16
-# A connection is pinged when nothing came for one interval, and closed when nothing came for two more.
-SILENT_INTERVALS = 3
+# A connection is pinged when nothing came for two intervals, again half an interval later, and closed after half an
+# interval more. So the pings of a client whose intervals are shorter are all that an idle connection needs.
+QUIET_INTERVALS = 2
+PINGS = 2
+# The loop's timers may be early by a little.
+_ROUNDING = 0.001
 # By how much longer the intervals of an idle connection are: 10,000 of them would keep a broker busy with pings.
 IDLE_FACTOR = 10
 # How long a message may take from its first byte to its last, and how long a connection may not be read.
 STALL_SECONDS = 60.0
 # How long the other side may take to answer a close frame.
 CLOSE_SECONDS = 1.0
+
+
+Given = TypeVarTuple("Given")
 
 
 class WebSocketConnection(asyncio.BufferedProtocol):
@@ -81,9 +89,10 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         # small frames. None before the first frame of a turn.
         self._gathered: list[bytes] | None = None
         self._gathered_bytes = 0
-        # For the pings: whether anything came since the last look, and what had left the write buffer then.
-        self._heard = True
+        # For the pings: when something came last, and what had left the write buffer at the last look.
+        self._heard_at = self._loop.time()
         self._left_then = 0
+        # Pings since then that were not answered.
         self._silent = 0
         self._message_began: float | None = None
         self._closing = False
@@ -97,9 +106,10 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self.open = True
         transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         transport.set_protocol(self)
-        self._look_again()
+        self._heard_at = self._loop.time()
+        self._look_soon(self._heard_at)
         if early:
-            self._read(lambda: self._reader.read(early))
+            self._read(self._reader.read, early)
 
     # Sending
 
@@ -151,12 +161,12 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport: so many bytes were written there."""
-        self._heard = True
-        self._read(lambda: self._reader.received(nbytes))
+        self._heard_at = self._loop.time()
+        self._read(self._reader.received, nbytes)
 
-    def _read(self, read: Callable[[], None]) -> None:
+    def _read(self, read: Callable[[*Given], None], *given: *Given) -> None:
         try:
-            read()
+            read(*given)
         except FrameError as error:
             # What follows cannot be read any more.
             self._reader.closed = True
@@ -218,7 +228,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._held -= size
         if self._paused_at is not None and self._held <= HELD_BYTES_MAX:
             self._paused_at = None
-            self._heard = True
+            self._heard_at = self._loop.time()
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -228,31 +238,38 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         """Called when somebody waits for the other side again."""
         if self._resting and self._timer is not None and self.open:
             self._timer.cancel()
-            self._look_again()
+            self._heard_at, self._silent = self._loop.time(), 0
+            self._look_soon(self._heard_at)
 
-    def _look_again(self) -> None:
+    def _look_soon(self, now: float) -> None:
+        """Look at the connection when it was quiet for too long; half an interval after a ping."""
         self._resting = self._idle()
-        seconds = self._ping_seconds * (IDLE_FACTOR if self._resting else 1)
-        self._timer = self._loop.call_later(seconds, self._look)
+        at = now + self._interval() / 2 if self._silent else self._heard_at + QUIET_INTERVALS * self._interval()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _interval(self) -> float:
+        return self._ping_seconds * (IDLE_FACTOR if self._resting else 1)
 
     def _look(self) -> None:
-        self._look_again()
         now = self._loop.time()
         if self._stalls(now):
             self.abort("a message took too long to arrive, or to be worked on")
             return
         left = self._written - (self._transport.get_write_buffer_size() if self._transport is not None else 0)
         # A slow reader is alive while what is sent to it gets fewer.
-        if self._heard or self._paused_at is not None or (left != self._left_then and not self.writable):
-            self._heard, self._silent = False, 0
+        if self._paused_at is not None or (left != self._left_then and not self.writable):
+            self._heard_at = now
+        if now + _ROUNDING < self._heard_at + QUIET_INTERVALS * self._interval():
+            self._silent = 0
         else:
             self._silent += 1
-            if self._silent >= SILENT_INTERVALS:
+            if self._silent > PINGS:
                 self.abort("the other side was silent for too long")
                 return
             self._write_frame(Opcode.PING)
             left = self._written
         self._left_then = left
+        self._look_soon(now)
 
     def _stalls(self, now: float) -> bool:
         if not self._reader.within_message:

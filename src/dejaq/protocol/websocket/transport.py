@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from google.protobuf.message import DecodeError, Message
 
@@ -33,7 +33,8 @@ from dejaq.protocol.websocket.messages import Kind, head, parse, parse_credit
 from dejaq.protocol.websocket.stream import Stream
 from dejaq.security.client import PLAIN, ClientSecurity
 
-PING_SECONDS = 3.0
+# A little less than the broker's, so that the client's pings are enough for both.
+PING_SECONDS = 4.5
 
 
 class ClientConnection:
@@ -122,6 +123,15 @@ class WebSocketSession:
             await self._stream.send(*parts)
         except DejaqError as error:
             raise Unavailable(f"the session with {self._connection.address} has ended", details=str(error)) from None
+
+    def send_now(self, frame: ClientSent) -> bool:
+        """Send a frame if that needs no waiting, and say whether it was sent."""
+        parts = pieces(frame)
+        return sum(map(len, parts)) <= limits.FRAME_BYTES_MAX and self._stream.send_now(*parts)
+
+    def offer_to(self, take: Callable[[Payload], bool]) -> None:
+        """Offer each frame that follows no waiting one to `take`, when it arrives."""
+        self._stream.offer_to(take)
 
     async def receive(self) -> carrier.BrokerFrame | None:
         """The next frame; None after the broker ended the session."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from typing import TypedDict
 
 from dejaq import limits
 from dejaq.domain.message import Message, Status
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, DejaqError, Unavailable, error_of
 from dejaq.protocol.columns import messages_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.gathering import Gathering
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 from dejaq.sdk.times import At, to_ms
@@ -77,22 +80,67 @@ def _check_size(page_size: int) -> None:
         raise error_of(Code.INVALID_ARGUMENT, f"page_size={page_size}; it is 1 to {limits.BROWSE_PAGE_MAX}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Get:
+    """A call for messages of one topic."""
+
+    topic: str
+    ids: Sequence[str]
+
+
 class Queries:
     """Get, count, histogram and browse; they lease nothing and change nothing."""
 
     def __init__(self, seeds: Seeds, settings: ClientSettings) -> None:
         self._seeds = seeds
         self._settings = settings
+        self._gets: Gathering[_Get, list[Message | None]] = Gathering(
+            self._get_soon, weigh=lambda get: len(get.ids), weight_max=GET_COUNT, shape=lambda get: get.topic
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, topic: str, ids: Sequence[str]) -> list[Message | None]:
-        """The messages, in the order of `ids`; None for an id that no message has."""
-        found: list[Message | None] = [None] * len(ids)
-        for start in range(0, len(ids), GET_COUNT):
-            request = carrier.GetRequest(topic=topic, ids=ids[start : start + GET_COUNT])
+        """The messages, in the order of `ids`; None for an id that no message has. Calls of one moment are sent as
+        one.
+        """
+        if len(ids) <= GET_COUNT:
+            return await self._gets.ask(_Get(topic, ids))
+        parts = [ids[start : start + GET_COUNT] for start in range(0, len(ids), GET_COUNT)]
+        return [message for part in parts for message in await self._gets.ask(_Get(topic, part))]
+
+    def _get_soon(self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | DejaqError], None]) -> None:
+        task = asyncio.ensure_future(self._get_for(gets, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _get_for(
+        self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | DejaqError], None]
+    ) -> None:
+        try:
+            done(await self._get_all(gets))
+        except DejaqError as error:
+            done(error)
+        except asyncio.CancelledError:
+            done(Unavailable("the event loop ended before the answer"))
+            raise
+
+    async def _get_all(self, gets: Sequence[_Get]) -> list[list[Message | None]]:
+        """The messages of calls on one topic, which are one call to a broker; or one for each when they are too large
+        together.
+        """
+        ids = [message_id for get in gets for message_id in get.ids]
+        request = carrier.GetRequest(topic=gets[0].topic, ids=ids)
+        try:
             answer = await self._seeds.call("Carrier.Get", request, carrier.MessageColumns, patience=self._settings)
-            for asked, message in zip(answer.asked, messages_from_proto(answer, topic=topic), strict=True):
-                found[start + asked] = message
-        return found
+        except DejaqError as error:
+            if len(gets) == 1 or error.code is not Code.BATCH_TOO_LARGE:
+                raise
+            return [(await self._get_all([get]))[0] for get in gets]
+        found: list[Message | None] = [None] * len(ids)
+        for asked, message in zip(answer.asked, messages_from_proto(answer, topic=gets[0].topic), strict=True):
+            found[asked] = message
+        ends = list(accumulate(len(get.ids) for get in gets))
+        return [found[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     async def count(self, topic: str, where: carrier.Filter) -> int:
         """How many messages match, exactly."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from dejaq.domain.bodies.large import content_of, is_reference
 from dejaq.domain.bodies.packing import shown
 from dejaq.domain.headers import decode_header_change
 from dejaq.domain.message import Message
-from dejaq.errors import Code
+from dejaq.errors import Code, DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.admin.queries import Queries
 from dejaq.sdk.gathering import Gathering
@@ -134,7 +134,12 @@ class Changes:
         self._queries = queries
         self._topic = topic
         self._gathering = Gathering(
-            self._send, weigh=_Request.weight, weight_max=_GATHERED_BYTES_MAX, shape=_Request.shape
+            self._send,
+            weigh=_Request.weight,
+            weight_max=_GATHERED_BYTES_MAX,
+            shape=_Request.shape,
+            # A message may be named only once in a frame.
+            names=lambda request: request.change.ids,
         )
 
     async def edit(self, change: NewValues) -> dict[int, Code]:
@@ -171,7 +176,7 @@ class Changes:
                     codes[start + row] = code
         return codes
 
-    async def _send(self, requests: Sequence[_Request]) -> list[BrokerAnswer]:
+    def _send(self, requests: Sequence[_Request], done: Callable[[list[BrokerAnswer] | DejaqError], None]) -> None:
         frame = self._connection.frame()
         for request in requests:
             if request.cancels:
@@ -179,14 +184,26 @@ class Changes:
                 frame.cancel.versions.extend(request.change.versions or ())
             else:
                 request.change.fill(frame.edit)
-        answer = await self._connection.request(frame, min(request.until for request in requests))
-        if len(requests) == 1:
-            return [answer]
-        answers: list[BrokerAnswer] = []
-        first = 0
-        for request in requests:
-            rows = range(len(request.change.ids))
-            codes = {row: answer.codes[first + row] for row in rows if first + row in answer.codes}
-            answers.append(BrokerAnswer(codes, answer.unsure))
-            first += len(rows)
-        return answers
+
+        def answered(answer: BrokerAnswer | DejaqError) -> None:
+            if isinstance(answer, DejaqError):
+                done(answer)
+            elif len(requests) == 1:
+                done([answer])
+            else:
+                done(_divided(answer, [len(request.change.ids) for request in requests]))
+
+        self._connection.begin(frame, min(request.until for request in requests), answered)
+
+
+def _divided(answer: BrokerAnswer, counts: Sequence[int]) -> list[BrokerAnswer]:
+    """The answers to requests of so many rows each that shared a frame."""
+    if not answer.codes:
+        return [BrokerAnswer({}, answer.unsure) for _ in counts]
+    answers: list[BrokerAnswer] = []
+    first = 0
+    for count in counts:
+        codes = {row: answer.codes[first + row] for row in range(count) if first + row in answer.codes}
+        answers.append(BrokerAnswer(codes, answer.unsure))
+        first += count
+    return answers

@@ -25,8 +25,8 @@ from dejaq.sdk.consuming.lease import Batch, Lease
 from dejaq.sdk.consuming.prefetch_buffer import PrefetchBuffer
 from dejaq.sdk.consuming.settler import GIVE_BACK, Settler
 from dejaq.sdk.consuming.subscription import Subscription
-from dejaq.sdk.session.connection import Connection, ask_once
-from dejaq.sdk.session.link import Link
+from dejaq.sdk.session.connection import Connection
+from dejaq.sdk.session.link import Link, ask_once
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 from dejaq.timekeeper.alarm import Alarm
@@ -351,6 +351,7 @@ class Consumer:
             link.tell(answer)
 
     def _pushed(self, push: carrier.Push) -> None:
+        self._connection.freshen_clock()
         columns = lease_from_proto(push, consumer=self.name)
         repeated = self._holder.push(columns)
         if columns.large and self._subscription.fetch_large and not self._closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.bodies.large import LargeBodyClient
 from dejaq.sdk.consuming.deletes import Deletes
 from dejaq.sdk.consuming.grant import Delivery, DeliveryPart, Grant
-from dejaq.sdk.session.connection import Connection
+from dejaq.sdk.gathering import copy_of
+from dejaq.sdk.session.connection import BrokerAnswer, Connection
 
 if TYPE_CHECKING:
     from dejaq.sdk.changing.transaction import Transactor
@@ -61,13 +62,13 @@ class SettledRow:
     handed_us: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Group:
     """Rows of one lease that are settled in the same way, and the futures of the callers that wait for each row."""
 
     grant: Grant
     settlement: Settlement
-    rows: dict[int, tuple[SettledRow, asyncio.Future[Code]]] = field(default_factory=dict)
+    rows: dict[int, tuple[SettledRow, list[asyncio.Future[Code]]]] = field(default_factory=dict)
 
     def ids(self, numbers: Sequence[int]) -> list[str]:
         """The ids of some of the rows."""
@@ -77,6 +78,17 @@ class _Group:
         """When user code got each row, or one time when it is the same for all."""
         times = [self.rows[number][0].handed_us for number in numbers]
         return times if any(time != times[0] for time in times) else times[:1]
+
+    def answer(self, codes: Mapping[int, Code] | DejaqError) -> None:
+        """Give every caller the code of its row, or the error of all."""
+        for row, (_, callers) in self.rows.items():
+            for caller in callers:
+                if caller.done():
+                    continue
+                if isinstance(codes, DejaqError):
+                    caller.set_exception(copy_of(codes))
+                else:
+                    caller.set_result(codes.get(row, Code.OK))
 
 
 class Settler:
@@ -106,7 +118,10 @@ class Settler:
         self._settled = settled
         self._groups: dict[tuple[int, Settlement], _Group] = {}
         self._deletes = Deletes(connection)
-        self._sending: set[asyncio.Task[None]] = set()
+        # Groups that were sent and are not answered.
+        self._in_transit: set[_Group] = set()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
     @property
@@ -131,20 +146,22 @@ class Settler:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(grant, settlement)
+        answer: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
         waiting = group.rows.get(row)
         if waiting is None:
-            answer: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
-            group.rows[row] = (settled, answer)
+            group.rows[row] = (settled, [answer])
         else:
-            answer = waiting[1]
+            waiting[1].append(answer)
         self._schedule()
-        # Shielded, because a second caller may wait for the same row.
-        return await asyncio.shield(answer)
+        return await answer
 
     def _schedule(self) -> None:
+        """Send at the end of this turn of the event loop; or, while something is in transit, with its answer or shortly
+        before.
+        """
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            if self._sending:
+            if self._in_transit:
                 self._timer = loop.call_later(LINGER_SECONDS, self._flush)
             else:
                 self._timer = loop.call_soon(self._flush)
@@ -153,24 +170,67 @@ class Settler:
         self._timer = None
         groups, self._groups = list(self._groups.values()), {}
         for group in groups:
-            task = asyncio.ensure_future(self._send_group(group))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            self._in_transit.add(group)
+            if group.settlement.kind == carrier.DELETE:
+                self._delete_group(group)
+            else:
+                self._in_background(self._settle_group(group))
+        self._deletes.flush()
 
-    async def _send_group(self, group: _Group) -> None:
+    def _delete_group(self, group: _Group) -> None:
+        """Delete rows; a task is needed only where the answer leaves a doubt."""
+        rows = sorted(group.rows)
+        settle = carrier.Settle(
+            kind=carrier.DELETE,
+            lease=group.grant.id,
+            ranges=group.grant.ranges(rows),
+            handed_us=group.handed_us(rows),
+        )
+
+        def answered(answer: BrokerAnswer | DejaqError) -> None:
+            if isinstance(answer, DejaqError):
+                self._answered(group, answer)
+            elif answer.unsure and answer.codes:
+                self._in_background(self._resolve_group(group, rows, answer.codes))
+            else:
+                self._settle_rows(group.grant, DELETE, rows, answer.codes, end=0)
+                self._answered(group, answer.codes)
+
+        self._deletes.begin(settle, answered)
+
+    async def _resolve_group(self, group: _Group, rows: Sequence[int], codes: dict[int, Code]) -> None:
+        try:
+            codes = await self._resolve(group.grant, DELETE, codes, group.ids)
+        except DejaqError as error:
+            self._answered(group, error)
+            return
+        self._settle_rows(group.grant, DELETE, rows, codes, end=0)
+        self._answered(group, codes)
+
+    async def _settle_group(self, group: _Group) -> None:
         rows = sorted(group.rows)
         try:
             codes = await self._send(
                 group.grant, group.settlement, rows, ids_of=group.ids, handed_us=group.handed_us(rows)
             )
         except DejaqError as error:
-            for _, answer in group.rows.values():
-                if not answer.done():
-                    answer.set_exception(error)
+            self._answered(group, error)
             return
-        for row, (_, answer) in group.rows.items():
-            if not answer.done():
-                answer.set_result(codes.get(row, Code.OK))
+        self._answered(group, codes)
+
+    def _answered(self, group: _Group, codes: Mapping[int, Code] | DejaqError) -> None:
+        self._in_transit.discard(group)
+        self._changed.set()
+        group.answer(codes)
+        if self._groups and isinstance(self._timer, asyncio.TimerHandle):
+            # Behind the callers that are woken now, so that they share the frame.
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def settle(self, portions: Sequence[DeliveryPart], settlement: Settlement) -> dict[int, Code]:
         """Settle portions; returns the codes that are not OK, by place in the concatenated portions."""
@@ -254,14 +314,20 @@ class Settler:
         codes = answer.codes
         if answer.unsure and codes:
             codes = await self._resolve(grant, settlement, codes, ids_of)
-        lost = [row for row, code in codes.items() if code is Code.LEASE_LOST]
-        grant.lose(lost)
+        self._settle_rows(grant, settlement, rows, codes, end=end)
+        return codes
+
+    def _settle_rows(
+        self, grant: Grant, settlement: Settlement, rows: Sequence[int], codes: Mapping[int, Code], *, end: int
+    ) -> None:
+        """Record the broker's answer about rows of a lease."""
+        if codes:
+            grant.lose([row for row, code in codes.items() if code is Code.LEASE_LOST])
         if settlement.kind == carrier.EXTEND:
             grant.move_end([row for row in rows if row not in codes], end)
         else:
             grant.settle(rows)
         self._settled(grant)
-        return codes
 
     async def _resolve(
         self, grant: Grant, settlement: Settlement, codes: dict[int, Code], ids_of: IdsOf
@@ -302,9 +368,10 @@ class Settler:
 
     async def drain(self) -> None:
         """Send the gathered rows and wait until all are answered."""
-        while self._groups or self._sending:
-            if self._groups:
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._flush()
-            await asyncio.wait(set(self._sending))
+        while self._groups or self._in_transit:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._flush()
+            if self._in_transit:
+                self._changed.clear()
+                await self._changed.wait()

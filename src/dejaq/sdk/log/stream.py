@@ -21,8 +21,8 @@ from dejaq.protocol.v1 import log_pb2
 from dejaq.sdk.log.buffer import LogBuffer
 from dejaq.sdk.log.calls import LogCalls
 from dejaq.sdk.log.messages import LogBatch, LogMessage
-from dejaq.sdk.session.connection import Connection, ask_once
-from dejaq.sdk.session.link import Link
+from dejaq.sdk.session.connection import Connection
+from dejaq.sdk.session.link import Link, ask_once
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from dejaq.domain.ids import generated_ids
 from dejaq.errors import Code, DejaqError, error_of
+from dejaq.sdk.gathering import copy_of
 from dejaq.sdk.producing.outgoing import OutgoingColumns
-from dejaq.sdk.producing.sender import PIPELINE_MAX, Sender
+from dejaq.sdk.producing.sender import PIPELINE_MAX, Sender, Sent
 
 BATCH_COUNT = 1_000
 BATCH_BYTES = 1024 * 1024
@@ -34,6 +34,24 @@ class OpenBatch:
         self.relative: list[bool] = []
         self.waiters: list[asyncio.Future[str]] = []
         self.size = 0
+
+    def answer(self, sent: Sent, ids: list[str] | None) -> None:
+        """Give every caller its id, or the refusal of its message."""
+        codes = sent.codes
+        for row, (waiter, message_id) in enumerate(zip(self.waiters, ids or sent.generated(), strict=True)):
+            if waiter.done():
+                continue
+            code = codes.get(row, Code.OK) if codes else Code.OK
+            if code.succeeded:
+                waiter.set_result(message_id)
+            else:
+                waiter.set_exception(error_of(code, details=message_id if ids else ""))
+
+    def refuse(self, error: DejaqError) -> None:
+        """Give every caller the error."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
 
     @property
     def full(self) -> bool:
@@ -62,7 +80,8 @@ class Accumulator:
         # One open batch for each kind: False for generated ids, True for natural ids.
         self._open: dict[bool, OpenBatch] = {}
         self._full: list[OpenBatch] = []
-        self._shipping: set[asyncio.Task[None]] = set()
+        self._in_transit: set[OpenBatch] = set()
+        self._changed = asyncio.Event()
         self._timer: asyncio.Handle | None = None
 
     def add(
@@ -93,70 +112,52 @@ class Accumulator:
         return waiter
 
     def _schedule(self) -> None:
-        loop = asyncio.get_running_loop()
-        at_once = bool(self._full) or not self._shipping
+        if len(self._in_transit) >= PIPELINE_MAX:
+            # What is here leaves with the next answer.
+            return
+        at_once = bool(self._full) or not self._in_transit
         if self._timer is not None:
             if not at_once or not isinstance(self._timer, asyncio.TimerHandle):
                 return
             self._timer.cancel()
-        if at_once:
-            self._timer = loop.call_soon(self._flush)
-        elif len(self._shipping) < PIPELINE_MAX:
-            self._timer = loop.call_later(self._linger, self._flush)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._linger, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
         leaving, self._full = self._full, []
         leaving.extend(self._open.values())
         self._open.clear()
-        for gathering in leaving:
-            task = asyncio.ensure_future(self._ship(gathering))
-            self._shipping.add(task)
-            task.add_done_callback(self._shipped)
+        for batch in leaving:
+            self._send(batch)
 
-    def _shipped(self, task: asyncio.Task[None]) -> None:
-        self._shipping.discard(task)
-        if self._open or self._full:
-            self._schedule()
-
-    async def _ship(self, gathering: OpenBatch) -> None:
-        outgoing = gathering.outgoing()
-        waiters = gathering.waiters
+    def _send(self, batch: OpenBatch) -> None:
+        outgoing = batch.outgoing()
         if outgoing.ids is None:
             order = outgoing.order()
             if order is not None:
                 outgoing = outgoing.take(order)
-                waiters = [waiters[row] for row in order]
-        try:
-            sent = await self._sender.create(outgoing, gathering.until)
-        except DejaqError as error:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_exception(_copy(error))
-            return
-        except asyncio.CancelledError:
-            for waiter in waiters:
-                waiter.cancel()
-            raise
-        ids = outgoing.ids or generated_ids(sent.prefix, sent.first, sent.count)
-        for row, (waiter, message_id) in enumerate(zip(waiters, ids, strict=True)):
-            if waiter.done():
-                continue
-            code = sent.codes.get(row, Code.OK)
-            if code.succeeded:
-                waiter.set_result(message_id)
+                batch.waiters = [batch.waiters[row] for row in order]
+
+        def answered(sent: Sent | DejaqError) -> None:
+            if isinstance(sent, DejaqError):
+                batch.refuse(sent)
             else:
-                waiter.set_exception(error_of(code, details=message_id if outgoing.ids else ""))
+                batch.answer(sent, outgoing.ids)
+            self._in_transit.discard(batch)
+            self._changed.set()
+            if self._open or self._full:
+                self._schedule()
+
+        self._in_transit.add(batch)
+        self._sender.begin(outgoing, batch.until, answered)
 
     async def drain(self) -> None:
-        """Send the gathered messages and wait until all are answered."""
-        while self._open or self._full or self._shipping:
-            if self._open or self._full:
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._flush()
-            await asyncio.wait(set(self._shipping))
-
-
-def _copy(error: DejaqError) -> DejaqError:
-    return type(error)(error.message, code=error.code, details=error.details, throttled_ms=error.throttled_ms)
+        """Send the gathered messages and wait until all that were added before are answered."""
+        waiting = {*self._in_transit, *self._full, *self._open.values()}
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+        while waiting := waiting & self._in_transit:
+            self._changed.clear()
+            await self._changed.wait()

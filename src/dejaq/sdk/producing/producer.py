@@ -39,8 +39,8 @@ from dejaq.sdk.producing.outgoing import (
 )
 from dejaq.sdk.producing.sender import Numbering, Sender, Sent
 from dejaq.sdk.results import Results
-from dejaq.sdk.session.connection import Connection, ask_once
-from dejaq.sdk.session.link import Link
+from dejaq.sdk.session.connection import Connection
+from dejaq.sdk.session.link import Link, ask_once
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 from dejaq.sdk.times import At, Delay, is_relative, resolve, resolve_column

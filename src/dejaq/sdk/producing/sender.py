@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from itertools import compress
 from random import Random
@@ -11,7 +11,7 @@ from random import Random
 from dejaq.domain.batch import ranges_of_rows
 from dejaq.domain.bodies.packing import NAMED_BYTES_MIN, digest_of
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, generated_ids
-from dejaq.errors import Code, DejaqError, Missing
+from dejaq.errors import Code, DejaqError, Indefinite, Missing
 from dejaq.protocol.spliced import create_frame
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.producing.naming import SequenceCounter, wants_new_session
@@ -83,6 +83,10 @@ class Sent:
         return generated_ids(self.prefix, self.first, self.count)
 
 
+# What is called with a batch that was answered, or with its error.
+Done = Callable[[Sent | DejaqError], None]
+
+
 class Sender:
     """Sends create batches over a connection, several at a time."""
 
@@ -90,8 +94,50 @@ class Sender:
         self._connection = connection
         self._numbering = numbering
         self._room = asyncio.Semaphore(PIPELINE_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
         # Whether large bodies are first sent as digests, because the broker may have them.
         self.shares_bodies = False
+
+    def begin(self, outgoing: OutgoingColumns, until: float, done: Done) -> None:
+        """Create one batch as `create` does, without a task where the first try succeeds; `done` is called once, with
+        what `create` would return or raise. The caller limits how many batches are in transit.
+        """
+        if self.shares_bodies:
+            self._create_for(self.create(outgoing, until), done)
+            return
+        name = self._numbering.take(len(outgoing))
+        contents = outgoing.contents()
+        frame = self._named(outgoing, contents, name)
+        fill(frame.create, outgoing, behind=True)
+
+        def answered(answer: BrokerAnswer | DejaqError) -> None:
+            self._numbering.done(name)
+            if isinstance(answer, BrokerAnswer):
+                done(_sent(outgoing, name, answer))
+            elif wants_new_session(answer):
+                self._create_for(self._create_alone(outgoing, name, until), done)
+            else:
+                done(answer)
+
+        self._connection.begin(create_frame(frame, contents.bodies, contents.ids), until, answered)
+
+    def _create_for(self, creating: Coroutine[None, None, Sent], done: Done) -> None:
+        """Create a batch in a task of its own."""
+
+        async def create() -> None:
+            try:
+                sent = await creating
+            except DejaqError as error:
+                done(error)
+            except asyncio.CancelledError:
+                done(Indefinite("the event loop ended before the answer; it may have been done or not"))
+                raise
+            else:
+                done(sent)
+
+        task = asyncio.ensure_future(create())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def create(self, outgoing: OutgoingColumns, until: float, name: Name | None = None) -> Sent:
         """Create one batch, which must fit; rows with generated ids must be in order.
@@ -105,41 +151,35 @@ class Sender:
             except DejaqError as refused:
                 if not wants_new_session(refused):
                     raise
-                self._numbering.leave(taken[0])
             finally:
                 if name is None:
                     self._numbering.done(taken)
-            return await self._create(outgoing, self._numbering.alone(taken[2]), until)
+            return await self._create_alone(outgoing, taken, until)
+
+    async def _create_alone(self, outgoing: OutgoingColumns, refused: Name, until: float) -> Sent:
+        """Create a batch whose name was refused under a name in a session of its own."""
+        self._numbering.leave(refused[0])
+        return await self._create(outgoing, self._numbering.alone(refused[2]), until)
 
     async def _create(self, outgoing: OutgoingColumns, name: Name, until: float) -> Sent:
+        return _sent(outgoing, name, await self._ask(outgoing, outgoing.contents(), name, until))
+
+    def _named(self, outgoing: OutgoingColumns, contents: Contents, name: Name) -> carrier.ClientFrame:
+        """A frame with the name of a batch."""
         session, first, bucket = name
-        contents = outgoing.contents()
+        frame = self._connection.frame()
+        batch = frame.create
+        batch.session = session.pack()
+        batch.sequence = first
+        batch.acknowledged = self._numbering.acknowledged(session)
+        batch.check = contents.check
+        if outgoing.ids is None:
+            batch.bucket = bucket
+        return frame
 
-        def named(frame: carrier.ClientFrame) -> carrier.ClientFrame:
-            frame.create.session = session.pack()
-            frame.create.sequence = first
-            frame.create.acknowledged = self._numbering.acknowledged(session)
-            frame.create.check = contents.check
-            if outgoing.ids is None:
-                frame.create.bucket = bucket
-            return frame
-
-        answer = await self._ask(outgoing, contents, named, until)
-        codes = answer.codes
-        if outgoing.ids is None or answer.unsure:
-            # The batch found its own earlier try, because the content is the same: for the caller this is a success.
-            codes = {row: code for row, code in codes.items() if code is not Code.ALREADY_EXISTS}
-        return Sent(prefix=session.prefix(bucket), first=first, count=len(outgoing), codes=codes)
-
-    async def _ask(
-        self,
-        outgoing: OutgoingColumns,
-        contents: Contents,
-        named: Callable[[carrier.ClientFrame], carrier.ClientFrame],
-        until: float,
-    ) -> BrokerAnswer:
+    async def _ask(self, outgoing: OutgoingColumns, contents: Contents, name: Name, until: float) -> BrokerAnswer:
         """Send a batch; with the digests of large bodies first when the broker may have the bodies."""
-        frame = named(self._connection.frame())
+        frame = self._named(outgoing, contents, name)
         if self.shares_bodies and fill_with_digests(frame.create, outgoing):
             try:
                 return await self._connection.request(frame, until)
@@ -147,9 +187,20 @@ class Sender:
                 if refused.code is not Code.BODY_MISSING:
                     raise
             # Nothing was changed: send the same batch with its bodies.
-            frame = named(self._connection.frame())
+            frame = self._named(outgoing, contents, name)
         fill(frame.create, outgoing, behind=True)
         return await self._connection.request(create_frame(frame, contents.bodies, contents.ids), until)
+
+
+def _sent(outgoing: OutgoingColumns, name: Name, answer: BrokerAnswer) -> Sent:
+    """The batch as it was answered."""
+    session, first, bucket = name
+    codes = answer.codes
+    if codes and (outgoing.ids is None or answer.unsure):
+        # The batch found its own earlier try, because the content is the same: for the caller this is a success.
+        codes = {row: code for row, code in codes.items() if code is not Code.ALREADY_EXISTS}
+    prefix = session.prefix(bucket) if outgoing.ids is None else ""
+    return Sent(prefix=prefix, first=first, count=len(outgoing), codes=codes)
 
 
 def fill_with_digests(batch: carrier.CreateBatch, outgoing: OutgoingColumns) -> bool:

@@ -62,7 +62,12 @@ class BrokerClock:
         """Whether the clocks were compared recently, or are the same clock."""
         if self._shared:
             return True
-        return bool(self._samples) and self._monotonic_us() - self._samples[-1].taken_us < FRESH_SECONDS * 1_000_000
+        return self.age_seconds < FRESH_SECONDS
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the clocks were compared last."""
+        return (self._monotonic_us() - self._samples[-1].taken_us) / 1_000_000 if self._samples else float("inf")
 
     def meet(self, identity: str) -> None:
         """Start again with the broker whose clock is `identity`."""

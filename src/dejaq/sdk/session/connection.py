@@ -33,15 +33,14 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.version import PROTOCOL_MINIMUM
 from dejaq.sdk.session.backoff import RetryDelays
 from dejaq.sdk.session.broker_clock import BrokerClock
-from dejaq.sdk.session.link import Link
+from dejaq.sdk.session.link import Answer, Link, ask_once
+from dejaq.sdk.session.pings import Pings
 from dejaq.sdk.session.seeds import Seeds
 from dejaq.sdk.session.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 5.0
-PING_SECONDS = 3.0
-PONG_SECONDS = 10.0
 # A shorter session did not really work: wait before the next one.
 STABLE_SECONDS = 1.0
 WIND_DOWN_SECONDS = 2.0
@@ -54,6 +53,11 @@ class BrokerAnswer:
 
     codes: dict[int, Code]
     unsure: bool
+    frame: carrier.BrokerFrame | None = None
+
+
+# What is called with the answer to a request, or with the error that `request` would raise.
+Done = Callable[[BrokerAnswer | DejaqError], None]
 
 
 class _SentOn(Exception):
@@ -103,7 +107,6 @@ class Connection:
         self._closed: DejaqError | None = None
         # The process in which it was opened.
         self._process = 0
-        self._drifting = False
         # The loop's time before which the broker accepts no further change.
         self._throttled_until = 0.0
         # Why the last try to open a session failed.
@@ -111,8 +114,9 @@ class Connection:
         # The version of the protocol that both sides use.
         self.protocol = PROTOCOL_MINIMUM
         self._tasks: set[asyncio.Task[None]] = set()
-        # The credentials that the session was shown last.
-        self._bearer = ""
+        # Requests that need more than one try; each ends by its own deadline.
+        self._requests: set[asyncio.Task[None]] = set()
+        self._pings = Pings(settings, self.broker_clock, seeds.credentials, self.frame)
 
     # Lifecycle
 
@@ -166,7 +170,7 @@ class Connection:
         backoff = self._backoff()
         while True:
             since = loop.time()
-            pinging = asyncio.ensure_future(self._ping_forever(link))
+            pinging = asyncio.ensure_future(self._pings.run(link))
             try:
                 await link.leaving.wait()
                 await self._finish_work(link)
@@ -263,8 +267,7 @@ class Connection:
 
     async def _open(self, transport: Transport, *, stay: bool) -> Link:
         link = Link(await transport.session(), transport, self._on_event)
-        if self._seeds.credentials is not None:
-            self._bearer = await self._seeds.credentials.current()
+        await self._pings.begin()
         try:
             hello = self.frame()
             hello.hello.CopyFrom(self.settings.hello(role=self._role, topic=self._topic))
@@ -281,10 +284,10 @@ class Connection:
                     raise _SentOn(welcome.better)
             self.protocol = welcome.protocol
             self.broker_clock.meet(welcome.clock)
-            self._observe(sent, welcome.broker_us)
+            self._pings.observe(sent, welcome.broker_us)
             if not self.broker_clock.shared:
                 for _ in range(FIRST_PINGS):
-                    await self._ping(link)
+                    await self._pings.ping(link)
             await self._enter(link, transport)
         except BaseException as error:
             reason = link.reason
@@ -302,60 +305,10 @@ class Connection:
         self.lost = error
         self._on_lost(error)
 
-    # Pings
-
-    async def _ping_forever(self, link: Link) -> None:
-        while True:
-            await self.settings.clock.sleep(PING_SECONDS)
-            await self._renew_credentials(link)
-            pinging = asyncio.ensure_future(self._ping(link))
-            try:
-                await asyncio.wait({pinging}, timeout=PONG_SECONDS)
-                if not pinging.done():
-                    # After user code blocked the loop, the loop gets a moment to read the frames that arrived
-                    # meanwhile.
-                    await asyncio.wait({pinging}, timeout=PONG_SECONDS / 10)
-            finally:
-                pinging.cancel()
-            if not pinging.done() or pinging.cancelled() or pinging.exception() is not None:
-                await link.close()
-                return
-
-    async def _renew_credentials(self, link: Link) -> None:
-        """Show the broker newer credentials before those of the session expire."""
-        source = self._seeds.credentials
-        if source is None:
-            return
-        try:
-            bearer = await source.current()
-            if bearer != self._bearer:
-                frame = self.frame()
-                frame.renew.bearer = self._bearer = bearer
-                await ask_once(link, frame)
-        except DejaqError as error:
-            log.warning("the credentials of a session were not renewed: %s", error)
-            source.invalidate()
-        except Exception:
-            log.exception("the function for the token failed; the session ends when its token expires")
-
-    async def _ping(self, link: Link) -> None:
-        clock = self.settings.clock
-        frame = self.frame()
-        frame.ping.client_us = clock.now_us()
-        frame.ping.latency_ms = self.broker_clock.latency_us / 1_000
-        frame.ping.clock_offset_ms = self.broker_clock.offset_us / 1_000
-        sent = clock.monotonic()
-        pong = (await ask_once(link, frame)).pong
-        self._observe(sent, pong.broker_us)
-
-    def _observe(self, sent: float, broker_us: int) -> None:
-        self.broker_clock.observe(sent=sent, broker_us=broker_us)
-        offset_ms = self.broker_clock.offset_us / 1_000
-        drifting = abs(offset_ms) > self.settings.drift_ms_max
-        if drifting and not self._drifting and self.settings.on_drift is not None:
-            # Called by the event loop, which reports its errors: they are not errors of the session.
-            asyncio.get_running_loop().call_soon(self.settings.on_drift, offset_ms)
-        self._drifting = drifting
+    def freshen_clock(self) -> None:
+        """Compare the clocks soon, if the last comparison is old."""
+        if not self.broker_clock.shared:
+            self._pings.hurry()
 
     # Requests
 
@@ -367,16 +320,62 @@ class Connection:
         """The loop's time at which a request that begins now times out."""
         return asyncio.get_running_loop().time() + self.settings.deadline
 
-    async def request(self, frame: ClientSent, until: float) -> BrokerAnswer:
-        """Send a request that may be repeated, until it is answered; the outcomes. Raises as `ask` does."""
-        answer, unsure = await self.ask(frame, until)
-        if answer.outcomes.throttled_ms:
-            self._throttled_until = asyncio.get_running_loop().time() + answer.outcomes.throttled_ms / 1_000
-        return BrokerAnswer(outcomes_from_proto(answer.outcomes, count=0).codes, unsure)
+    def begin(self, frame: ClientSent, until: float, done: Done) -> None:
+        """Send a request as `request` does; `done` is called once, with its answer or with what `request` would raise.
 
-    async def ask(self, frame: ClientSent, until: float) -> tuple[carrier.BrokerFrame, bool]:
+        While a session is open, the frame leaves at once and no task is needed.
+        """
+        link = self._link
+        if (
+            link is not None
+            and not link.leaving.is_set()
+            and (not self._throttled_until or self._throttled_until <= asyncio.get_running_loop().time())
+            and self._process == os.getpid()
+        ):
+
+            def answered(found: Answer) -> None:
+                if isinstance(found, carrier.BrokerFrame) and not found.HasField("error"):
+                    done(self._answer(found, unsure=False))
+                else:
+                    self._request_for(frame, until, done, found)
+
+            if link.ask_now(frame, until, answered):
+                return
+        self._request_for(frame, until, done, None)
+
+    def _request_for(self, frame: ClientSent, until: float, done: Done, first: Answer | None) -> None:
+        """Go on with a request in a task of its own."""
+        task = asyncio.ensure_future(self._request(frame, until, done, first))
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _request(self, frame: ClientSent, until: float, done: Done, first: Answer | None) -> None:
+        try:
+            answer = await self.request(frame, until, first)
+        except DejaqError as error:
+            done(error)
+        except asyncio.CancelledError:
+            done(Indefinite("the event loop ended before the answer; it may have been done or not"))
+            raise
+        else:
+            done(answer)
+
+    async def request(self, frame: ClientSent, until: float, first: Answer | None = None) -> BrokerAnswer:
+        """Send a request that may be repeated, until it is answered; the outcomes. Raises as `ask` does."""
+        answer, unsure = await self.ask(frame, until, first)
+        return self._answer(answer, unsure=unsure)
+
+    def _answer(self, frame: carrier.BrokerFrame, *, unsure: bool) -> BrokerAnswer:
+        outcomes = frame.outcomes
+        if outcomes.throttled_ms:
+            self._throttled_until = asyncio.get_running_loop().time() + outcomes.throttled_ms / 1_000
+        return BrokerAnswer(outcomes_from_proto(outcomes, count=0).codes if outcomes.rows else {}, unsure, frame)
+
+    async def ask(
+        self, frame: ClientSent, until: float, first: Answer | None = None
+    ) -> tuple[carrier.BrokerFrame, bool]:
         """Send a request that may be repeated, until it is answered; the answer, and whether an earlier try may have
-        succeeded.
+        succeeded. `first` is the answer to a first try, or why it had none.
 
         Raises the broker's refusal, also a retryable refusal that lasted until `until`; NoBroker when nothing was sent
         before then; and Indefinite when the request may have succeeded.
@@ -388,15 +387,21 @@ class Connection:
         refusal: DejaqError | None = None
         while True:
             wait = 0.0
-            asked = False
+            asked = first is not None
             try:
-                async with asyncio.timeout_at(until):
-                    if (ahead := self._throttled_until - loop.time()) > 0:
-                        refusal = error_of(Code.OVERLOADED, throttled_ms=round(ahead * 1_000))
-                        await asyncio.sleep(ahead)
-                    link = await self._ready(unsure=unsure)
-                    asked = True
-                    answer = await link.ask(frame)
+                if first is None:
+                    async with asyncio.timeout_at(until):
+                        if (ahead := self._throttled_until - loop.time()) > 0:
+                            refusal = error_of(Code.OVERLOADED, throttled_ms=round(ahead * 1_000))
+                            await asyncio.sleep(ahead)
+                        link = await self._ready(unsure=unsure)
+                        asked = True
+                        answer = await link.ask(frame)
+                else:
+                    found, first = first, None
+                    if isinstance(found, BaseException):
+                        raise found
+                    answer = found
                 if not answer.HasField("error"):
                     return answer, unsure
                 error = error_from_proto(answer.error)
@@ -455,11 +460,3 @@ class Connection:
             f"no broker answered at {self._seeds.addresses} within {self.settings.deadline:g} s{remark}",
             details=str(self._trouble) if self._trouble is not None else "",
         )
-
-
-async def ask_once(link: Link, frame: carrier.ClientFrame) -> carrier.BrokerFrame:
-    """Send one request in one session; raises the broker's error, without another try."""
-    answer = await link.ask(frame)
-    if answer.HasField("error"):
-        raise error_from_proto(answer.error)
-    return answer
