@@ -2,8 +2,9 @@
 
     python -m bench.zoom --pending 10000000
 
-A broker and `dejaq web` run as processes of their own. The messages lie over 30 days; the stretches are those of
-somebody who zooms from all of them down to a second, with bars as wide as those of a page.
+A broker and `dejaq web` run as processes of their own. The messages lie over `--days`; the stretches are those of
+somebody who zooms from all of them down to two seconds, with bars as wide as those of a page, around another moment in
+each round. Each stretch is asked for twice; the first question is *cold*: no stretch of that moment and width was read.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
 
 import dejaq
 from dejaq.testing.servers.process import BrokerProcess
 
-DAYS_MS = 30 * 86_400_000
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+DAYS = 30
 BATCH, AT_ONCE = 10_000, 4
 # Each level has half the time of the one before; bars as a page of 1,280 pixels draws them (static/timeline.js).
-LEVELS, BARS, ROUNDS = 21, 206, 5
+LEVELS, BARS, ROUNDS = 21, 206, 20
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 STEPS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000),
@@ -35,8 +40,9 @@ TOPIC = "zoomed"
 _GATEWAY = "from dejaq.cli.main import main; main()"
 
 
-async def load(url: str, pending: int) -> None:
+async def load(url: str, pending: int, days: float) -> None:
     """Create the messages, at times that are spread at random."""
+    days_ms = int(days * _DAY)
     chance, begin = random.Random(1), time.time_ns() // 1_000_000 + 60_000
     async with dejaq.connect(url) as client:
         await client.create_topic(TOPIC)
@@ -44,7 +50,7 @@ async def load(url: str, pending: int) -> None:
 
             async def send(count: int) -> None:
                 # Times in order within a batch, as a program that fills a calendar sends them.
-                at = sorted(begin + chance.randrange(DAYS_MS) for _ in range(count))
+                at = sorted(begin + chance.randrange(days_ms) for _ in range(count))
                 (await producer.send_batch([b"x"] * count, at=at)).raise_for_failures()
 
             for first in range(0, pending, BATCH * AT_ONCE):
@@ -52,71 +58,95 @@ async def load(url: str, pending: int) -> None:
                 await asyncio.gather(*map(send, sizes))
 
 
-async def zoom(url: str) -> list[tuple[int, float]]:
-    """(milliseconds that are shown, seconds until the answer) of each level, several times."""
+class Answer(NamedTuple):
+    """How long one question took."""
+
+    shown_ms: int
+    cold: bool
+    took_ms: float
+
+
+async def zoom(url: str, days: float) -> list[Answer]:
+    """The answers for each level around several moments."""
     from websockets.asyncio.client import connect
 
+    options = ("--url", url, "--listen", "127.0.0.1:0", "--json", "--log-level", "error")
     gateway = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-c",
-            _GATEWAY,
-            "web",
-            "--url",
-            url,
-            "--listen",
-            "127.0.0.1:0",
-            "--json",
-            "--log-level",
-            "error",
-        ),
-        stdout=asyncio.subprocess.PIPE,
+        *(sys.executable, "-c", _GATEWAY, "web", *options), stdout=asyncio.subprocess.PIPE
     )
-    found: list[tuple[int, float]] = []
+    found: list[Answer] = []
+    days_ms = int(days * _DAY)
+    begin = time.time_ns() // 1_000_000 + 120_000
     try:
         assert gateway.stdout is not None
         address = str(json.loads(await gateway.stdout.readline())["web"]).replace("http", "ws") + "/live"
         async with connect(address, proxy=None, max_size=None) as socket:
-            for _ in range(ROUNDS):
-                start = time.time_ns() // 1_000_000
+            for round_ in range(ROUNDS):
+                moment = days_ms * (round_ + 1) // (ROUNDS + 1)
                 for level in range(LEVELS):
-                    span = DAYS_MS >> level
-                    step = next(one for one in STEPS_MS if one >= span / BARS)
-                    first, last = start // step * step, -(-(start + span) // step) * step
-                    view = {"kind": "timeline", "topic": TOPIC, "start": first, "end": last, "step_ms": step}
-                    began = time.perf_counter()
-                    await socket.send(json.dumps({"views": [view]}))
-                    answer = json.loads(await socket.recv())
-                    while answer["view"] != view:
-                        answer = json.loads(await socket.recv())
-                    if "data" not in answer:
-                        raise RuntimeError(f"the view failed: {answer['error']}")
-                    found.append((span, time.perf_counter() - began))
+                    span = days_ms >> level
+                    start = begin + moment - moment * span // days_ms
+                    view = _view(start, span)
+                    for cold in (True, False):
+                        found.append(Answer(span, cold, 1_000 * await _ask(socket, view)))
     finally:
         gateway.terminate()
         await gateway.wait()
     return found
 
 
-async def run(pending: int) -> None:
+def _view(start: int, span: int) -> dict[str, object]:
+    step = next(one for one in STEPS_MS if one >= span / BARS)
+    first, last = start // step * step, -(-(start + span) // step) * step
+    return {"kind": "timeline", "topic": TOPIC, "start": first, "end": last, "step_ms": step}
+
+
+async def _ask(socket: ClientConnection, view: dict[str, object]) -> float:
+    """The seconds until the first answer for a view."""
+    await socket.send(json.dumps({"views": []}))
+    began = time.perf_counter()
+    await socket.send(json.dumps({"views": [view]}))
+    answer = json.loads(await socket.recv())
+    while answer["view"] != view:
+        answer = json.loads(await socket.recv())
+    if not answer.get("data", {}).get("starts"):
+        raise RuntimeError(f"the view has no bars: {answer}")
+    return time.perf_counter() - began
+
+
+def _figures(answers: list[Answer]) -> dict[str, float]:
+    took = sorted(answer.took_ms for answer in answers)
+    return {
+        "p50": round(statistics.median(took), 1),
+        "p95": round(took[len(took) * 95 // 100], 1),
+        "max": round(took[-1], 1),
+    }
+
+
+async def run(pending: int, days: float) -> None:
     """Measure, and print one line of JSON."""
     with TemporaryDirectory() as folder:
         async with BrokerProcess(Path(folder)) as broker:
             began = time.perf_counter()
-            await load(broker.url, pending)
+            await load(broker.url, pending, days)
             loaded = time.perf_counter() - began
-            found = await zoom(broker.url)
-    took = sorted(1_000 * seconds for _, seconds in found)
-    worst = {span: round(1_000 * statistics.median(s for one, s in found if one == span), 1) for span, _ in found}
+            found = await zoom(broker.url, days)
+    levels = {
+        f"{shown_ms / 60_000:.2f}": {
+            name: _figures([answer for answer in found if answer.shown_ms == shown_ms and answer.cold is cold])
+            for name, cold in (("cold", True), ("warm", False))
+        }
+        for shown_ms in dict.fromkeys(answer.shown_ms for answer in found)
+    }
     print(
         json.dumps(
             {
                 "pending": pending,
+                "days": days,
                 "load_s": round(loaded),
-                "p50_ms": round(statistics.median(took), 1),
-                "p90_ms": round(took[len(took) * 9 // 10], 1),
-                "max_ms": round(took[-1], 1),
-                "median_ms_by_days": {round(span / 86_400_000, 5): ms for span, ms in worst.items()},
+                "cold_ms": _figures([answer for answer in found if answer.cold]),
+                "warm_ms": _figures([answer for answer in found if not answer.cold]),
+                "ms_by_minutes": levels,
             }
         )
     )
@@ -125,4 +155,6 @@ async def run(pending: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pending", type=int, default=10_000_000)
-    asyncio.run(run(parser.parse_args().pending))
+    parser.add_argument("--days", type=float, default=DAYS)
+    arguments = parser.parse_args()
+    asyncio.run(run(arguments.pending, arguments.days))

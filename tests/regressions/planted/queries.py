@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dejaq.storage.rocksdb.reading import histograms
 from dejaq.storage.rocksdb.reading.counting import CountReading
-from dejaq.storage.rocksdb.reading.touching import RunsTouching
-from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading
+from dejaq.storage.rocksdb.reading.touching import RunsTouching, Times
 from tests.regressions.bugs import Bug
 
 
 def read_runs_for_each_minute() -> None:
-    read = RunsTouching.run_of
+    read = RunsTouching.times_of
 
-    def read_again(self: RunsTouching, key: bytes, stored: bytes, gone: int) -> tuple[Run, int]:
+    def read_again(self: RunsTouching, key: bytes, stored: bytes, gone: int) -> Times:
         read(self, key, stored, gone)
         return read(self, key, stored, gone)
 
-    RunsTouching.run_of = read_again
+    RunsTouching.times_of = read_again
 
 
 def count_without_what_changes_meanwhile() -> None:
@@ -24,7 +24,11 @@ def count_without_what_changes_meanwhile() -> None:
 
 
 def forget_leases_of_the_moment() -> None:
-    histograms.copied_leases = lambda state: []
+    class Forgetful(LeaseReading):
+        def taken(self) -> list[CopiedLease]:
+            return []
+
+    histograms.LeaseReading = Forgetful
 
 
 BUGS = {

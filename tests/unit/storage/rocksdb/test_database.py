@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rocksdict import DbClosedError, Options, Rdict, ReadOptions
 
-from dejaq.errors import Code, StoreError
+from dejaq.errors import Code, DejaqError, StoreError
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch, open_error
 
 
@@ -105,3 +105,29 @@ def test_last_item_is_the_greatest_key_up_to_the_end(database: RocksDatabase) ->
 def test_get_many_keeps_the_order_and_the_gaps(database: RocksDatabase) -> None:
     assert database.get_many([b"k005", b"none", b"k001"]) == [b"v005", None, b"v001"]
     assert database.get_many([]) == []
+
+
+def test_sorted_keys_are_read_as_they_were_when_the_view_was_made(database: RocksDatabase) -> None:
+    wanted = [*(b"k%03d" % number for number in (0, 1, 3, 4, 5, 40, 41, 60, 98)), b"k0981", b"k0985", b"k099", b"l"]
+    pending = database.overlay.begin()
+    first = new_batch()
+    first.put(b"k0981", b"pending")
+    first.put(b"k004", b"changed")
+    first.delete(b"k005")
+    pending.add(first)
+    view = database.view()
+    later = new_batch()
+    later.delete(b"k000")
+    later.put(b"k041", b"later")
+    later.put(b"k0985", b"later")
+    pending.add(later)
+    database.apply(later, 2)
+    expected = {b"k%03d" % number: b"v%03d" % number for number in range(100)}
+    expected |= {b"k0981": b"pending", b"k004": b"changed"}
+    del expected[b"k005"]
+    for keys in (wanted, wanted[:1], wanted[-1:], wanted[4:7], []):
+        assert view.get_sorted(keys) == [expected.get(key) for key in keys]
+        assert view.get_sorted(keys) == [view.get(key) for key in keys]
+    view.close()
+    with pytest.raises(DejaqError, match="closed"):
+        view.get_sorted(wanted)

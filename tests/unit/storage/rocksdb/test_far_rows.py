@@ -26,7 +26,7 @@ from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
-from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
+from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun, times_in
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.testing.model.replay import events_of, read_journal
 from dejaq.testing.waiting import eventually
@@ -250,3 +250,19 @@ def test_bodies_that_look_like_a_column_are_no_column() -> None:
     ids, ts = ["a", "b", "c"], [NOW, NOW + 1, NOW + 2]
     run = PackedRun(keys.run(1, 0, 5, 9, 1), _stored(ids, ts, bodies), gone=0)
     assert [run.body(row) for row in range(3)] == bodies
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 500])
+def test_the_times_of_a_run_are_read_without_its_other_columns(rows: int) -> None:
+    ts = [NOW + row * row for row in range(rows)]
+    ids, bodies = [f"id-{row}" for row in range(rows)], [b"*" * (row % 300) for row in range(rows)]
+    ways: list[bytes] = [
+        _stored(ids, ts, bodies),
+        _stored(ids, ts, bodies, priorities=[7] * rows, headers=[b"h"] * rows),
+        records.Run(owner="o" * 200, ts=ts, session=b"s" * 16, first=300, bodies=bodies).SerializeToString(),
+        # Its ids are in the record, before its times.
+        records.Run(owner="o", ts=ts, ids=ids, bodies=bodies).SerializeToString(),
+    ]
+    for stored in ways:
+        assert list(times_in(stored)) == ts
+    assert list(times_in(b"")) == []

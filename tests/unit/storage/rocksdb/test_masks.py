@@ -36,3 +36,8 @@ def test_lowest_is_the_smallest_row(rows: set[int]) -> None:
 @given(st.integers(0, 200), st.integers(0, 200))
 def test_a_span_has_the_rows_between(start: int, length: int) -> None:
     assert set(masks.rows(masks.span(start, start + length))) == set(range(start, start + length))
+
+
+@given(row_sets, st.integers(301, 320))
+def test_flags_are_true_for_the_rows(rows: set[int], count: int) -> None:
+    assert masks.flags(_mask(rows), count).tolist() == [row in rows for row in range(count)]

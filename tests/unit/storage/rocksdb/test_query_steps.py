@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.rocksdb.reading import pace
 from dejaq.storage.rocksdb.reading.counting import CountReading, Tally
+from dejaq.storage.rocksdb.reading.leased import LeaseReading
 from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
@@ -157,6 +160,65 @@ async def test_changes_behind_the_reader_are_counted() -> None:
     assert dict(tally.steps()) == happened - unread
 
 
+async def test_leases_are_copied_as_of_the_last_moment(timeline: Timeline) -> None:
+    """Leases are added, change and go while others are copied; the copies are those of the moment at the end."""
+    await timeline.create(600, behind_ms=MINUTE_MS, ahead_ms=1)
+    held = [await timeline.lease(1) for _ in range(500)]
+    state = timeline.storage._state(TOPIC)
+    chance, changes = random.Random(8), 0
+
+    def happen() -> None:
+        nonlocal changes
+        lease = state.leases.get(held[chance.randrange(len(held))])
+        if lease is not None and changes < 400:
+            changes += 1
+            if changes % 2:
+                lease.move(lease.rows, NOW + 30_000 + changes)
+            else:
+                state.leases.remove(lease)
+                lease.terms.clear()
+
+    with LeaseReading(state) as copying:
+        await copying.read(_Interrupted(happen))
+        # More than are left to the end change in the last step.
+        for _ in range(300):
+            happen()
+        found = {copy.id: copy.terms for copy in copying.taken()}
+    assert changes > 350
+    assert found == {lease.id: lease.terms for lease in state.leases}
+    assert not state.leases._watchers
+    await timeline.storage.close()
+
+
+async def test_other_tasks_run_while_leases_are_copied(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lease may be the end of a step; here each is, as on a slow machine."""
+    await timeline.create(400, behind_ms=MINUTE_MS, ahead_ms=1)
+    for _ in range(200):
+        await timeline.lease(1)
+    monkeypatch.setattr(pace, "STEP_S", 0.0)
+    storage, turns = timeline.storage, 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    queries: list[Callable[[], Awaitable[object]]] = [
+        lambda: storage.histogram(TOPIC, Filter(consumer="nobody"), HOUR_MS, NOW),
+        lambda: storage.browse(TOPIC, Filter(consumer="nobody"), None, 10, NOW),
+        lambda: storage.snapshot(TOPIC, NOW),
+    ]
+    for query in queries:
+        turns = 0
+        other = asyncio.create_task(take_turns())
+        await query()
+        other.cancel()
+        # Each lease is copied, and compared with what is looked for.
+        assert turns >= 2 * 200
+    await storage.close()
+
+
 async def test_no_query_delays_the_loop(timeline: Timeline) -> None:
     """Every step takes about a millisecond, however long the whole query takes."""
     for _ in range(40):
@@ -172,6 +234,8 @@ async def test_no_query_delays_the_loop(timeline: Timeline) -> None:
         "histogram of divided minutes": lambda: storage.histogram(TOPIC, month, HOUR_MS - 1, NOW),
         "first count of a group": lambda: storage.count(TOPIC, Filter(owner="a"), NOW),
         "browse": lambda: storage.browse(TOPIC, Filter(), None, 2_000, NOW),
+        "histogram of leases": lambda: storage.histogram(TOPIC, replace(month, status=Status.PROCESSING), 1_000, NOW),
+        "snapshot": lambda: storage.snapshot(TOPIC, NOW),
         "browse of a group": lambda: storage.browse(TOPIC, Filter(owner="b"), None, 1_000, NOW),
     }
     for name, query in queries.items():

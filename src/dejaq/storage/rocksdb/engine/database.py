@@ -17,7 +17,6 @@ import gc
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 from weakref import WeakSet
 
 from rocksdict import (
@@ -33,12 +32,11 @@ from rocksdict import (
     WriteOptions,
 )
 
-from dejaq.errors import Code, StoreError, error_of
+from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.commit_log.operations import DELETE, PUT, Operations
-from dejaq.storage.commit_log.record import FrameAddress
 from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
-from dejaq.storage.rocksdb.engine.frames import address_in
-from dejaq.storage.rocksdb.engine.overlay import Overlay, Pending, Unknown
+from dejaq.storage.rocksdb.engine.frames import FrameSource, address_in
+from dejaq.storage.rocksdb.engine.overlay import Overlay, Unknown, merged
 from dejaq.storage.rocksdb.engine.recording import RecordedBatch
 
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -48,23 +46,11 @@ _LEVELS = 7
 
 # To give the GIL away and take it back costs more than to read so many keys.
 _FEW_KEYS = 4
+# A seek costs as much as so many steps to the next key.
+_STEPS_TO_NEXT = 4
 # What one write of a replay has about.
 _REPLAY_BYTES = 1024 * 1024
 _APPLIED = b"mapplied"
-
-
-class FrameSource(Protocol):
-    """Where frames are read: the commit log."""
-
-    @property
-    def number(self) -> int:
-        """The file of the last record."""
-
-    def read(self, address: FrameAddress) -> bytes:
-        """The frame at an address; raises STORE_CORRUPT where it is damaged or gone."""
-
-    def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
-        """The frames at some addresses."""
 
 
 Batch = RecordedBatch
@@ -361,7 +347,7 @@ class View:
     def items(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values with start <= key < end. One at a time: the next call moves the same iterator."""
         if self._iterator is None:
-            raise error_of(Code.NOT_FOUND, "the snapshot is closed; open another")
+            raise _closed_view()
         stored = self._stored(self._iterator, start, end)
         overlay = self._overlay
         return stored if overlay.empty else merged(stored, overlay.between(start, end), overlay.ranges)
@@ -382,29 +368,45 @@ class View:
         """The value, or None."""
         return next((value for _, value in self.items(key, key + b"\0")), None)
 
+    def get_sorted(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, or None. The keys ascend, so that the iterator moves on from one to the next."""
+        iterator, overlay, found = self._iterator, self._overlay, list[bytes | None]()
+        if iterator is None:
+            raise _closed_view()
+        # Where the iterator is; empty before its first move, and None behind the last key.
+        at: bytes | None = b""
+        for key in keys:
+            pending = overlay.find(key)
+            if not isinstance(pending, Unknown):
+                found.append(pending)
+                continue
+            for _ in range(_STEPS_TO_NEXT if at else 0):
+                if at is None or at >= key:
+                    break
+                iterator.next()
+                at = self._key_at(iterator)
+            if at is not None and at < key:
+                iterator.seek(key)
+                at = self._key_at(iterator)
+            found.append(iterator.value() if at == key else None)
+        return found
+
+    def _key_at(self, iterator: RdictIter) -> bytes | None:
+        if iterator.valid():
+            key: bytes = iterator.key()
+            return key
+        fault = _fault(iterator)
+        if fault:
+            raise self._database.fault(fault)
+        return None
+
     def close(self) -> None:
         """Let go."""
         self._iterator = None
 
 
-def merged(
-    stored: Iterator[tuple[bytes, bytes]], pending: Sequence[Pending], ranges: Sequence[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """What is stored with the pending changes on top of it; what is in a range that is deleted is not."""
-    place = 0
-    for item in stored:
-        key = item[0]
-        while place < len(pending) and pending[place][0] < key:
-            if pending[place][1] is not None:
-                yield pending[place]  # type: ignore[misc]
-            place += 1
-        if place < len(pending) and pending[place][0] == key:
-            continue
-        if not any(start <= key < end for start, end in ranges):
-            yield item
-    for key, value in pending[place:]:
-        if value is not None:
-            yield key, value
+def _closed_view() -> DejaqError:
+    return error_of(Code.NOT_FOUND, "the snapshot is closed; open another")
 
 
 def _fill(batch: WriteBatch, changes: Operations) -> None:

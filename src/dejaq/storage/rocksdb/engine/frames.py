@@ -6,7 +6,9 @@ a frame; one that was moved out of the log, or that an older release wrote, is i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
+from typing import Protocol
 
 from dejaq.storage.commit_log.record import FrameAddress
 
@@ -68,3 +70,17 @@ def size_of(stored: bytes) -> int:
     """The size of a value, of which the database may have a pointer."""
     address = address_in(stored)
     return len(stored) if address is None else address.length
+
+
+class FrameSource(Protocol):
+    """Where frames are read: the commit log."""
+
+    @property
+    def number(self) -> int:
+        """The file of the last record."""
+
+    def read(self, address: FrameAddress) -> bytes:
+        """The frame at an address; raises STORE_CORRUPT where it is damaged or gone."""
+
+    def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
+        """The frames at some addresses."""

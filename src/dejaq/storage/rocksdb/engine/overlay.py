@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -188,3 +188,23 @@ class Overlay:
     def empty(self) -> bool:
         """Whether nothing is pending."""
         return not self._generations
+
+
+def merged(
+    stored: Iterator[tuple[bytes, bytes]], pending: Sequence[Pending], ranges: Sequence[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """What is stored with the pending changes on top of it; what is in a range that is deleted is not."""
+    place = 0
+    for item in stored:
+        key = item[0]
+        while place < len(pending) and pending[place][0] < key:
+            if pending[place][1] is not None:
+                yield pending[place]  # type: ignore[misc]
+            place += 1
+        if place < len(pending) and pending[place][0] == key:
+            continue
+        if not any(start <= key < end for start, end in ranges):
+            yield item
+    for key, value in pending[place:]:
+        if value is not None:
+            yield key, value

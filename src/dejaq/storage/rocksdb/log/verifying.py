@@ -15,8 +15,7 @@ from dejaq.storage.commit_log.files import DiskFiles
 from dejaq.storage.commit_log.operations import Operations
 from dejaq.storage.commit_log.recovery import Recovery
 from dejaq.storage.rocksdb.engine import keys
-from dejaq.storage.rocksdb.engine.database import merged
-from dejaq.storage.rocksdb.engine.overlay import Generation, Overlay
+from dejaq.storage.rocksdb.engine.overlay import Generation, Overlay, merged
 from dejaq.storage.rocksdb.log import records
 from dejaq.storage.segments.block import SegmentHeader
 from dejaq.storage.segments.files import SegmentFiles

@@ -19,6 +19,8 @@ from dejaq.storage.rocksdb.operations import leasing, owning
 from dejaq.storage.rocksdb.reading import querying
 from dejaq.storage.rocksdb.reading.browsing import Browsing, pack_cursor
 from dejaq.storage.rocksdb.reading.histograms import Histogram
+from dejaq.storage.rocksdb.reading.leased import LeaseReading
+from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.priority_browsing import PriorityBrowsing, pack_priority_cursor
 from dejaq.storage.rocksdb.reading.snapshot import RocksSnapshot
 from dejaq.storage.rocksdb.timeline import prioritising
@@ -126,9 +128,14 @@ class RocksQueries:
 
     async def snapshot(self, topic: Topic, now: int) -> RocksSnapshot:
         """A view of a topic, kept until the view or the store is closed."""
-        return await self._look(topic, lambda state: self._snapshot_of(state, now))
+        pace = QueryPace()
+        with LeaseReading(self._state(topic)) as copying:
+            await copying.read(pace)
+            snapshot = await self._look(topic, lambda state: self._snapshot_of(state, copying, now))
+        await snapshot.begin(pace)
+        return snapshot
 
-    def _snapshot_of(self, state: TopicState, now: int) -> RocksSnapshot:
-        snapshot = RocksSnapshot(state, self._database.view(), now)
+    def _snapshot_of(self, state: TopicState, leases: LeaseReading, now: int) -> RocksSnapshot:
+        snapshot = RocksSnapshot(state, self._database.view(), leases.taken(), now)
         self._snapshots.add(snapshot)
         return snapshot

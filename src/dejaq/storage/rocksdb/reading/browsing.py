@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby, islice
 
@@ -21,7 +21,7 @@ from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.histograms import TS_END, free_range
-from dejaq.storage.rocksdb.reading.leased import CopiedLease, copied_leases, matching_terms
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading, Term, matching_terms
 from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.touching import RunsTouching, lost_run
 from dejaq.storage.rocksdb.timeline import masks
@@ -73,23 +73,28 @@ class Browsing:
 
     async def _read_moment(self) -> None:
         """Read some regions as they are now."""
+        with LeaseReading(self._state) as copying:
+            await copying.read(self._pace)
+            leases = copying.taken()
+        # From here to the next `await` is the moment of the regions.
         low = max(self._low, self._start, self._after[0])
         rows = _REGIONS_PER_MOMENT * max(self._limit, self._region_rows)
         horizon = self._region_end(low, self._high, rows) if low < self._high else self._end
-        leases = copied_leases(self._state)
         wide = (
             [(self._state.wide.at(key), key) for key in self._state.wide.between(low, horizon)] if low < horizon else []
         )
         view = self._state.database.view()
         try:
             leased = await self._leased_rows(leases)
+            terms = await matching_terms(leases, self._where, self._now, self._pace)
+            terms.sort(key=_order_of)
             while self._start < horizon and len(self._found) <= self._limit:
                 low = max(self._low, self._start, self._after[0])
                 end = horizon
                 if low < self._high:
                     end = min(self._region_end(low, self._high, max(self._limit, self._region_rows)), horizon)
                 run_keys = [key for run, key in wide if run.first < end and run.last >= low]
-                if await self._read_region(end, view, run_keys, leases, leased):
+                if await self._read_region(end, view, run_keys, terms, leased):
                     self._after = end - 1, _LAST_ID
                     self._start = end
                 await self._pace.rest()
@@ -97,14 +102,14 @@ class Browsing:
             view.close()
 
     async def _read_region(
-        self, end: int, view: View, wide: list[bytes], leases: list[CopiedLease], leased: dict[bytes, int]
+        self, end: int, view: View, wide: list[bytes], terms: list[Term], leased: dict[bytes, int]
     ) -> bool:
         """Read the rows up to `end`; False if not all of them were wanted."""
         wanted = self._limit + 1 - len(self._found)
         first = max(self._start, self._after[0])
         low, high = max(self._low, first), min(end, self._high)
         # The first entry of each source, and the source.
-        heads = _head_of(await self._of_leases(leases, first, end, wanted))
+        heads = _head_of(await self._of_leases(terms, first, end, wanted))
         if low < high:
             touching = RunsTouching(self._state, view, [(low, high)], self._owner, wide=wide)
             async for run, live in touching.each(self._pace):
@@ -150,30 +155,25 @@ class Browsing:
                 await self._pace.rest()
         return leased
 
-    async def _of_leases(self, leases: list[CopiedLease], first: int, end: int, wanted: int) -> Iterator[Entry]:
+    async def _of_leases(self, terms: list[Term], first: int, end: int, wanted: int) -> Iterator[Entry]:
         """The leased rows of a region in order, as many as are wanted of those with the earliest ends."""
-        terms = [
-            (expires, lease.id, rows, lease)
-            for lease, expires, rows in matching_terms(leases, self._where, self._now)
-            if first <= expires < end
-        ]
-        terms.sort(key=lambda term: term[:2])
         entries: list[Entry] = []
         last = -1
-        for expires, _, rows, lease in terms:
-            if len(entries) >= wanted and expires > last:
+        for term in islice(terms, bisect_left(terms, first, key=_expires_of), None):
+            expires = term.expires
+            if expires >= end or (len(entries) >= wanted and expires > last):
                 break
             last = expires
-            for part, _ in lease.parts:
+            for part, _ in term.lease.parts:
                 run = part.run
                 if self._owner is None or run.owner == self._owner:
-                    mask = part.in_run(rows)
+                    mask = part.in_run(term.rows)
                     # A run in memory may have forgotten rows that left meanwhile.
                     mask = mask if run.held == run.count else mask & run.live
                     for row in masks.rows(mask):
                         message_id = run.id_at(row)
                         if (expires, message_id) > self._after:
-                            entries.append((expires, message_id, run.key, row, run, lease, part))
+                            entries.append((expires, message_id, run.key, row, run, term.lease, part))
                 await self._pace.rest()
         entries.sort(key=lambda entry: entry[:4])
         return iter(entries)
@@ -223,6 +223,14 @@ class Browsing:
         if value is None:
             return self._state.body_store.get(apart)
         return self._state.database.values.opened_body(key, value)
+
+
+def _expires_of(term: Term) -> int:
+    return term.expires
+
+
+def _order_of(term: Term) -> tuple[int, int]:
+    return term.expires, term.lease.id
 
 
 def _head_of(source: Iterator[Entry]) -> list[tuple[Entry, Iterator[Entry]]]:

@@ -7,9 +7,10 @@ of them come the leased rows, which count at the end of their lease, and the row
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.engine import keys
@@ -18,6 +19,9 @@ from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.minute_counts import DAY, HOUR, MinuteCounts
 
 Range = tuple[int, int]
+
+# Longer than all times.
+_STEP_MAX = 2**62
 
 
 @dataclass(slots=True)
@@ -44,6 +48,13 @@ class Tally:
             else:
                 for value in ts[first:end]:
                     self.add(value, sign)
+
+    def add_times(self, times: npt.NDArray[np.int64], sign: int) -> None:
+        """Count messages at times."""
+        # A count has one step, which is longer than any time that numpy knows.
+        indexes = (times - self.start) // min(self.step, _STEP_MAX)
+        for index, count in zip(*np.unique(indexes, return_counts=True), strict=True):
+            self.counts[int(index)] = self.counts.get(int(index), 0) + sign * int(count)
 
     def steps(self) -> list[tuple[int, int]]:
         """(start of step, count) of each step that has messages."""
@@ -131,22 +142,3 @@ class CountReading:
                 unread.append((bottom, top))
         if self._from < self._low and self._first not in self._cut:
             self._tally.excess.append((self._from, self._low))
-
-
-def rows_within(record: records.Run, ranges: Sequence[Range]) -> int:
-    """The rows of a run that is sorted by time whose times are in one of the ranges, as a mask."""
-    ts = record.ts
-    mask = 0
-    for bottom, top in _near(ranges, ts[0], ts[-1]):
-        low, high = bisect_left(ts, bottom), bisect_left(ts, top)
-        if high > low:
-            mask |= masks.span(low, high)
-    return mask
-
-
-def _near(ranges: Sequence[Range], first: int, last: int) -> Iterator[Range]:
-    """The ranges that touch [first, last]; they are sorted and do not overlap."""
-    place = max(bisect_left(ranges, (first,)) - 1, 0)
-    while place < len(ranges) and ranges[place][0] <= last:
-        yield ranges[place]
-        place += 1

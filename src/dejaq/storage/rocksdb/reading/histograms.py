@@ -14,11 +14,10 @@ from dejaq.storage.base import Filter
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.counting import CountReading, Tally
-from dejaq.storage.rocksdb.reading.leased import CopiedLease, copied_leases, matching_terms, rows_between
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading, matching_terms, rows_between
 from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.tallying import tally_ready_rows, tally_rows
 from dejaq.storage.rocksdb.reading.touching import RunsTouching
-from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.memory.owner_counts import OwnerCounts
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
@@ -60,14 +59,16 @@ class Histogram:
             if self._owner is None:
                 return []
         readings = await self._readings() if self._low < self._high else []
-        try:
-            for reading in readings:
-                await reading.read(self._pace)
-        finally:
-            for reading in readings:
-                reading.end()
-        # From here to the next `await` is the moment of the answer.
-        leases, durable = copied_leases(self._state), self._pending()
+        with LeaseReading(self._state) as copying:
+            try:
+                for reading in readings:
+                    await reading.read(self._pace)
+                await copying.read(self._pace)
+            finally:
+                for reading in readings:
+                    reading.end()
+            # From here to the next `await` is the moment of the answer.
+            leases, durable = copying.taken(), self._pending()
         ready = self._ready_ranges()
         with ExitStack() as stack:
             view: View | None = None
@@ -140,12 +141,12 @@ class Histogram:
                     mine = part.in_run(rows) & rows_between(part, record, self._low, self._high)
                     tally.add_rows(record, mine, -1, sorted_by_time=not part.run.by_priority)
             await self._pace.rest()
-        for lease, expires, rows in matching_terms(leases, self._where, self._now):
+        for term in await matching_terms(leases, self._where, self._now, self._pace):
             if owner is None:
-                tally.add(expires, rows.bit_count())
+                tally.add(term.expires, term.rows.bit_count())
             else:
-                mine = sum(part.in_run(rows).bit_count() for part, _ in lease.parts if part.run.owner == owner)
-                tally.add(expires, mine)
+                parts = (part for part, _ in term.lease.parts if part.run.owner == owner)
+                tally.add(term.expires, sum(part.in_run(term.rows).bit_count() for part in parts))
             await self._pace.rest()
 
 
@@ -161,12 +162,9 @@ async def owner_counts(state: TopicState, pace: QueryPace) -> OwnerCounts:
     view = state.database.view()
     try:
         runs = RunsTouching(state, view, [(0, limits.TS_MS_MAX + 1)])
-        async for run, live in runs.each(pace):
-            ts = np.array(run.record.ts, dtype=np.int64) // keys.MINUTE_MS
-            if live != masks.full(run.count):
-                ts = ts[list(masks.rows(live))]
-            minutes, rows = np.unique(ts, return_counts=True)
-            counts.add(run.owner, minutes.tolist(), rows.tolist())
+        async for owner, times in runs.times(pace):
+            minutes, rows = np.unique(times // keys.MINUTE_MS, return_counts=True)
+            counts.add(owner, minutes.tolist(), rows.tolist())
             if counts.refused:
                 break
         counts.complete = True

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from dejaq.domain.message import Status
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter
+from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
+
+# So few leases are copied in one step at the end.
+_LAST_LEASES = 128
+# Where leases change faster than they are copied, more of them are left to the end after so many rounds.
+_ROUNDS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +45,72 @@ class CopiedLease:
         return mask
 
 
-def copied_leases(state: TopicState) -> list[CopiedLease]:
-    """Every lease, expired ones included, as it is now."""
-    return [CopiedLease.of(lease) for lease in state.leases]
+class LeaseReading:
+    """Copies every lease of a topic, expired ones included, in short steps; `taken` is exact as of its own moment.
+
+    What changes after it was copied is copied again, the last few leases in the step of `taken`.
+    """
+
+    def __init__(self, state: TopicState) -> None:
+        self._book = state.leases
+        self._copies: dict[int, CopiedLease] = {}
+        self._changed = self._book.watch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._book.unwatch(self._changed)
+
+    async def read(self, pace: QueryPace) -> None:
+        """Copy all of them, and again those that change meanwhile; other tasks run meanwhile."""
+        waiting = self._book.ids
+        for _ in range(_ROUNDS_MAX):
+            for lease_id in waiting:
+                self._copy(lease_id)
+                await pace.rest()
+            if len(self._changed) <= _LAST_LEASES:
+                return
+            waiting = list(self._changed)
+            self._changed.clear()
+
+    def taken(self) -> list[CopiedLease]:
+        """Every lease as it is now."""
+        for lease_id in self._changed:
+            self._copy(lease_id)
+        self._changed.clear()
+        return list(self._copies.values())
+
+    def _copy(self, lease_id: int) -> None:
+        lease = self._book.get(lease_id)
+        if lease is None:
+            self._copies.pop(lease_id, None)
+        else:
+            self._copies[lease_id] = CopiedLease.of(lease)
 
 
-def matching_terms(leases: Sequence[CopiedLease], where: Filter, now: int) -> Iterator[tuple[CopiedLease, int, int]]:
-    """(lease, its end, rows) of the leased rows that match the filter, except for the owner."""
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Rows of a lease that end at the same time."""
+
+    expires: int
+    lease: CopiedLease
+    rows: int
+
+
+async def matching_terms(leases: Sequence[CopiedLease], where: Filter, now: int, pace: QueryPace) -> list[Term]:
+    """The leased rows that match the filter, except for the owner; other tasks run meanwhile."""
     if where.status is Status.WAITING:
-        return
+        return []
+    found: list[Term] = []
     for lease in leases:
-        if where.consumer is not None and lease.consumer != where.consumer:
-            continue
-        for expires, rows in lease.terms.items():
-            status = Status.AVAILABLE if expires <= now else Status.PROCESSING
-            if where.start <= expires < where.end and where.status in (None, status):
-                yield lease, expires, rows
+        if where.consumer is None or lease.consumer == where.consumer:
+            for expires, rows in lease.terms.items():
+                status = Status.AVAILABLE if expires <= now else Status.PROCESSING
+                if where.start <= expires < where.end and where.status in (None, status):
+                    found.append(Term(expires, lease, rows))
+        await pace.rest()
+    return found
 
 
 def rows_between(part: LeasePart, record: records.Run, start_ms: int, end_ms: int) -> int:

@@ -17,7 +17,7 @@ from dejaq.storage.base import Filter, Page
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.browsing import Browsing
-from dejaq.storage.rocksdb.reading.leased import CopiedLease, copied_leases, matching_terms
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading, matching_terms
 from dejaq.storage.rocksdb.reading.touching import RunsTouching, gone_rows
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
@@ -74,7 +74,9 @@ class PriorityBrowsing(Browsing):
             self._owner = self._state.owners.known(self._where.owner)
         if self._start >= self._end or (self._where.owner is not None and self._owner is None):
             return Page([], None)
-        leases, view = copied_leases(self._state), self._state.database.view()
+        with LeaseReading(self._state) as copying:
+            await copying.read(self._pace)
+            leases, view = copying.taken(), self._state.database.view()
         ranges = [(self._low, self._high)] if self._low < self._high else []
         touching = RunsTouching(self._state, view, ranges, self._owner)
         try:
@@ -93,16 +95,16 @@ class PriorityBrowsing(Browsing):
         return Page(messages, pack_priority_cursor(messages[-1]) if len(found) > self._limit else None)
 
     async def _add_leased(self, leases: list[CopiedLease]) -> None:
-        for lease, expires, rows in matching_terms(leases, self._where, self._now):
-            for part, _ in lease.parts:
+        for term in await matching_terms(leases, self._where, self._now, self._pace):
+            for part, _ in term.lease.parts:
                 run = part.run
                 if self._owner is not None and run.owner != self._owner:
                     continue
-                mask = part.in_run(rows)
+                mask = part.in_run(term.rows)
                 # A run in memory may have forgotten rows that left meanwhile.
                 mask = mask if run.held == run.count else mask & run.live
                 self._first.add(
-                    (run.sort_key(row)[1], expires, run.id_at(row), run.key, row, run, lease, part)
+                    (run.sort_key(row)[1], term.expires, run.id_at(row), run.key, row, run, term.lease, part)
                     for row in masks.rows(mask)
                 )
                 await self._pace.rest()

@@ -17,6 +17,8 @@ from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.engine.frames import size_of
+from dejaq.storage.rocksdb.reading.leased import CopiedLease
+from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import last_of
@@ -50,23 +52,27 @@ class _LeasedRows:
 class RocksSnapshot:
     """A view of the database, and the leases of the topic at the same instant."""
 
-    def __init__(self, state: TopicState, view: View, now: int) -> None:
+    def __init__(self, state: TopicState, view: View, leases: list[CopiedLease], now: int) -> None:
         self.at = now
         self.count = state.total
         self._state = state
         self._view = view
-        # There are few leases, and their objects change, so their rows and terms are copied.
-        self._leased = [
-            _LeasedRows(lease.id, lease.consumer, expires, part, part.in_run(rows))
-            for lease in state.leases
-            for expires, rows in lease.terms.items()
-            for part in lease.parts
-            if part.in_run(rows)
-        ]
+        self._leases = leases
+        self._leased: list[_LeasedRows] = []
         self._leased_rows: dict[bytes, int] = {}
-        for held in self._leased:
-            key = held.part.run.key
-            self._leased_rows[key] = self._leased_rows.get(key, 0) | held.rows
+
+    async def begin(self, pace: QueryPace) -> None:
+        """Find the leased rows of each run; other tasks run meanwhile."""
+        for lease in self._leases:
+            for expires, rows in lease.terms.items():
+                for part, _ in lease.parts:
+                    held = part.in_run(rows)
+                    if held:
+                        key = part.run.key
+                        self._leased.append(_LeasedRows(lease.id, lease.consumer, expires, part, held))
+                        self._leased_rows[key] = self._leased_rows.get(key, 0) | held
+            await pace.rest()
+        self._leases.clear()
 
     def close(self) -> None:
         """Close the view."""

@@ -1,4 +1,4 @@
-"""Counting rows in ranges of time: each run is read once; with many ranges its times are compared as a column."""
+"""Counting rows in ranges of time: each run is read once, and of it only the column of times."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
-from dejaq.storage.rocksdb.reading.counting import Range, Tally, rows_within
+from dejaq.storage.rocksdb.reading.counting import Range, Tally
 from dejaq.storage.rocksdb.reading.pace import QueryPace
-from dejaq.storage.rocksdb.reading.touching import RunsTouching
+from dejaq.storage.rocksdb.reading.touching import RunsTouching, Times
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
-# With so few ranges, a search for each costs less than the column.
-_SEARCHED_RANGES_MAX = 8
+# So many times are counted in one go.
+_ROWS_AT_ONCE = 8_192
 _KEYS_AT_ONCE = 64
 
 
 async def tally_rows(runs: RunsTouching, tally: Tally, pace: QueryPace) -> None:
     """Add the live rows in the unread ranges, leased ones by their own time included, and subtract the excess."""
-    few = len(tally.unread) <= _SEARCHED_RANGES_MAX
-    async for run, live in runs.each(pace):
-        if tally.excess:
-            tally.add_rows(run.record, live & rows_within(run.record, tally.excess), -1)
-        if few:
-            tally.add_rows(run.record, live & rows_within(run.record, tally.unread), 1)
-        else:
-            _tally_column(run, live, tally, tally.unread)
+    waiting, rows = list[Times](), 0
+    async for _, times in runs.times(pace):
+        waiting.append(times)
+        rows += len(times)
+        if rows >= _ROWS_AT_ONCE:
+            _tally(waiting, tally)
+            waiting, rows = [], 0
+            await pace.rest()
+    if waiting:
+        _tally(waiting, tally)
 
 
-def _tally_column(run: Run, live: int, tally: Tally, ranges: list[Range]) -> None:
-    bottoms = np.array([bottom for bottom, _ in ranges], dtype=np.int64)
-    tops = np.array([top for _, top in ranges], dtype=np.int64)
-    ts = np.array(run.record.ts, dtype=np.int64)
-    if live != masks.full(run.count):
-        ts = ts[list(masks.rows(live))]
-    places = np.searchsorted(bottoms, ts, side="right") - 1
-    ts = ts[(places >= 0) & (ts < tops[places])]
-    # A count has one step, which is longer than any time that numpy knows.
-    starts = ts - (ts - tally.start) % tally.step if tally.step < 2**62 else ts[:1].repeat(len(ts))
-    for start, count in zip(*np.unique(starts, return_counts=True), strict=True):
-        tally.add(int(start), int(count))
+def _tally(parts: Sequence[Times], tally: Tally) -> None:
+    times = np.concatenate(parts)
+    tally.add_times(_within(times, tally.unread), 1)
+    if tally.excess:
+        tally.add_times(_within(times, tally.excess), -1)
+
+
+def _within(times: Times, ranges: Sequence[Range]) -> Times:
+    """Those of the times that lie in one of the ranges, which are sorted and do not overlap."""
+    if not ranges:
+        return times[:0]
+    bounds = np.array(ranges, dtype=np.int64)
+    places = np.searchsorted(bounds[:, 0], times, side="right") - 1
+    found: Times = times[(places >= 0) & (times < bounds[places, 1])]
+    return found
 
 
 async def tally_ready_rows(

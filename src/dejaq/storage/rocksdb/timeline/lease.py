@@ -159,6 +159,8 @@ class LeaseState:
     reported: set[int] = field(default_factory=set)
     # When it was created; 0 when an older release wrote it.
     granted: int = 0
+    # The book that has it.
+    book: LeaseBook | None = field(default=None, compare=False, repr=False)
 
     @property
     def count(self) -> int:
@@ -231,6 +233,8 @@ class LeaseState:
         )
 
     def _set(self, expires: int, mask: int) -> None:
+        if self.book is not None:
+            self.book.changed(self.id)
         if mask:
             self.terms[expires] = mask
         else:
@@ -246,6 +250,8 @@ class LeaseBook:
         self._by_consumer: dict[str, dict[int, LeaseState]] = {}
         self._by_run: dict[bytes, dict[int, LeaseState]] = {}
         self._ends: list[tuple[int, int]] = []
+        # The leases that changed since a query began to copy them, for each such query.
+        self._watchers: list[set[int]] = []
 
     def __iter__(self) -> Iterator[LeaseState]:
         return iter(list(self._by_id.values()))
@@ -256,6 +262,8 @@ class LeaseBook:
     def add(self, lease: LeaseState) -> None:
         """Add a lease with its terms."""
         self._by_id[lease.id] = lease
+        lease.book = self
+        self.changed(lease.id)
         self._budget.used += lease.memory_bytes
         self._by_consumer.setdefault(lease.consumer, {})[lease.id] = lease
         for part in lease.parts:
@@ -284,10 +292,30 @@ class LeaseBook:
     def remove(self, lease: LeaseState) -> None:
         """Remove a lease without remaining rows."""
         del self._by_id[lease.id]
+        self.changed(lease.id)
         self._budget.used -= lease.memory_bytes
         _discard(self._by_consumer, lease.consumer, lease.id)
         for part in lease.parts:
             _discard(self._by_run, part.run.key, lease.id)
+
+    def watch(self) -> set[int]:
+        """A set to which the id of every lease is added that is added, changed or removed from now on."""
+        self._watchers.append(set())
+        return self._watchers[-1]
+
+    def unwatch(self, changed: set[int]) -> None:
+        """Add no more to a set that `watch` returned."""
+        self._watchers = [one for one in self._watchers if one is not changed]
+
+    def changed(self, lease_id: int) -> None:
+        """Take note that a lease was added, changed or removed."""
+        for changed in self._watchers:
+            changed.add(lease_id)
+
+    @property
+    def ids(self) -> list[int]:
+        """The id of every lease."""
+        return list(self._by_id)
 
     def get(self, lease_id: int) -> LeaseState | None:
         """The lease, if any of its rows remain."""

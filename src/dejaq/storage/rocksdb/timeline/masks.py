@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from dejaq.domain.batch import RowRange
 
@@ -65,6 +66,12 @@ def rows(mask: int) -> Iterable[int]:
     bits = np.unpackbits(np.frombuffer(pack(mask), dtype=np.uint8), bitorder="little")
     listed: list[int] = np.flatnonzero(bits).tolist()
     return listed
+
+
+def flags(mask: int, count: int) -> npt.NDArray[np.bool_]:
+    """Whether each of the first `count` rows is in the mask."""
+    packed = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(packed, count=count, bitorder="little").astype(np.bool_)
 
 
 def of_rows(chosen: Iterable[int]) -> int:

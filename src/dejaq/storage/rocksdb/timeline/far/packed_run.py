@@ -20,7 +20,7 @@ from dejaq.storage.rocksdb.timeline import masks
 # So many layouts are kept, of about 300 bytes each.
 LAYOUTS_MAX = 16_384
 # The tags of the columns of a run.
-_OWNER, _TS, _IDS, _BODIES, _PRIORITIES, _VERSIONS = 0x0A, 0x2A, 0x22, 0x32, 0x3A, 0x6A
+_OWNER, _TS, _IDS, _BODIES, _PRIORITIES, _VERSIONS, _FIRST = 0x0A, 0x2A, 0x22, 0x32, 0x3A, 0x6A, 0x18
 
 
 class EqualCells:
@@ -237,6 +237,20 @@ class PackedRun:
     def headers(self, row: int) -> bytes:
         """The encoded headers of a row."""
         return b"" if self.plain or not self.record.headers else self.record.headers[row]
+
+
+def times_in(data: bytes) -> Sequence[int]:
+    """The times of a stored run; no other column is decoded, unless the run lists its ids before its times."""
+    at, end = 0, len(data)
+    while at < end and data[at] != _IDS:
+        tag = data[at]
+        length, start = _varint_at(data, at + 1)
+        if tag == _TS:
+            return memoryview(data)[start : start + length].cast("q")
+        # The first counter is a number itself; the fields before it have a length.
+        at = start if tag == _FIRST else start + length
+    ts: Sequence[int] = records.Run.FromString(data).ts
+    return ts
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
