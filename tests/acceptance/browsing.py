@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from dejaq.testing.servers.process import BrokerProcess, free_port
 from dejaq.testing.waiting import patient
@@ -101,6 +101,10 @@ class Tab:
 
     def go(self, path: str) -> None:
         self.page.goto(self.address + path, wait_until="load")
+
+    def ready(self) -> None:
+        """Wait until the page does what its buttons say; a page that loads itself again is shown earlier."""
+        expect(self.page.locator("html[data-ready]")).to_be_attached()
 
     def check(self) -> None:
         """No error in the console, and no violation of the policy: strict CSP and Trusted Types."""

@@ -191,3 +191,5 @@ function startForms() {
 }
 
 startTheme(); startZone(); startKeys(); startForms(); startPages();
+// The style sheet lets nobody click before.
+document.documentElement.dataset.ready = "";
