@@ -104,6 +104,12 @@ def test_no_page_jumps_when_live_data_arrive(
         tab.go(path)
         if path in ("/", "/topics/shop", "/lateness"):
             expect(tab.page.locator("#connection")).to_have_text("live")
+        # On a narrow screen the links scroll; the one of this page is in sight.
+        boxes = tab.page.locator("nav [aria-current=page]").evaluate_all(
+            "links => links.map((link) => link.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+        )
+        assert boxes
+        assert all(0 <= left < right <= size[0] for left, right in boxes), (path, boxes)
         shifts = tab.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(shifts))))")
         assert sum(value for value, *_ in shifts) < 0.02, (path, shifts)
     end(tab)

@@ -190,6 +190,14 @@ function startForms() {
   if (again) setTimeout(() => location.reload(), Number(again.dataset.again));
 }
 
-startTheme(); startZone(); startKeys(); startForms(); startPages();
+// On a narrow screen the links are one line that scrolls: show the one of this page.
+function startLinks() {
+  for (const link of $$("nav [aria-current=page]")) {
+    const line = link.parentElement;
+    line.scrollLeft = link.offsetLeft - line.offsetLeft - (line.clientWidth - link.offsetWidth) / 2;
+  }
+}
+
+startTheme(); startZone(); startKeys(); startLinks(); startForms(); startPages();
 // The style sheet lets nobody click before.
 document.documentElement.dataset.ready = "";
