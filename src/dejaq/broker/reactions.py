@@ -64,10 +64,13 @@ class Reactions:
 
     async def topic_changed(self, topic: Topic) -> None:
         """End the sessions on a topic at this broker; its clients come back with the new settings."""
-        error: DejaqError = Unavailable(f"the settings of topic {topic.name!r} have changed; reconnect to continue")
         if topic.state is TopicStage.DELETING:
-            error = error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted")
-        await self._leave(topic, error)
+            await self._leave(topic, error_of(Code.TOPIC_DELETING, f"topic {topic.name!r} is being deleted"))
+            return
+        # Some come back while others still end, so its consumers stay known.
+        self._rosters.renew(topic)
+        error = Unavailable(f"the settings of topic {topic.name!r} have changed; reconnect to continue")
+        await self._greeter.evacuate(topic, error)
 
     async def _leave(self, topic: Topic, error: DejaqError) -> None:
         await self._greeter.evacuate(topic, error)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import dejaq
+from dejaq.broker.sessions.greeter import Greeter
+from dejaq.domain.topic import Topic
 from dejaq.testing.waiting import eventually, patient
 from tests.conformance.backends import memory, postgres, rocksdb, sharded
 from tests.integration.cluster.crew import crew_of
@@ -54,6 +56,31 @@ async def test_changed_settings_apply_to_connected_clients(broker: dejaq.Broker,
         await eventually(dead_letter_count_is_one, within=10)
         stored = {topic.name: topic.settings for topic in await broker.central.storage.topics()}
         assert stored[TOPIC] == changed.settings
+
+
+async def test_a_consumer_that_is_back_before_other_sessions_have_ended_gets_messages(
+    broker: dejaq.Broker, client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit ends all sessions on the topic; a consumer that came back meanwhile was forgotten, and got nothing."""
+    await client.create_topic(TOPIC, buckets=4)
+    central = broker.central
+    async with client.producer(TOPIC) as producer, client.consumer(TOPIC, name="w") as consumer:
+        before = central.rosters.of(central.catalog.live(TOPIC)).find("w")
+        evacuate = Greeter.evacuate
+
+        async def wait_for_a_slow_session(greeter: Greeter, topic: Topic, error: dejaq.DejaqError) -> None:
+            await evacuate(greeter, topic, error)
+            roster = central.rosters.of(topic)
+            await eventually(lambda: roster.find("w") not in (None, before), within=10, what="the consumer is back")
+
+        monkeypatch.setattr(Greeter, "evacuate", wait_for_a_slow_session)
+        await client.edit_topic(TOPIC, max_body_bytes=20)
+        await consumer.pause()
+        await consumer.resume()
+        await producer.send(b"fine", id="good")
+        lease = await asyncio.wait_for(anext(consumer), patient(10))
+        assert lease.id == "good"
+        await lease.delete()
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,17 @@ def _the_code_of_the_store_is_hidden() -> None:
     dejaq.broker.doctor.cannot_serve = hide
 
 
+def _an_edit_forgets_who_is_back() -> None:
+    from dejaq.broker.reactions import Reactions
+    from dejaq.domain.topic import Topic
+    from dejaq.errors import Unavailable
+
+    async def with_defect(self: Reactions, topic: Topic) -> None:
+        await self._leave(topic, Unavailable("the settings have changed; reconnect to continue"))
+
+    Reactions.topic_changed = with_defect  # type: ignore[method-assign]
+
+
 def _only_the_store_learns_of_an_edit() -> None:
     from dejaq.broker.catalog import Catalog
     from dejaq.broker.reactions import Reactions
@@ -234,6 +245,11 @@ BUGS = {
     "U15-connected-clients-keep-the-old-settings": Bug(
         _only_the_store_learns_of_an_edit,
         "tests/integration/sdk/test_topic_edit.py::test_changed_settings_apply_to_connected_clients[memory]",
+    ),
+    "U15-an-edit-forgets-who-is-back": Bug(
+        _an_edit_forgets_who_is_back,
+        "tests/integration/sdk/test_topic_edit.py"
+        "::test_a_consumer_that_is_back_before_other_sessions_have_ended_gets_messages[memory]",
     ),
     "U15-a-create-meets-a-deletion": Bug(
         _a_create_meets_a_deletion,

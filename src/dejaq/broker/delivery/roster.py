@@ -410,6 +410,12 @@ class Rosters:
         """The roster of the topic of this number, if it has been made."""
         return self._by_number.get(number)
 
+    def renew(self, topic: Topic) -> None:
+        """Take a topic whose settings have changed; its buckets and its kind never do."""
+        roster = self._by_number.get(topic.number)
+        if roster is not None:
+            roster.topic = topic
+
     def forget(self, topic: Topic) -> None:
         """Drop the roster of a topic that is gone."""
         roster = self._by_number.pop(topic.number, None)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from dejaq import limits
 from dejaq.crashpoints import crash_at
@@ -244,7 +245,9 @@ class Committer:
             self._watermark.write(Mark(sequence, *durable))
         except Exception as cause:  # noqa: BLE001
             self._broken = write_error(self._database.path.parent, cause)
-            self._loop.call_soon_threadsafe(self._on_failure, self._broken)
+            # Where the loop is closed, the program is ending.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._on_failure, self._broken)
             return
         self._marked, self._marked_at = sequence, time.monotonic()
 
