@@ -60,6 +60,28 @@ async def test_concurrent_appends_share_batches_and_every_one_gets_its_place(cli
     assert {(m.bucket, m.offset): m.body for m in messages} == dict(zip(map(tuple, places), bodies, strict=True))
 
 
+async def test_appends_that_begin_together_ask_once_for_the_buckets(
+    client: dejaq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 appends of a new client asked 2,000 times; a caller that goes away takes the answer from nobody."""
+    asked: list[str] = []
+    call = CuttingTransport.call
+
+    async def counted(transport: CuttingTransport, method: str, *rest: Any) -> Any:
+        asked.append(method)
+        return await call(transport, method, *rest)
+
+    monkeypatch.setattr(CuttingTransport, "call", counted)
+    log = client.log(TOPIC)
+    appends = [asyncio.ensure_future(log.append(b"%d" % n)) for n in range(20)]
+    await asyncio.sleep(0)
+    appends[0].cancel()
+    answers = await asyncio.gather(*appends, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert all(isinstance(answer, dejaq.LogOffset) for answer in answers[1:])
+    assert asked.count("Overseer.DescribeTopic") == 1
+
+
 async def test_a_batch_is_one_batch_of_one_bucket(client: dejaq.Client) -> None:
     log = client.log(TOPIC)
     (batch,) = await log.append_batch([b"a", b"b", b"c"], bucket=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,20 +57,27 @@ class LogCalls:
     def __init__(self, seeds: Seeds, settings: ClientSettings, topic: str) -> None:
         self.topic = topic
         self._seeds, self._settings = seeds, settings
-        # How many buckets the log has; 0 while that is not known.
+        # How many buckets the log has; 0 while that is not known. All calls that need it wait for one question.
         self.known_buckets = 0
+        self._asking: asyncio.Task[int] | None = None
 
     async def buckets(self) -> int:
         """How many buckets the log has."""
         if not self.known_buckets:
-            request = overseer.TopicRequest(name=self.topic)
-            response = overseer.TopicResponse
-            answer = await self._seeds.call("Overseer.DescribeTopic", request, response, patience=self._settings)
-            settings = TopicInfo.from_proto(answer.topic).settings
-            if settings.kind is not TopicKind.LOG:
-                raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} is not a log; it is a {settings.kind}")
-            self.known_buckets = settings.buckets
+            asking = self._asking
+            if asking is None or (asking.done() and (asking.cancelled() or asking.exception() is not None)):
+                asking = self._asking = asyncio.ensure_future(self._ask_buckets())
+            self.known_buckets = await asyncio.shield(asking)
         return self.known_buckets
+
+    async def _ask_buckets(self) -> int:
+        request = overseer.TopicRequest(name=self.topic)
+        response = overseer.TopicResponse
+        answer = await self._seeds.call("Overseer.DescribeTopic", request, response, patience=self._settings)
+        settings = TopicInfo.from_proto(answer.topic).settings
+        if settings.kind is not TopicKind.LOG:
+            raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} is not a log; it is a {settings.kind}")
+        return settings.buckets
 
     async def offsets(self) -> list[LogBucketInfo]:
         """The offsets of every bucket."""
