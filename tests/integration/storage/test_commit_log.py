@@ -25,7 +25,7 @@ from dejaq.storage.rocksdb.engine.engine import LogSizes
 from dejaq.storage.rocksdb.engine.inspecting import check, inspect
 from dejaq.storage.rocksdb.engine.starting import begin_copy
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.testing.waiting import eventually
+from dejaq.testing.waiting import eventually, wait_until
 from tests.integration.storage.killing import killed
 
 NOW = 1_800_000_000_000
@@ -312,3 +312,22 @@ async def test_a_cancel_does_not_overtake_a_create_that_waits(storage: RocksStor
     assert not (await creating).codes
     assert not (await cancelling).codes
     assert await ids_in(storage) == set()
+
+
+def test_the_thread_of_a_store_that_was_left_open_fails_quietly(tmp_path: Path) -> None:
+    """Its loop is closed and its directory gone, as after a test that failed; the thread raised into a later test."""
+
+    async def leave_open() -> RocksStorage:
+        storage = await opened(tmp_path / "data")
+        await create(storage, await new_topic(storage), range(1))
+        return storage
+
+    committer = asyncio.run(leave_open())._committer
+    shutil.rmtree(tmp_path / "data")
+    committer._marked_at -= 10
+    committer._wake.set()
+    wait_until(lambda: committer.broken, within=10, what="the watermark cannot be written")
+    committer._stopping = True
+    committer._wake.set()
+    committer._thread.join(10)
+    assert not committer._thread.is_alive()
