@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.errors import DejaqError
-from pyspark_dejaq.columns import ARROW_SCHEMA
+from pyspark_dejaq.columns import ARROW_SCHEMA, READ_SCHEMA
 from pyspark_dejaq.options import OptionError, Options
 from pyspark_dejaq.reading import BucketRange, PendingReader, read_range
 from pyspark_dejaq.worker import forget_transport, settle_in
@@ -82,8 +82,11 @@ def planned(
     return [part for part in PendingReader(options).partitions() if isinstance(part, BucketRange)]
 
 
-def export_range(part: BucketRange, directory: str, columns: Sequence[str]) -> ExportedFile:
-    """Write one file of an export. Written under another name first, so that a retried task leaves one whole file."""
+def export_range(part: BucketRange, directory: str, columns: Sequence[str], *, durable: bool) -> ExportedFile:
+    """Write one file of an export. Written under another name first, so that a retried task leaves one whole file.
+
+    The file of a `durable` export is synced; one that only a query reads needs no sync.
+    """
     path = Path(directory) / f"part-{part.first:05d}.parquet"
     aside = path.with_name(f"_{path.name}.{secrets.token_hex(4)}.tmp")
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns or COLUMNS])
@@ -101,8 +104,9 @@ def export_range(part: BucketRange, directory: str, columns: Sequence[str]) -> E
             for group in _row_groups(read_range(part), schema):
                 writer.write_table(group, row_group_size=len(group))
                 rows += len(group)
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
         aside.replace(path)
     except DejaqError as error:
         forget_transport(part.url)
@@ -129,8 +133,10 @@ def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterato
 class Export:
     """A finished export. As a context manager it is removed at the end."""
 
-    def __init__(self, spark: SparkSession, directory: Path, files: Sequence[ExportedFile], topic: str) -> None:
-        self._spark = spark
+    def __init__(
+        self, spark: SparkSession, directory: Path, files: Sequence[ExportedFile], topic: str, columns: Sequence[str]
+    ) -> None:
+        self._spark, self._columns = spark, columns
         self.directory, self.files, self.topic = directory, tuple(files), topic
 
     @property
@@ -140,7 +146,8 @@ class Export:
 
     def frame(self) -> DataFrame:
         """The messages as a DataFrame that Spark reads without Python."""
-        return self._spark.read.parquet(self.directory.as_uri())
+        # With a schema, Spark need not read a footer first.
+        return self._spark.read.schema(_spark_schema(self._columns)).parquet(self.directory.as_uri())
 
     def remove(self) -> None:
         """Remove the files. A DataFrame over them fails afterwards."""
@@ -184,7 +191,12 @@ def export(
         raise
     found = [ExportedFile(row.path, row.rows, row.size) for row in made]
     finish(place, statement, found)
-    return Export(spark, place, found, topic)
+    return Export(spark, place, found, topic, columns)
+
+
+def _spark_schema(columns: Sequence[str]) -> str:
+    types = dict(column.split(" ", 1) for column in READ_SCHEMA.split(", "))
+    return ", ".join(f"{name} {types[name]}" for name in columns or COLUMNS)
 
 
 def _export_parts(
@@ -192,7 +204,7 @@ def _export_parts(
 ) -> Iterator[pa.RecordBatch]:
     numbers = list(chain.from_iterable(batch.column(0).to_pylist() for batch in batches))
     for number in numbers:
-        file = export_range(parts[number], directory, columns)
+        file = export_range(parts[number], directory, columns, durable=False)
         yield pa.RecordBatch.from_pylist([asdict(file)])
 
 

@@ -89,6 +89,11 @@ class Options:
         """The options from Spark, which passes their names in lower case."""
         values = {key.lower(): str(value) for key, value in given.items()}
         unknown = sorted(set(values) - KNOWN)
+        if "via" in unknown:
+            raise OptionError(
+                "format dejaq has no option 'via', since a Python data source cannot return files; for an export, "
+                "call pyspark_dejaq.exporting.export(spark, url, topic, directory)"
+            )
         if unknown:
             raise OptionError(f"option {unknown[0]!r} is unknown to format dejaq; known: {', '.join(sorted(KNOWN))}")
         statuses = _listed(values, "statuses")

@@ -25,11 +25,7 @@ class Cut(NamedTuple):
     ids: bytes
     ts: bytes
     rest: bytes
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        return len(self.ts) // 8
+    rows: int
 
 
 def cut(run: bytes) -> Cut | None:
@@ -58,7 +54,7 @@ def cut(run: bytes) -> Cut | None:
     if not ids and not session:
         end = _ids_end(run, place, size // 8)
         ids, place = run[place:end], end
-    return Cut(owner, session, first, ids, ts, run[place:]) if len(ts) == size and size % 8 == 0 else None
+    return Cut(owner, session, first, ids, ts, run[place:], size // 8) if len(ts) == size and size % 8 == 0 else None
 
 
 def _ids_end(run: bytes, place: int, rows: int) -> int:

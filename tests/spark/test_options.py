@@ -44,6 +44,7 @@ def test_offsets_are_names_or_sequences() -> None:
         ({"startingoffsets": '["a"]'}, "is not earliest, latest or"),
         ({"minpartitions": "0"}, "minPartitions='0' is not a whole number from 1"),
         ({"includebody": "maybe"}, "includeBody='maybe' is not true or false"),
+        ({"via": "export"}, "call pyspark_dejaq.exporting.export(spark, url, topic, directory)"),
         ({"operation": "delete"}, "operation='delete' is not one of create, move, cancel"),
         ({"outcomespath": "hdfs:/x"}, "outcomesPath='hdfs:/x' is not a path of the executors' machines"),
     ],

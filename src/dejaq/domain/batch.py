@@ -220,6 +220,14 @@ class StoredRuns:
     def __len__(self) -> int:
         return len(self.runs)
 
+    def add(self, run: bytes, bucket: int, version: int, count: int, rows: bytes = b"") -> None:
+        """Add a run of `count` rows."""
+        self.count += count
+        self.runs.append(run)
+        self.buckets.append(bucket)
+        self.versions.append(version)
+        self.rows.append(rows)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -84,9 +85,11 @@ def export(
 def _written(parts: Sequence[BucketRange], place: Path, columns: Sequence[str], processes: int) -> list[ExportedFile]:
     from pyspark_dejaq.exporting import export_range
 
+    write = partial(export_range, directory=str(place), columns=tuple(columns), durable=True)
+
     # Started and not forked: threads of the broker's connection would not survive a fork.
     with ProcessPoolExecutor(min(processes, len(parts)), mp_context=get_context("spawn")) as pool:
-        pending = [pool.submit(export_range, part, str(place), tuple(columns)) for part in parts]
+        pending = [pool.submit(write, part) for part in parts]
         try:
             return [done.result() for done in as_completed(pending)]
         except OSError as error:

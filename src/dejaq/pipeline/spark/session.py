@@ -35,7 +35,7 @@ _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 # Spark compiles each query; on little data that takes longer than the query.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # Up to here a batch is taken in faster by queries that are interpreted.
-EVENTS_FEW = 50_000
+EVENTS_FEW = 100_000
 
 _SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",

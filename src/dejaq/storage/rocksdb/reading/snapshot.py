@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dejaq import limits
 from dejaq.domain.batch import Portion, RowRange, StoredRuns, Stretch
@@ -47,6 +47,16 @@ class _LeasedRows:
     expires: int
     part: LeasePart
     rows: int
+
+
+class _Found(NamedTuple):
+    """A run that was read: its record and plain value, and the rows that are gone or leased."""
+
+    key: bytes
+    record: records.Run
+    value: bytes
+    gone: int
+    leased: int
 
 
 class RocksSnapshot:
@@ -103,7 +113,14 @@ class RocksSnapshot:
         for bucket in (*sorted(wanted), keys.SPREAD):
             for start, end in self._stretches(bucket, first, where):
                 while start < end:
-                    runs, start = self._runs(start, end)
+                    found, start = self._found(start, end)
+                    if stored and bucket != keys.SPREAD:
+                        whole, found = self._whole(found, where, bodies=bodies)
+                        if len(whole):
+                            yield whole
+                    runs = [
+                        (Run(one.key, one.record, len(one.value), one.gone, one.leased), one.value) for one in found
+                    ]
                     if bucket == keys.SPREAD:
                         runs = [cut for run, _ in runs for cut in self._cut(run, wanted)]
                     for portion in self._portions(runs, where, bodies=bodies, stored=stored):
@@ -142,8 +159,8 @@ class RocksSnapshot:
                 counts[start] = counts.get(start, 0) + 1
         return sorted(counts.items())
 
-    def _runs(self, start: bytes, end: bytes) -> tuple[list[tuple[Run, bytes]], bytes]:
-        """Some runs from `start` on, each with its stored form, and the position to continue from."""
+    def _found(self, start: bytes, end: bytes) -> tuple[list[_Found], bytes]:
+        """Some runs from `start` on, and the position to continue from."""
         items: list[tuple[bytes, bytes]] = []
         size = 0
         for item in self._view.items(start, end):
@@ -155,11 +172,33 @@ class RocksSnapshot:
             return [], end
         first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
         gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
-        values = ((key, self._view.run_at(key, stored)) for key, stored in items)
-        runs = [
-            (Run.parse(key, value, gone.get(key[1:], 0), self._leased_rows.get(key, 0)), value) for key, value in values
-        ]
-        return runs, items[-1][0] + b"\0"
+        parse, leased, run_at = records.Run.FromString, self._leased_rows, self._view.run_at
+        found = []
+        for key, stored in items:
+            value = run_at(key, stored)
+            found.append(_Found(key, parse(value), value, gone.get(key[1:], 0), leased.get(key, 0)))
+        return found, items[-1][0] + b"\0"
+
+    def _whole(self, found: Sequence[_Found], where: Filter, *, bodies: bool) -> tuple[StoredRuns, list[_Found]]:
+        """The runs of one bucket of which every row belongs to the result, and the others, which need a `Run`."""
+        whole, others = StoredRuns(), []
+        start, end = self._times(where)
+        for one in found:
+            record, ts = one.record, one.record.ts
+            bucket, first, number, _ = keys.unpack_place(keys.place(one.key))
+            if (
+                one.gone
+                or one.leased
+                or where.needs_row_scan
+                or first >= keys.READY_SLICE
+                or not start <= ts[0] <= ts[-1] < end
+                or record.versions
+                or (bodies and record.apart)
+            ):
+                others.append(one)
+            elif where.owner is None or record.owner == where.owner:
+                whole.add(one.value if bodies else _without_bodies(record), bucket, number, len(ts))
+        return whole, others
 
     def _cut(self, run: Run, buckets: set[int]) -> Iterator[tuple[Run, bytes]]:
         """A run over several buckets as one run for each requested bucket."""
@@ -190,7 +229,8 @@ class RocksSnapshot:
             if bodies and run.record.apart:
                 yield from self._with_apart(run, rows)
             elif stored and not run.merged:
-                _add_stored(whole, run, rows, value if bodies else _without_bodies(run))
+                mask = b"" if rows == masks.full(run.count) else masks.pack(rows)
+                whole.add(value if bodies else _without_bodies(run.record), run.bucket, run.number, run.count, mask)
             else:
                 for begin, stop in _alike(run, rows):
                     builder.add(run, begin, stop, bucket=run.bucket)
@@ -210,12 +250,17 @@ class RocksSnapshot:
         if len(builder.portion):
             yield builder.portion
 
-    def _matching(self, run: Run, where: Filter) -> int:
+    def _times(self, where: Filter) -> tuple[int, int]:
+        """The range of the times of matching rows without a lease."""
         start, end = where.start, where.end
         if where.status is Status.AVAILABLE:
             end = min(end, self.at + 1)
         elif where.status is Status.WAITING:
             start = max(start, self.at + 1)
+        return start, end
+
+    def _matching(self, run: Run, where: Filter) -> int:
+        start, end = self._times(where)
         ts = run.record.ts
         whole = not run.by_priority and start <= ts[0] and ts[-1] < end
         return masks.full(run.count) if whole else run.rows_between(start, end)
@@ -270,18 +315,10 @@ def _alike(run: Run, rows: int) -> Iterator[RowRange]:
             yield start, end
 
 
-def _add_stored(whole: StoredRuns, run: Run, rows: int, value: bytes) -> None:
-    whole.count += run.count
-    whole.runs.append(value)
-    whole.buckets.append(run.bucket)
-    whole.versions.append(run.number)
-    whole.rows.append(b"" if rows == masks.full(run.count) else masks.pack(rows))
-
-
-def _without_bodies(run: Run) -> bytes:
-    run.record.ClearField("bodies")
-    run.record.ClearField("apart")
-    packed: bytes = run.record.SerializeToString()
+def _without_bodies(record: records.Run) -> bytes:
+    record.ClearField("bodies")
+    record.ClearField("apart")
+    packed: bytes = record.SerializeToString()
     return packed
 
 
