@@ -35,6 +35,7 @@ from dejaq.sdk.consuming.subscription import CREDIT_BYTES, Subscription
 from dejaq.sdk.fan_out import Copy, FanOuts
 from dejaq.sdk.log.log import Log
 from dejaq.sdk.producing.accumulator import LINGER_SECONDS
+from dejaq.sdk.producing.group_session import GroupSessions
 from dejaq.sdk.producing.outgoing import Headers
 from dejaq.sdk.producing.producer import Producer
 from dejaq.sdk.results import FanOut
@@ -120,6 +121,7 @@ class Client(TopicCalls, MessageCalls):
         self._children: WeakSet[Producer | Consumer | Log] = WeakSet()
         self._workers: list[Worker] = []
         self._fans = FanOuts(self.producer, self.transaction)
+        self._sessions = GroupSessions(self._seeds, settings, random)
         # Tracing has subclasses of its own.
         self._producer_class: type[Producer] = Producer
         self._consumer_class: type[Consumer] = Consumer
@@ -189,7 +191,7 @@ class Client(TopicCalls, MessageCalls):
     def producer(self, topic: str, *, group: str = "default", linger: float = LINGER_SECONDS) -> Producer:
         """A producer whose messages belong to `group`; open it with `async with`."""
         make = self._producer_class
-        producer = make(self._seeds, self._settings, topic=topic, group=group, linger=linger, random=self._random)
+        producer = make(self._sessions, topic=topic, group=group, linger=linger)
         self._children.add(producer)
         return producer
 

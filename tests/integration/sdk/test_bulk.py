@@ -127,14 +127,14 @@ async def test_a_message_that_is_edited_between_the_scan_and_the_cancel_stays(
     client: dejaq.Client, filled: dejaq.Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that another producer changed meanwhile is not cancelled, and the caller gets its id."""
-    cancel = filled._by_owner.cancel
+    cancel = filled._session.by_owner.cancel
 
     async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
         async with client.producer(TOPIC, group="billing") as other:
             await other.edit("m3", body=b"keep me")
         return await cancel(ids, versions=versions)
 
-    monkeypatch.setattr(filled._by_owner, "cancel", overtaken)
+    monkeypatch.setattr(filled._session.by_owner, "cancel", overtaken)
     result = await filled.cancel_where(Where(), everything=True)
     assert (result.done, result.examples) == (9, {"m3": dejaq.Code.VERSION_CONFLICT})
     assert await bodies(client) == {"m3": b"keep me", "theirs": b"theirs"}
@@ -153,14 +153,14 @@ async def test_a_prefetched_message_is_changed_if_it_still_matches(
             return message is not None and message.lock_consumer == "holder"
 
         await eventually(leased, within=10, what="the message is prefetched")
-        cancel = producer._by_owner.cancel
+        cancel = producer._session.by_owner.cancel
 
         async def overtaken(ids: list[str], *, versions: list[int] | None = None) -> dejaq.Results:
             if not kept:
                 await producer.edit(held, priority=4)
             return await cancel(ids, versions=versions)
 
-        monkeypatch.setattr(producer._by_owner, "cancel", overtaken)
+        monkeypatch.setattr(producer._session.by_owner, "cancel", overtaken)
         result = await producer.cancel_where(Where(priorities=(3, 3)))
         assert result.done == (1 if kept else 0)
     assert await client.count(TOPIC) == (0 if kept else 1)

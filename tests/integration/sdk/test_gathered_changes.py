@@ -74,3 +74,47 @@ async def test_a_change_whose_caller_was_cancelled_is_not_sent(client: dejaq.Cli
         one.cancel()
     await asyncio.gather(*cancelling, return_exceptions=True)
     assert {message.id async for page in client.browse(TOPIC) for message in page} == set(IDS[5:])
+
+
+async def test_gets_of_one_moment_are_one_call_and_each_has_its_own_answer(
+    client: dejaq.Client, producer: dejaq.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.create_topic("other")
+    await producer.send_batch([one.encode() for one in IDS], ids=IDS, delay=60)
+    call, asked = CuttingTransport.call, list[list[str]]()
+
+    async def counted(*arguments: object) -> object:
+        if arguments[1] == "Carrier.Get":
+            asked.append(list(arguments[2].ids))  # type: ignore[attr-defined]
+        return await call(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CuttingTransport, "call", counted)
+    wanted = [*IDS[:3], "missing", IDS[0]]
+    found = await asyncio.gather(*(client.get(TOPIC, [one]) for one in wanted), client.get("other", IDS))
+    bodies = [[message.body if message else None for message in messages] for messages in found]
+    assert bodies == [[b"m-0"], [b"m-1"], [b"m-2"], [None], [b"m-0"], [None] * 10]
+    assert asked == [wanted, IDS]
+
+
+async def test_gets_that_are_too_large_together_are_called_alone(
+    client: dejaq.Client, producer: dejaq.Producer
+) -> None:
+    await producer.send_batch([b"x" * 1_000_000] * 10, ids=IDS, delay=60)
+    found = await asyncio.gather(*(client.get(TOPIC, [one]) for one in IDS))
+    assert [len(message.body) for [message] in found if message is not None] == [1_000_000] * 10
+
+
+async def test_gets_of_a_missing_topic_fail_alone(client: dejaq.Client, producer: dejaq.Producer) -> None:
+    await producer.send(b"x", id="here", delay=60)
+    found = await asyncio.gather(client.get("nowhere", ["a"]), client.get(TOPIC, ["here"]), return_exceptions=True)
+    assert isinstance(found[0], dejaq.DejaqError)
+    assert found[0].code is dejaq.Code.TOPIC_NOT_FOUND
+    assert not isinstance(found[1], BaseException)
+    assert found[1][0] is not None
+
+
+async def test_two_changes_of_one_message_never_share_a_frame(producer: dejaq.Producer, wire: CuttingTransport) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    changes = [producer.edit(one, priority=number) for number, one in enumerate([*IDS[:3], IDS[0], IDS[1]])]
+    assert await answers(*changes) == [None] * 5
+    assert [list(frame.edit.ids) for frame in wire.frames if frame.HasField("edit")] == [IDS[:3], IDS[:2]]

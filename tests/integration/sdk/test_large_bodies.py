@@ -230,7 +230,7 @@ async def test_the_sdk_asks_before_it_uploads(client: dejaq.Client, broker: deja
 async def test_a_reference_that_expired_is_uploaded_again(client: dejaq.Client, broker: dejaq.Broker) -> None:
     """A body that was uploaded and then reclaimed before its message was created causes no error in user code."""
     async with client.producer("mail") as producer:
-        upload, taken = producer._large.upload, 0
+        upload, taken = producer._session.large.upload, 0
 
         async def late(*arguments: object) -> bytes:
             nonlocal taken
@@ -240,7 +240,7 @@ async def test_a_reference_that_expired_is_uploaded_again(client: dejaq.Client, 
             taken += 1
             return reference
 
-        producer._large.upload = late  # type: ignore[assignment,method-assign]
+        producer._session.large.upload = late  # type: ignore[assignment,method-assign]
         await producer.send(LARGE, id="a")
     assert taken == 2
     (message,) = await client.get("mail", ["a"])
@@ -385,7 +385,7 @@ async def test_the_broker_removes_unused_uploads_by_itself(tmp_path: Path, monke
     ):
         await client.create_topic("mail", buckets=4, max_body_bytes=MAX)
         async with client.producer("mail") as producer:
-            await producer._large.upload("mail", 0, LARGE, producer._terms)
+            await producer._session.large.upload("mail", 0, LARGE, producer._session.terms)
             await producer.send(OTHER, id="kept")
             assert stats(broker) == 2
             await clock.advance(70_000)

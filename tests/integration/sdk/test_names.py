@@ -51,19 +51,27 @@ async def test_a_batch_with_more_refused_rows_than_a_session_may_have_gaps_is_se
 
 def cloned(producer: dejaq.Producer, other: dejaq.Producer) -> None:
     """Give the other producer the state that it would have in a copy of this process."""
-    other._numbering.session = producer._numbering.session
-    other._numbering._counters = copy.deepcopy(producer._numbering._counters)
-    other._numbering._bucket = producer._numbering._bucket
+    other._session.numbering.session = producer._session.numbering.session
+    other._session.numbering._counters = copy.deepcopy(producer._session.numbering._counters)
+    other._session.numbering._bucket = producer._session.numbering._bucket
 
 
 @pytest.mark.parametrize("natural", [False, True])
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_copied_producer_loses_nothing(
-    producer: dejaq.Producer, client: dejaq.Client, wire: CuttingTransport, natural: bool, broken: bool
+    producer: dejaq.Producer,
+    client: dejaq.Client,
+    wire: CuttingTransport,
+    clock: VirtualClock,
+    natural: bool,
+    broken: bool,
 ) -> None:
     """D13: only the name of a batch identified a repeat, and two copies of a process used one name for two batches."""
     await producer.send(b"before")
-    async with client.producer(TOPIC, group="billing") as copied:
+    async with (
+        dejaq.connect(wire, clock=clock, deadline=5.0) as elsewhere,
+        elsewhere.producer(TOPIC, group="billing") as copied,
+    ):
         cloned(producer, copied)
         await producer.send(b"original", id="original" if natural else None)
         if broken:

@@ -296,7 +296,8 @@ async def failures_of(client: dejaq.Client, producer: dejaq.Producer) -> list[de
             transaction.send(TOPIC, b"x")
 
     async def open_a_producer() -> None:
-        async with client.producer(TOPIC):
+        # Of another group: it cannot share the session of the producer that is open.
+        async with client.producer(TOPIC, group="another"):
             pass
 
     works = (producer.send(b"x"), client.create_topic("new"), send_in_a_transaction(), open_a_producer())

@@ -22,7 +22,8 @@ class Producer(Blocking[AsyncProducer]):
 
     User code does not notice an outage that is shorter than the client's deadline: batches that were not answered are
     sent again under the same name, and the broker recognises a repeat. A message sent with `delay` gets its time once,
-    by the estimate of the broker's clock, so that a repeat does not shift it.
+    by the estimate of the broker's clock, so that a repeat does not shift it. Producers of one client with the same
+    topic and group share a session, and the messages that they send at the same time share frames.
     """
 
     __slots__ = ()

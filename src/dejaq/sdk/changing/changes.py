@@ -119,8 +119,15 @@ class _Request:
     def shape(self) -> tuple[bool, ...]:
         """Requests of one shape may share a frame."""
         change = self.change
-        columns = (change.ts, change.bodies, change.priorities, change.headers, change.versions)
-        return (self.cancels, change.large, *(column is not None for column in columns))
+        return (
+            self.cancels,
+            change.large,
+            change.ts is None,
+            change.bodies is None,
+            change.priorities is None,
+            change.headers is None,
+            change.versions is None,
+        )
 
 
 class Changes:

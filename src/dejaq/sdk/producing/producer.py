@@ -6,24 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from random import Random
 from types import TracebackType
 from typing import Self
 
 from dejaq import limits
 from dejaq.domain.bodies.packing import sealed_column
 from dejaq.domain.ids import bucket_of, valid_id
-from dejaq.errors import Code, DejaqError, error_of
-from dejaq.protocol.transport import Transport
-from dejaq.protocol.v1 import overseer_pb2 as overseer
-from dejaq.sdk.admin.queries import Queries
+from dejaq.errors import Code, DejaqError, OutOfState, error_of
 from dejaq.sdk.admin.replies import Replies, Reply
-from dejaq.sdk.admin.scan import scan
-from dejaq.sdk.bodies.large import TRIES, LargeBodyClient, TopicTerms
-from dejaq.sdk.changing.bulk import BULK_ROWS, BulkResult, OnProgress, Where
-from dejaq.sdk.changing.by_owner import ByOwner
-from dejaq.sdk.changing.changes import Changes
-from dejaq.sdk.producing.accumulator import LINGER_SECONDS, Accumulator
+from dejaq.sdk.bodies.large import TRIES
+from dejaq.sdk.changing.bulk import BulkResult, OnProgress, Where
+from dejaq.sdk.producing.accumulator import LINGER_SECONDS
+from dejaq.sdk.producing.group_session import GroupSession, GroupSessions
 from dejaq.sdk.producing.outgoing import (
     HeaderChange,
     Headers,
@@ -37,12 +31,8 @@ from dejaq.sdk.producing.outgoing import (
     priority_column,
     refusals,
 )
-from dejaq.sdk.producing.sender import Numbering, Sender, Sent
+from dejaq.sdk.producing.sender import Sent
 from dejaq.sdk.results import Results
-from dejaq.sdk.session.connection import Connection
-from dejaq.sdk.session.link import Link, ask_once
-from dejaq.sdk.session.seeds import Seeds
-from dejaq.sdk.session.settings import ClientSettings
 from dejaq.sdk.times import At, Delay, is_relative, resolve, resolve_column
 
 
@@ -51,75 +41,54 @@ class Producer:
 
     User code does not notice an outage that is shorter than the client's deadline: batches that were not answered are
     sent again under the same name, and the broker recognises a repeat. A message sent with `delay` gets its time once,
-    by the estimate of the broker's clock, so that a repeat does not shift it.
+    by the estimate of the broker's clock, so that a repeat does not shift it. Producers of one client with the same
+    topic and group share a session, and the messages that they send at the same time share frames.
     """
 
-    def __init__(
-        self,
-        seeds: Seeds,
-        settings: ClientSettings,
-        *,
-        topic: str,
-        group: str,
-        linger: float = LINGER_SECONDS,
-        random: Random,
-    ) -> None:
+    def __init__(self, sessions: GroupSessions, *, topic: str, group: str, linger: float = LINGER_SECONDS) -> None:
         self.topic = topic
         self.group = group
-        self._timeout = settings.timeout
-        self._terms = TopicTerms()
-        self._large = LargeBodyClient(seeds, settings)
+        self._linger = linger
+        self._sessions = sessions
+        self._session = sessions.of(topic, group, linger)
         self._uploading: set[asyncio.Future[Sent]] = set()
-        self._numbering = Numbering(settings.clock, random)
-        self._connection = Connection(
-            seeds,
-            settings,
-            enter=self._enter,
-            on_event=lambda _link, _frame: None,
-            role="producer",
-            topic=topic,
-        )
-        self._clock = self._connection.broker_clock
-        self._sender = Sender(self._connection, self._numbering)
-        self._accumulator = Accumulator(self._sender, until=self._connection.until, linger=linger)
-        self._replies = Replies(seeds, settings, self._clock, random, topic=topic, group=group)
-        self._queries = Queries(seeds, settings)
-        self._by_owner = ByOwner(
-            Changes(self._connection, self._queries, topic),
-            scan=lambda wanted: scan(seeds, settings, topic, wanted, rows=BULK_ROWS),
-            stored=self._stored,
-            lookup=lambda ids: self._queries.get(topic, ids),
-            clock=self._clock,
-            group=group,
-        )
-
-    async def _enter(self, link: Link, transport: Transport) -> None:
-        described = await transport.call(
-            "Overseer.DescribeTopic",
-            overseer.TopicRequest(name=self.topic),
-            overseer.TopicResponse,
-            self._timeout,
-        )
-        self._terms = TopicTerms.of(described)
-        self._numbering.buckets = self._terms.buckets
-        self._sender.shares_bodies = self._terms.shares_bodies
-        frame = self._connection.frame()
-        frame.producer.topic = self.topic
-        frame.producer.group = self.group
-        await ask_once(link, frame)
+        self._replies: Replies | None = None
+        self._joined = False
+        self._left = False
 
     async def open(self) -> None:
         """Connect; raises NoBroker after the deadline, or the broker's refusal."""
-        await self._connection.open()
+        if self._joined:
+            raise OutOfState("the producer is open already")
+        while not self._joined:
+            if not self._session.is_usable:
+                self._session = self._sessions.of(self.topic, self.group, self._linger)
+            self._joined = await self._session.join()
 
     async def close(self) -> None:
         """Wait until all sends are answered, and disconnect."""
+        if not self._joined:
+            return
         try:
-            await self._accumulator.drain()
+            await self._session.accumulator.drain()
             if self._uploading:
                 await asyncio.wait(self._uploading)
         finally:
-            await self._connection.close()
+            if not self._left:
+                self._left = True
+                await self._session.leave()
+
+    def _opened(self) -> GroupSession:
+        """The open session; raises OUT_OF_STATE when there is none."""
+        session = self._session
+        if not self._joined or self._left:
+            raise OutOfState(
+                "the producer is closed"
+                if self._left
+                else "the producer is not open: use `async with client.producer(...)`"
+            )
+        session.connection.check_open()
+        return session
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -148,18 +117,18 @@ class Producer:
         Sends of one moment share a batch. A send that was cancelled may have succeeded. A body above 1 MiB is uploaded
         in parts first, when the topic's `max_body_bytes` allows it.
         """
-        self._connection.check_open()
+        session = self._opened()
         body = as_body(body)
-        ts = resolve(at, delay, self._clock.now_us())
+        ts = resolve(at, delay, session.clock.now_us())
         if not 0 <= ts <= limits.TS_MS_MAX:
             raise error_of(Code.INVALID_TIME, details=f"{ts} ms")
         if id is not None:
             _check_id(id)
         check_priority(priority)
         encoded = encoded_headers(headers) if headers else b""
-        stored = self._terms.inline(body)
+        stored = session.terms.inline(body)
         if stored is not None:
-            return await self._accumulator.add(
+            return await session.accumulator.add(
                 stored, ts=ts, id=id, priority=priority, headers=encoded, relative=is_relative(at)
             )
         row = OutgoingColumns([ts], [body], priorities=[priority], headers=[encoded])
@@ -181,18 +150,19 @@ class Producer:
         """Upload the body of a single row, then create its message; start again when the broker removed the body in
         between.
         """
-        name = self._numbering.take(1)
-        bucket = name[2] if row.ids is None else bucket_of(row.ids[0], self._terms.buckets)
+        session = self._session
+        name = session.numbering.take(1)
+        bucket = name[2] if row.ids is None else bucket_of(row.ids[0], session.terms.buckets)
         try:
             for _ in range(TRIES):
-                reference = await self._large.upload(self.topic, bucket, row.bodies[0], self._terms)
+                reference = await session.large.upload(self.topic, bucket, row.bodies[0], session.terms)
                 outgoing = replace(row, bodies=[reference], large=True)
-                sent = await self._sender.create(outgoing, self._connection.until(), name)
+                sent = await session.sender.create(outgoing, session.connection.until(), name)
                 if sent.codes.get(0) is not Code.BODY_MISSING:
                     break
             return sent
         finally:
-            self._numbering.done(name)
+            session.numbering.done(name)
 
     async def request(
         self,
@@ -213,21 +183,31 @@ class Producer:
         `keep` says whether the first or the last is kept. A request that repeats the `id` and content of an existing
         one waits for the same reply.
         """
-        ts = resolve(at, delay, self._clock.now_us())
-        wanted = await self._replies.asked(ts=ts, timeout=timeout, keep=keep, repeatable=id is not None)
+        clock, replies = self._session.clock, self._reply_client()
+        ts = resolve(at, delay, clock.now_us())
+        wanted = await replies.asked(ts=ts, timeout=timeout, keep=keep, repeatable=id is not None)
         sent = await self.send(
             body,
             at=at,
             delay=delay,
-            id=id or self._replies.new_id(),
+            id=id or replies.new_id(),
             priority=priority,
             headers={**(headers or {}), **wanted},
         )
-        return await self.reply_to(sent, timeout=timeout + max(0.0, (ts - self._clock.now_ms()) / 1_000))
+        return await self.reply_to(sent, timeout=timeout + max(0.0, (ts - clock.now_ms()) / 1_000))
 
     async def reply_to(self, id: str, *, timeout: float = 30.0) -> Reply:
         """Wait for the reply to a message that was sent with `request`, and take it."""
-        return await self._replies.read(id, timeout)
+        return await self._reply_client().read(id, timeout)
+
+    def _reply_client(self) -> Replies:
+        """What reads replies, made at the first use."""
+        if self._replies is None:
+            shared, clock = self._sessions, self._session.clock
+            self._replies = Replies(
+                shared.seeds, shared.settings, clock, shared.random, topic=self.topic, group=self.group
+            )
+        return self._replies
 
     async def send_batch(
         self,
@@ -249,11 +229,11 @@ class Producer:
         into one batch are split over several. The call always raises an error when no batch was answered; otherwise the
         messages of batches that were not answered are refused with INDEFINITE or NO_BROKER.
         """
-        self._connection.check_open()
+        session = self._opened()
         column, large = self._packed(body_column(bodies))
         count = len(column)
         outgoing = OutgoingColumns(
-            ts=resolve_column(at, delay, count=count, now_us=self._clock.now_us()),
+            ts=resolve_column(at, delay, count=count, now_us=session.clock.now_us()),
             bodies=column,
             ids=None if ids is None else id_column(ids, count),
             priorities=priority_column(priorities, count),
@@ -278,9 +258,9 @@ class Producer:
 
     def _packed(self, bodies: list[bytes]) -> tuple[list[bytes], dict[int, bytes]]:
         """Bodies as they are stored; bodies that are too large for that are returned separately, by row."""
-        if not bodies or max(map(len, bodies)) < self._terms.inline_bytes_max:
-            return sealed_column(bodies, self._terms.compression), {}
-        stored = [self._terms.inline(body) for body in bodies]
+        if not bodies or max(map(len, bodies)) < self._session.terms.inline_bytes_max:
+            return sealed_column(bodies, self._session.terms.compression), {}
+        stored = [self._session.terms.inline(body) for body in bodies]
         large = {row: bodies[row] for row, body in enumerate(stored) if body is None}
         return [body or b"" for body in stored], large
 
@@ -296,10 +276,13 @@ class Producer:
 
         The rows in `alone` have large bodies; each of them is a part by itself.
         """
-        until = self._connection.until()
+        session = self._session
+        until = session.connection.until()
         cuts = list(outgoing.cuts())
         chunks = [outgoing] if len(cuts) == 1 else [outgoing.take(cut) for cut in cuts]
-        answers = await asyncio.gather(*(self._sender.create(chunk, until) for chunk in chunks), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(session.sender.create(chunk, until) for chunk in chunks), return_exceptions=True
+        )
         answers += await self._send_each(list(alone.values()))
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         strange = [failure for failure in failures if not isinstance(failure, DejaqError)]
@@ -319,15 +302,11 @@ class Producer:
         reuses.
         """
         answers: list[Sent | BaseException] = []
-        step = 1 if self._terms.shares_bodies else 2
+        step = 1 if self._session.terms.shares_bodies else 2
         for start in range(0, len(rows), step):
             pair = map(self._send_large, rows[start : start + step])
             answers += await asyncio.gather(*pair, return_exceptions=True)
         return answers
-
-    async def _stored(self, ids: Sequence[str], bodies: Sequence[bytes], attempt: int) -> tuple[list[bytes], bool]:
-        """Bodies as they are stored in messages with these ids, and whether some are references to large bodies."""
-        return await self._large.stored(self.topic, self._terms, ids, bodies, attempt=attempt)
 
     async def move(
         self,
@@ -343,7 +322,7 @@ class Producer:
         are moved. With `results=True` it does not raise for a refused message, and the results have the outcome of
         each.
         """
-        return await self._by_owner.move(ids, at=at, delay=delay, results=results)
+        return await self._opened().by_owner.move(ids, at=at, delay=delay, results=results)
 
     async def edit(
         self,
@@ -361,7 +340,7 @@ class Producer:
         `headers` are merged with those of the message; a header whose new value is None is removed. With `version` the
         message is refused with VERSION_CONFLICT unless it still has that version.
         """
-        return await self._by_owner.edit(
+        return await self._opened().by_owner.edit(
             id, body=body, at=at, delay=delay, priority=priority, headers=headers, version=version
         )
 
@@ -382,7 +361,7 @@ class Producer:
         The headers of each are merged with those of its message; a header whose new value is None is removed. Raises
         when any message is refused, as `move` does, unless `results=True`.
         """
-        return await self._by_owner.edit_batch(
+        return await self._opened().by_owner.edit_batch(
             ids,
             bodies=bodies,
             at=at,
@@ -401,13 +380,13 @@ class Producer:
         With `versions`, one per message, each message is removed only if it still has that version; otherwise it is
         refused with VERSION_CONFLICT.
         """
-        return await self._by_owner.cancel(ids, versions=versions, results=results)
+        return await self._opened().by_owner.cancel(ids, versions=versions, results=results)
 
     # Changes by filter
 
     async def count_where(self, where: Where) -> int:
         """The number of messages of this owner that match now."""
-        return await self._queries.count(self.topic, where.filter(self.group))
+        return await self._session.queries.count(self.topic, where.filter(self.group))
 
     async def edit_where(
         self,
@@ -428,7 +407,7 @@ class Producer:
         changed meanwhile is refused with VERSION_CONFLICT, and a message that a consumer holds with LEASED. An empty
         filter needs `everything=True`.
         """
-        return await self._by_owner.edit_where(
+        return await self._opened().by_owner.edit_where(
             where,
             body=body,
             at=at,
@@ -453,7 +432,7 @@ class Producer:
 
         An empty filter needs `everything=True`.
         """
-        return await self._by_owner.move_where(
+        return await self._opened().by_owner.move_where(
             where, at=at, delay=delay, shift=shift, everything=everything, progress=progress
         )
 
@@ -465,7 +444,7 @@ class Producer:
         A message that changed meanwhile is refused with VERSION_CONFLICT, and a message that a consumer holds with
         LEASED. An empty filter needs `everything=True`.
         """
-        return await self._by_owner.cancel_where(where, everything=everything, progress=progress)
+        return await self._opened().by_owner.cancel_where(where, everything=everything, progress=progress)
 
 
 def outgoing_ids(

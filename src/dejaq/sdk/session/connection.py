@@ -133,6 +133,19 @@ class Connection:
         self._use(link)
         self._spawn(self._supervise(link))
 
+    async def wait_open(self) -> None:
+        """Wait for a session; raises as `open` does."""
+        try:
+            async with asyncio.timeout(self.settings.deadline):
+                await self._ready(unsure=False)
+        except TimeoutError:
+            raise self._unreachable("") from None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or ended permanently."""
+        return self._closed is not None
+
     def _use(self, link: Link) -> None:
         self._link, self.lost, self._trouble = link, None, None
         self._up.set()
