@@ -119,7 +119,8 @@ async def test_without_credentials_pages_lead_to_the_form_and_the_api_refuses(si
 async def test_a_session_has_a_safe_cookie_and_its_own_rights(site: Site) -> None:
     """The cookie has no credentials; each caller's requests have that caller's own rights."""
     root, ann = await site.signed_in(ROOT), await site.signed_in(ANN)
-    cookie = (await site.browser().post("/login", data={"credentials": ANN})).headers["set-cookie"]
+    async with site.browser() as third:
+        cookie = (await third.post("/login", data={"credentials": ANN})).headers["set-cookie"]
     assert re.fullmatch(rf"{COOKIE}=[\w-]{{43}}; HttpOnly; Max-Age=\d+; Path=/; SameSite=lax; Secure", cookie)
     assert ANN not in cookie
     for page in ("/", "/topics"):

@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby, islice
+from operator import attrgetter
 
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.message import Message
@@ -39,6 +40,7 @@ _SOURCES_AT_ONCE = 64
 _MESSAGES_AT_ONCE = 32
 # Behind every id.
 _LAST_ID = "\x7f"
+_expires_of = attrgetter("expires")
 
 _CURSOR = struct.Struct(">q")
 
@@ -87,7 +89,8 @@ class Browsing:
         try:
             leased = await self._leased_rows(leases)
             terms = await matching_terms(leases, self._where, self._now, self._pace)
-            terms.sort(key=_order_of)
+            # They are in the order of the leases, and stay so where they end at the same time.
+            terms.sort(key=_expires_of)
             while self._start < horizon and len(self._found) <= self._limit:
                 low = max(self._low, self._start, self._after[0])
                 end = horizon
@@ -223,14 +226,6 @@ class Browsing:
         if value is None:
             return self._state.body_store.get(apart)
         return self._state.database.values.opened_body(key, value)
-
-
-def _expires_of(term: Term) -> int:
-    return term.expires
-
-
-def _order_of(term: Term) -> tuple[int, int]:
-    return term.expires, term.lease.id
 
 
 def _head_of(source: Iterator[Entry]) -> list[tuple[Entry, Iterator[Entry]]]:
