@@ -15,7 +15,7 @@ from dejaq.security.tls import ServerTls
 from dejaq.testing.waiting import eventually
 from dejaq.web.application import application
 from dejaq.web.login.pool import Connect
-from dejaq.web.serve import GatewayServer, bind, reloading_context, renew
+from dejaq.web.serve import STOP_SECONDS, GatewayServer, bind, reloading_context, renew
 from dejaq.web.settings import WebSettings
 
 
@@ -45,7 +45,10 @@ async def serving(
     connect: Connect = (lambda _: client) if isinstance(client, Client) else client
     listener = bind(chosen.listen)
     config = uvicorn.Config(
-        application(connect, chosen, providers, history), log_config=None, ws_per_message_deflate=False
+        application(connect, chosen, providers, history),
+        log_config=None,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
     )
     tls = ServerTls(chosen.tls, now_s=time.time) if chosen.tls is not None else None
     if tls is not None:
