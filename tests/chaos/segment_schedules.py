@@ -147,6 +147,7 @@ class SegmentSchedule:
         end = self.chance.randrange(base, end) + 1
         writer = self.files.begin(1, 0, base)
         for at in range(base, end):
+            assert at in self.index.batches, f"batch {at} is lost"
             writer.add(StoredBatch(at, 1, at, self.log.read(self.index.batches[at])))
         segment, changes = writer.finish(), Operations()
         put_segment(changes, segment)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,12 @@ from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, DejaqError
 from dejaq.storage.log.base import Append, LogName, LogSlice
+from dejaq.storage.postgres.connection.database import PostgresLink
+from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.rocksdb.log import records, state
 from dejaq.storage.rocksdb.log.records import unpack_batch
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.testing.servers.postgres import shared_server
 
 NOW = 1_700_000_000_000
 TOPIC = Topic("events", 1, TopicSettings(kind=TopicKind.LOG, buckets=1), created_ms=NOW)
@@ -76,3 +81,36 @@ async def test_a_batch_far_behind_is_rolled_back_after_a_start(restarted: RocksS
     bases = [batch.base for batch in (await read(restarted, 38, NOW + 2 * LENGTH)).batches]
     assert bases == [38, 39, *range(41, BATCHES)]
     await restarted.close()
+
+
+async def test_a_rollback_that_a_reader_of_another_broker_overtakes_is_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that the network held up between two statements took out what readers of another broker had."""
+    cluster = f"windows_{secrets.token_hex(4)}"
+    mine, other = (PostgresStorage(shared_server().dsn, cluster=cluster, connections=2) for _ in range(2))
+    await mine.open(NOW)
+    await other.open(NOW)
+    topic = replace(TOPIC, number=await mine.next_topic_number())
+    await mine.put_topic(topic, DIRECT_CALL)
+    await mine.logs.append(topic, [Append(0, b"x", 1, LogName(SESSION, 0), rollback_ms=LENGTH)], NOW, DIRECT_CALL)
+
+    async def seen() -> list[bytes]:
+        found = await other.logs.read(topic, 0, 0, end=None, bytes_max=10_000, committed=True, now=NOW + LENGTH)
+        return [batch.records for batch in found.batches]
+
+    value, before = PostgresLink.value, list[bytes]()
+
+    async def overtaken(link: PostgresLink, name: str, *arguments: object) -> object:
+        if name == "abort_log_batch":
+            before.extend(await seen())
+        return await value(link, name, *arguments)
+
+    monkeypatch.setattr(PostgresLink, "value", overtaken)
+    with pytest.raises(DejaqError) as refused:
+        await mine.logs.rollback(topic, LogName(SESSION, 0), NOW + LENGTH - 1, DIRECT_CALL)
+    assert refused.value.code is Code.TOO_LATE
+    other.logs._cache.forget()
+    assert before == await seen() == [b"x"]
+    await mine.close()
+    await other.close()

@@ -139,8 +139,9 @@ class PostgresLogs:
                 return done
             if not state or state[0]["length_ms"] is None or state[0]["length_ms"] < 0:
                 raise error_of(Code.TOO_LATE)
+            if await link.value("abort_log_batch", place, base) is None:
+                raise error_of(Code.TOO_LATE)
             link.changes += 1
-            await link.execute("abort_log_batch", place, base)
             await link.execute("note_change", link.writer, link.changes)
             return done
 

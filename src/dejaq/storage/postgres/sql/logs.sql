@@ -117,11 +117,12 @@ SELECT b.aborted, w.length_ms FROM log_batch AS b
 LEFT JOIN log_window AS w ON w.place = $1 AND w.base = $2
 WHERE b.place = $1 AND b.base = $2;
 
+-- Nothing where a read has closed the window meanwhile: its reader may have the batch.
 -- name: abort_log_batch
 WITH closed AS (
-    DELETE FROM log_window WHERE place = $1 AND base = $2
+    DELETE FROM log_window WHERE place = $1 AND base = $2 RETURNING base
 )
-UPDATE log_batch SET aborted = true WHERE place = $1 AND base = $2;
+UPDATE log_batch SET aborted = true WHERE place = $1 AND base IN (SELECT base FROM closed) RETURNING base;
 
 -- name: close_log_window
 DELETE FROM log_window WHERE place = $1 AND base = $2;
