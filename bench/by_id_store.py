@@ -1,7 +1,7 @@
 """Changes by id on the embedded store, in process: what get, move, edit and cancel of random ids cost.
 
     python -m bench.by_id_store --rows 1000000 --changes 50000 --batch 1000
-    python -m bench.by_id_store --rows 5000000 --changes 50000 --store /tmp/pending --cold
+    python -m bench.by_id_store --rows 5000000 --changes 50000 --store pending --cold
 
 Messages of 100 bytes with own ids at random times of 30 days are created and merged. Then each operation names ids
 that are drawn at random, a batch per call, four calls in flight; single changes have 64 in flight. Prints one line of

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dejaq.storage.commit_log import reader
 from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES
 from dejaq.storage.commit_log.writer import CommitLog
+from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.engine import emptying
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
+from dejaq.storage.rocksdb.timeline.far import run_parts, stored_run
 from dejaq.storage.rocksdb.timeline.far.packed_run import EqualCells
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.window import Window
@@ -82,7 +84,19 @@ def take_rows_for_consecutive() -> None:
 
 def take_cells_for_equal() -> None:
     """A column of a stored run is read by position although its cells have several lengths."""
+    row_groups._width_of = lambda ids: len(ids.wire) // len(ids)
+
+
+def take_values_for_cells() -> None:
+    """A column of a run is copied as a matrix although its values have several lengths."""
     EqualCells.are_equal = lambda cells: True  # type: ignore[method-assign]
+
+
+def accept_damaged_rows() -> None:
+    """A group of rows of a run is read without its checksum."""
+    stored_run.rows_at = lambda database, key, stored, groups, part: run_parts._bytes_at(  # type: ignore[assignment]
+        database, stored, part.start, part.length
+    )
 
 
 BUGS = {
@@ -93,7 +107,15 @@ BUGS = {
     ),
     "cells_of_several_lengths_are_taken_for_equal": Bug(
         take_cells_for_equal,
-        "tests/unit/storage/rocksdb/test_far_rows.py::test_bodies_that_look_like_a_column_are_no_column",
+        "tests/unit/storage/rocksdb/test_row_groups.py::test_a_row_is_found_in_its_group",
+    ),
+    "values_of_several_lengths_are_copied_as_a_matrix": Bug(
+        take_values_for_cells,
+        "tests/unit/storage/rocksdb/test_row_groups.py::test_bodies_that_look_like_a_column_are_no_column",
+    ),
+    "damaged_rows_are_accepted": Bug(
+        accept_damaged_rows,
+        "tests/unit/storage/rocksdb/test_row_groups.py::test_damage_is_found_in_the_group_of_the_row_and_nowhere_else",
     ),
     "a_frame_is_dropped": Bug(
         drop_a_frame, f"{FRAMES}::test_a_run_is_a_frame_and_is_read_before_and_after_it_is_written"

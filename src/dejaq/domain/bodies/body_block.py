@@ -46,6 +46,11 @@ class BodyBlock(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def size(self) -> int | None:
+        """The size of each body; None where they differ."""
+        return self.sizes[0] if self.sizes and isinstance(self._ends, range) else None
+
     @overload
     def __getitem__(self, row: int) -> bytes: ...
 

@@ -133,6 +133,18 @@ def read_frame_at(files: FileOperations, address: FrameAddress) -> bytes:
     return frame
 
 
+def read_part_at(files: FileOperations, address: FrameAddress, start: int, length: int) -> bytes:
+    """Bytes of a frame from `start` on, which the caller has to check; fewer where the frame ends earlier."""
+    name = file_name(address.file)
+    try:
+        begin = address.offset + FRAME_HEADER_BYTES + start
+        return files.read(name, begin, min(length, address.length - start))
+    except FileNotFoundError:
+        raise _lost(name) from None
+    except OSError as cause:
+        raise _unreadable(name, cause) from None
+
+
 def read_frames_at(files: FileOperations, addresses: Sequence[FrameAddress]) -> list[bytes]:
     """Read and check frames; those that lie close behind each other are read with one call."""
     found: list[bytes] = []

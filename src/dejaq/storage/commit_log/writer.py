@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.commit_log.files import FileOperations
-from dejaq.storage.commit_log.reader import RecordReader, file_name, read_frame_at, read_frames_at
+from dejaq.storage.commit_log.reader import RecordReader, file_name, read_frame_at, read_frames_at, read_part_at
 from dejaq.storage.commit_log.record import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -199,6 +199,10 @@ class CommitLog:
     def read(self, address: FrameAddress) -> bytes:
         """The frame at an address; raises STORE_CORRUPT when it is damaged or gone."""
         return read_frame_at(self._files, address)
+
+    def read_part(self, address: FrameAddress, start: int, length: int) -> bytes:
+        """Bytes of a frame, which the caller has to check."""
+        return read_part_at(self._files, address, start, length)
 
     def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
         """The frames at some addresses. Blocks."""

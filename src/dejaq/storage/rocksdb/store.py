@@ -22,6 +22,7 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.rocksdb.bodies.large import LargeBodies
 from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.bodies.uploading import RocksBodies
+from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch, write_error
 from dejaq.storage.rocksdb.engine.engine import Engine, LogSizes
 from dejaq.storage.rocksdb.engine.journal import extent
@@ -135,7 +136,7 @@ class RocksStorage(RocksTopics):
     def _start(self, engine: Engine, topics: Iterable[Topic]) -> None:
         crash_at("storage.boot_marked")
         self._database = database = engine.database
-        database.on_fault = self._meet
+        database.on_fault, database.on_moved = self._meet, self._run_moved
         self._number = engine.boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes, ids_max=self._young_ids)
         self._outbox = Outbox(extent(database)[1]) if self._journal else None
@@ -252,6 +253,11 @@ class RocksStorage(RocksTopics):
             self._failure = str(self._damage)
             log.error("%s", self._damage)
         self._fail(str(error))
+
+    def _run_moved(self, key: bytes) -> None:
+        state = self._states.get(keys.topic_of(key))
+        if state is not None:
+            state.runs.stored.forget(key)
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

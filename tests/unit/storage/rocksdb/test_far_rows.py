@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, Outcomes
-from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.changes import Cancel, Create, Edit, Edits
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.headers import encode_header_change, encode_headers
-from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
-from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter, Storage, apply_one
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
-from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
-from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun, times_in
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.testing.model.replay import events_of, read_journal
 from dejaq.testing.waiting import eventually
@@ -124,7 +119,12 @@ def _some(both: Both, count: int) -> list[str]:
 
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
-async def test_changes_of_many_ids_are_those_of_the_memory_store(tmp_path: Path, plain: bool, merged: bool) -> None:
+async def test_changes_of_many_ids_are_those_of_the_memory_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool, merged: bool
+) -> None:
+    # The runs of this test are short, and have groups nevertheless.
+    monkeypatch.setattr(row_groups, "ROWS_MIN", 8)
+    monkeypatch.setattr(row_groups, "GROUP_ROWS_MAX", 6)
     both = Both(tmp_path, seed=3)
     await both.begin()
     for number in range(12):
@@ -212,57 +212,3 @@ async def test_rows_with_a_lease_are_decided_one_by_one(tmp_path: Path) -> None:
     await both.change(Edit(TOPIC, "o", Edits(held[0], ts=[both.now + DAY_MS + row for row in range(20)])))
     await both.check()
     await both.close()
-
-
-def _stored(ids: Sequence[str], ts: Sequence[int], bodies: Sequence[bytes], **columns: object) -> bytes:
-    record = records.Run(owner="o", ts=ts, versions=range(1, len(ts) + 1), **columns)  # type: ignore[arg-type]
-    before: bytes = record.SerializeToString()
-    return before + IdColumn(list(ids)).wire + BodyBlock(list(bodies)).data
-
-
-@pytest.mark.parametrize("sizes", [[0], [5], [127], [128], [300], [20_000], [0, 1], [127, 128], [7, 7, 8, 6]])
-@pytest.mark.parametrize("lengths", [[1], [16], [64], [1, 64], [34, 33]])
-def test_a_packed_run_reads_what_was_written(sizes: list[int], lengths: list[int]) -> None:
-    ts = [NOW, NOW, NOW + 5, NOW + 9]
-    ids = [chr(97 + row) * lengths[row % len(lengths)] for row in range(4)]
-    bodies = [bytes([0x32 + row]) * sizes[row % len(sizes)] for row in range(4)]
-    key = keys.run(1, 0, 5, 9, 1)
-    for columns in ({}, {"priorities": [1, 2, 3, 4]}, {"headers": [b"", b"\n\x06\n\x01k\x12\x01v", b"", b""]}):
-        run = PackedRun(key, _stored(ids, ts, bodies, **columns), gone=0b0100)
-        assert [run.row_of(ts[row], ids[row]) for row in range(4)] == [0, 1, None, 3]
-        assert run.row_of(NOW, "zz") is None
-        assert run.row_of(NOW + 9, ids[0]) is None
-        assert [run.body(row) for row in range(4)] == bodies
-        assert [run.priority(row) for row in range(4)] == columns.get("priorities", [0] * 4)
-        assert [run.headers(row) for row in range(4)] == columns.get("headers", [b""] * 4)
-        assert (run.owner, run.rare) == ("o", False)
-
-
-@pytest.mark.parametrize("column", ["attempts", "apart", "firsts", "lasts"])
-def test_a_packed_run_says_that_it_has_rare_columns(column: str) -> None:
-    stored = _stored(["a", "b"], [NOW, NOW + 1], [b"1", b"2"], **{column: [1, 1]})
-    assert PackedRun(keys.run(1, 0, 5, 9, 1), stored, gone=0).rare
-
-
-def test_bodies_that_look_like_a_column_are_no_column() -> None:
-    """Bodies of different lengths with the sum of equal ones, one of which has the prefix where the next would be."""
-    bodies = [b"abcd", b"ab\x32\x04ef", b"gh"]
-    ids, ts = ["a", "b", "c"], [NOW, NOW + 1, NOW + 2]
-    run = PackedRun(keys.run(1, 0, 5, 9, 1), _stored(ids, ts, bodies), gone=0)
-    assert [run.body(row) for row in range(3)] == bodies
-
-
-@pytest.mark.parametrize("rows", [1, 15, 16, 500])
-def test_the_times_of_a_run_are_read_without_its_other_columns(rows: int) -> None:
-    ts = [NOW + row * row for row in range(rows)]
-    ids, bodies = [f"id-{row}" for row in range(rows)], [b"*" * (row % 300) for row in range(rows)]
-    ways: list[bytes] = [
-        _stored(ids, ts, bodies),
-        _stored(ids, ts, bodies, priorities=[7] * rows, headers=[b"h"] * rows),
-        records.Run(owner="o" * 200, ts=ts, session=b"s" * 16, first=300, bodies=bodies).SerializeToString(),
-        # Its ids are in the record, before its times.
-        records.Run(owner="o", ts=ts, ids=ids, bodies=bodies).SerializeToString(),
-    ]
-    for stored in ways:
-        assert list(times_in(stored)) == ts
-    assert list(times_in(b"")) == []

@@ -46,8 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_run, "PRINTS", 40)
     monkeypatch.setattr(seen_prints, "STEP_PRINTS", 16)
     monkeypatch.setattr(seen_prints, "_ROOM_MIN", 1)
-    for module in (id_entries, sorted_run):
-        monkeypatch.setattr(module, "PIECE_ENTRIES", 8)
+    monkeypatch.setattr(sorted_run, "PIECE_ENTRIES", 8)
 
 
 class Book:

@@ -42,8 +42,6 @@ from dejaq.storage.rocksdb.engine.recording import RecordedBatch
 _CACHE_BYTES = 64 * 1024 * 1024
 # The default of RocksDB.
 _LEVELS = 7
-
-
 # To give the GIL away and take it back costs more than to read so many keys.
 _FEW_KEYS = 4
 # A seek costs as much as so many steps to the next key.
@@ -66,8 +64,9 @@ class RocksDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Set by the store: called for every read that failed.
+        # Set by the store: called for every read that failed, and for each run that was copied out of the log.
         self.on_fault: Callable[[StoreError], None] = lambda error: None
+        self.on_moved: Callable[[bytes], None] = lambda key: None
         try:
             self._db = Rdict(str(path), options=_options())
         except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception

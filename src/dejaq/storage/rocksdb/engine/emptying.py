@@ -75,6 +75,9 @@ def _move(number: int, frames: list[_Frame], database: RocksDatabase, committer:
         committer.write(batch)
         crash_at("storage.after_move")
         committer.uses.moved(number, frames[-1].address.offset + 1)
+        for frame in frames:
+            if frame.key.startswith(keys.RUN):
+                database.on_moved(frame.key)
     return size
 
 

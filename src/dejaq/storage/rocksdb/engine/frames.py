@@ -82,5 +82,8 @@ class FrameSource(Protocol):
     def read(self, address: FrameAddress) -> bytes:
         """The frame at an address; raises STORE_CORRUPT where it is damaged or gone."""
 
+    def read_part(self, address: FrameAddress, start: int, length: int) -> bytes:
+        """Bytes of a frame, which the caller has to check."""
+
     def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
         """The frames at some addresses."""

@@ -20,7 +20,8 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
-from dejaq.storage.rocksdb.timeline.far.finder import FarRow, FarRun
+from dejaq.storage.rocksdb.timeline.far.finder import FarRow
+from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
 from dejaq.storage.rocksdb.timeline.levels.scatter import is_scattered, near_and_far
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
@@ -34,12 +35,12 @@ def decide_far(
     allowed: FarRows = {}
     refused: dict[int, Code] = {}
     # Without versions the answer depends on the owner only: such a row has no lease.
-    of_owner = {name: _decide(name, owner, now) for name in {row.run.owner for row in rows.values()}}
+    of_owner = {name: _decide(name, owner, now) for name in {row.owner for row in rows.values()}}
     for item, row in rows.items():
         version = versions[item] if versions is not None else None
-        code = of_owner[row.run.owner]
+        code = of_owner[row.owner]
         if version is not None:
-            standing = Standing(row.ts, row.run.owner, "", row.version)
+            standing = Standing(row.ts, row.owner, "", row.version)
             code = decide_by_owner(standing, owner=owner, now=now, version=version)
         if code is Code.OK:
             allowed[item] = row
@@ -54,7 +55,7 @@ def _decide(run_owner: str, owner: str, now: int) -> Code:
 
 def remove_far(state: TopicState, batch: Batch, rows: FarRows) -> None:
     """Remove rows from their runs; a run without rows is removed too."""
-    runs: dict[bytes, tuple[FarRun, int]] = {}
+    runs: dict[bytes, tuple[StoredRun, int]] = {}
     for row in rows.values():
         run, mask = row.run, 1 << row.row
         before = runs.get(run.key)
@@ -64,7 +65,8 @@ def remove_far(state: TopicState, batch: Batch, rows: FarRows) -> None:
         if run.key in emptied:
             state.remove_rows(batch, state.runs.at(keys.place(run.key)), mask, keep_bodies=True)
         else:
-            batch.put(keys.gone(run.key), masks.pack(masks.full(run.rows) & ~run.live | mask))
+            run.live &= ~mask
+            batch.put(keys.gone(run.key), masks.pack(masks.full(run.count) & ~run.live))
     left = [row for row in rows.values() if row.run.key not in emptied] if emptied else list(rows.values())
     times = [row.ts for row in left]
     state.minute_counts.add_times(times, -1)

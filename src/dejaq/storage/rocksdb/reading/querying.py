@@ -31,7 +31,7 @@ def _far_message(state: TopicState, message_id: str, row: FarRow) -> Message:
         ts=row.ts,
         priority=row.priority,
         body=row.body,
-        producer_group=row.run.owner,
+        producer_group=row.owner,
         lock_consumer="",
         version=row.version,
         attempts=0,

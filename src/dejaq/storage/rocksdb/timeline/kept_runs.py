@@ -10,7 +10,8 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in, size_of
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.far.packed_run import Layouts, PackedRun
+from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
+from dejaq.storage.rocksdb.timeline.far.stored_run import RunsOnDisk
 from dejaq.storage.rocksdb.timeline.lease import LeaseBook
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget, bytes_of_run
 from dejaq.storage.rocksdb.timeline.memory.remaining import forget_settled, is_mostly_settled
@@ -31,8 +32,8 @@ class KeptRuns:
         self._leases = leases
         self.budget = budget
         self._runs: dict[bytes, Run] = {}
-        # Of runs that are only on disk.
-        self.layouts = Layouts()
+        # What is known of others.
+        self.stored = RunsOnDisk(database)
         self._shared: dict[bytes, Run] | None = None
 
     def close(self) -> None:
@@ -64,9 +65,9 @@ class KeptRuns:
         return run
 
     def packed(self, key: bytes) -> PackedRun | None:
-        """The stored form of a run, of which every row counts as live; None once the run has gone."""
+        """The stored form of a run with all of its rows; None once the run has gone."""
         value = self._database.get(key)
-        return None if value is None else PackedRun(key, self._database.run_at(key, value), 0)
+        return None if value is None else PackedRun(self._database.run_at(key, value))
 
     @property
     def is_sharing(self) -> bool:

@@ -266,6 +266,7 @@ class TopicState:
         had_gone = run.live != masks.full(run.count)
         run.live &= ~mask
         run.free &= ~mask
+        self.runs.stored.forget(run.key)
         if run.live:
             batch.put(keys.gone(run.key), masks.pack(masks.full(run.count) & ~run.live))
             self.runs.shrink(run)

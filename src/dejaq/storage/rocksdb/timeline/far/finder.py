@@ -6,12 +6,11 @@ due soon. `directory.Finder` finds the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dejaq.storage.rocksdb.engine import keys
-from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
+from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
 from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_of_hash, hash_column
 from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival
 
@@ -19,19 +18,11 @@ if TYPE_CHECKING:
     from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 
-class FarRun(NamedTuple):
-    """A run that is only on disk: which of its rows exist, and how many it had."""
-
-    key: bytes
-    owner: str
-    live: int
-    rows: int
-
-
 class FarRow(NamedTuple):
     """One row of such a run, which was never leased; `version` is also the number of the run in which it arrived."""
 
-    run: FarRun
+    run: StoredRun
+    owner: str
     row: int
     ts: int
     version: int
@@ -59,15 +50,15 @@ def find_far(state: TopicState, ids: Sequence[str]) -> dict[int, FarRow]:
     hashes: list[int] = hashed.tolist()
     stored = [key for key in wanted if state.runs.kept(key) is None and not state.leases.on_run(key)]
     found: dict[int, FarRow] = {}
-    for run in _read(state, stored):
-        if run.rare:
+    database = state.database
+    for run in state.runs.stored.read(stored):
+        if run.is_rare:
             continue
-        far = FarRun(run.key, run.owner, run.live, run.count)
+        owner = state.owners.name(keys.owner_of(run.key))
         for item, number, ts in wanted[run.key]:
-            row = run.row_of(ts, ids[item])
-            if row is not None:
-                values = run.body(row), run.priority(row), run.headers(row)
-                found[item] = FarRow(far, row, ts, number, hashes[item], *values)
+            at = run.find(database, ts, ids[item])
+            if at is not None:
+                found[item] = FarRow(run, owner, at[0], ts, number, hashes[item], *at[1])
     return found
 
 
@@ -96,17 +87,3 @@ def _places(state: TopicState, numbers: set[int]) -> dict[int, bytes]:
         if place is not None:
             known[number] = keys.at_place(keys.RUN, state.topic.number, place)
     return known
-
-
-def _read(state: TopicState, stored: list[bytes]) -> Iterator[PackedRun]:
-    """The runs one after the other: their bytes together would need much memory."""
-    database, layouts = state.database, state.runs.layouts
-    values = database.get_many(stored)
-    gone = database.get_many([keys.gone(key) for key in stored])
-    for key, value, mask in zip(stored, values, gone, strict=True):
-        if value is not None:
-            layout = layouts.of(value)
-            run = PackedRun(key, database.run_at(key, value), masks.unpack(mask) if mask else 0, layout)
-            if layout is None:
-                layouts.keep(value, run.layout)
-            yield run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from dejaq.storage.rocksdb.timeline.ids.hashing import PRINT_SHIFT, Numbers
 Prints = npt.NDArray[np.uint32]
 
 _WORD = np.dtype("<u8")
-_ENTRY = struct.Struct("<Q")
 # An entry has three words.
 ENTRY_BYTES = 3 * 8
 
@@ -68,12 +68,15 @@ def unpack(packed: bytes) -> Entries:
 
 def entry_at(packed: bytes, row: int) -> tuple[int, int, int]:
     """Hash, number and stamp of one entry of what `pack` wrote."""
-    column = len(packed) // 3
-    return (
-        _ENTRY.unpack_from(packed, 8 * row)[0],
-        _ENTRY.unpack_from(packed, column + 8 * row)[0],
-        _ENTRY.unpack_from(packed, 2 * column + 8 * row)[0],
-    )
+    hashed, number, stamp = _words_of(len(packed) // ENTRY_BYTES).unpack_from(packed, 8 * row)
+    return hashed, number, stamp
+
+
+@lru_cache
+def _words_of(count: int) -> struct.Struct:
+    """The three words of an entry in columns of so many."""
+    between = 8 * (count - 1)
+    return struct.Struct(f"<Q{between}xQ{between}xQ")
 
 
 def joined(pieces: Sequence[Entries]) -> Entries:

@@ -27,7 +27,6 @@ from dejaq.storage.rocksdb.timeline.ids.columns import (
 from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers
 from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
-    PIECE_ENTRIES,
     Discarded,
     MergeJob,
     RunWriter,
@@ -291,7 +290,7 @@ class IdEntries:
         for run in runs:
             for row, low, high in run.find(prints):
                 for position in range(low, high):
-                    piece, place = divmod(position, PIECE_ENTRIES)
+                    piece, place = divmod(position, run.piece_entries)
                     places.append((run.piece_key(piece), place, numbers[row]))
         if not places:
             return

@@ -13,8 +13,8 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Prints, joined, print_of, unpack
 
-# A lookup that finds a print reads the whole piece of its entry.
-PIECE_ENTRIES = 512
+# A lookup that finds a print reads the whole piece of its entry. Runs of the first kind had more.
+PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
 # So many prints are one record.
 PRINTS = 32_768
 # A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
@@ -22,7 +22,8 @@ _FILTER_BITS = 3
 # So few prints are searched without that.
 _FEW_PRINTS = 32
 
-_RECORD = struct.Struct("<BQ")
+# Level, entries, and entries of a piece, which the first kind did not have.
+_RECORD, _RECORD_FIRST = struct.Struct("<BQI"), struct.Struct("<BQ")
 # The level of a run that is not complete, or not needed any more: its records have to be deleted.
 DISCARDED = 0xFF
 
@@ -54,10 +55,19 @@ class PrintFilter:
 
 
 class SortedRun:
-    """One run: `prints` are in order, and the entry of each is in piece `position // PIECE_ENTRIES`."""
+    """One run: `prints` are in order, and the entry of each is in piece `position // piece_entries`."""
 
-    def __init__(self, topic: int, number: int, level: int, prints: Prints, seen: PrintFilter | None = None) -> None:
+    def __init__(
+        self,
+        topic: int,
+        number: int,
+        level: int,
+        prints: Prints,
+        piece_entries: int,
+        seen: PrintFilter | None = None,
+    ) -> None:
         self.topic, self.number, self.level, self.prints = topic, number, level, prints
+        self.piece_entries = piece_entries
         if seen is None:
             seen = PrintFilter(len(prints))
             seen.add(prints)
@@ -89,13 +99,14 @@ class SortedRun:
 
     def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
         """Entries start to end-1."""
-        first, last = start // PIECE_ENTRIES, (end - 1) // PIECE_ENTRIES
+        entries = self.piece_entries
+        first, last = start // entries, (end - 1) // entries
         if end <= start:
             return unpack(b"")
         values = database.get_many([self.piece_key(piece) for piece in range(first, last + 1)])
         pieces = [unpack(value or b"") for value in values]
         whole = pieces[0] if len(pieces) == 1 else Entries(*map(np.concatenate, zip(*pieces, strict=True)))
-        return whole.cut(start - first * PIECE_ENTRIES, end - first * PIECE_ENTRIES)
+        return whole.cut(start - first * entries, end - first * entries)
 
 
 def _bit_of(places: Prints) -> npt.NDArray[np.uint8]:
@@ -119,7 +130,7 @@ class RunWriter:
 
     def begin(self, batch: Batch) -> None:
         """Say that there may be pieces: a start after a crash deletes them."""
-        batch.put(keys.numbered(keys.ID_RUN, self._topic, self.number), _RECORD.pack(DISCARDED, 0))
+        batch.put(keys.numbered(keys.ID_RUN, self._topic, self.number), _RECORD.pack(DISCARDED, 0, 0))
 
     def add(self, batch: Batch, entries: Entries) -> None:
         """Add entries whose hashes are behind those that were added."""
@@ -136,8 +147,8 @@ class RunWriter:
         if not self._count:
             batch.delete(key)
             return None
-        batch.put(key, _RECORD.pack(self._level, self._count))
-        return SortedRun(self._topic, self.number, self._level, self._column[: self._count], self._seen)
+        batch.put(key, _RECORD.pack(self._level, self._count, PIECE_ENTRIES))
+        return SortedRun(self._topic, self.number, self._level, self._column[: self._count], PIECE_ENTRIES, self._seen)
 
     def _write(self, batch: Batch, count: int) -> None:
         if not count:
@@ -171,13 +182,14 @@ def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], lis
     prefix = keys.of_topic(keys.ID_RUN, topic)
     for key, value in list(database.scan(prefix, keys.after(prefix))):
         number = int.from_bytes(key[5:], "big")
-        level, _ = _RECORD.unpack(value)
+        first = len(value) == _RECORD_FIRST.size
+        level, _, entries = (*_RECORD_FIRST.unpack(value), _PIECE_ENTRIES_FIRST) if first else _RECORD.unpack(value)
         if level == DISCARDED:
             discarded.append(number)
             continue
         start = keys.numbered(keys.ID_PRINTS, topic, number)
         prints = [np.frombuffer(chunk, dtype="<u4") for _, chunk in database.scan(start, keys.after(start))]
-        runs.append(SortedRun(topic, number, level, np.concatenate(prints).astype(np.uint32, copy=False)))
+        runs.append(SortedRun(topic, number, level, np.concatenate(prints).astype(np.uint32, copy=False), entries))
     return runs, discarded
 
 
@@ -191,7 +203,7 @@ class Discarded:
 
     def begin(self, batch: Batch) -> None:
         """From now on the run does not count."""
-        batch.put(keys.numbered(keys.ID_RUN, self._topic, self._number), _RECORD.pack(DISCARDED, 0))
+        batch.put(keys.numbered(keys.ID_RUN, self._topic, self._number), _RECORD.pack(DISCARDED, 0, 0))
 
     def delete(self, batch: Batch, database: RocksDatabase, count: int) -> bool:
         """Delete so many records; whether all of them are deleted."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -25,8 +25,10 @@ _PIECE = struct.Struct("<QQ")
 class _Merge:
     # The numbers of the runs whose rows it moved.
     sources: set[int] = field(default_factory=set)
-    # The pieces as (first ts, number, last ts, key), in order, and the longest time that one covers.
+    # The pieces as (first ts, number, last ts, key), in order, with the first times of all of them; and the longest
+    # time that one covers.
     pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
     length: int = 0
     # The pieces that exist, or whose rows moved in a merge that is needed.
     needed: set[int] = field(default_factory=set)
@@ -134,22 +136,30 @@ class MovedRows:
     def _enter_piece(self, merge: int, number: int, first: int, last: int, key: bytes) -> None:
         entered = self._merges[merge]
         insort(entered.pieces, (first, number, last, key))
+        insort(entered.firsts, first)
         entered.length = max(entered.length, last - first)
         self._merge_of[number] = merge
 
     # Searching
 
-    def runs_of(self, number: int, ts: int) -> Iterator[bytes]:
+    def runs_of(self, number: int, ts: int) -> list[bytes]:
         """The keys of the pieces that may have a row that arrived in a run, at a time."""
-        for merge in self._merges_from.get(number, ()):
-            pieces, length = self._merges[merge].pieces, self._merges[merge].length
-            for at in range(bisect_left(pieces, (ts - length,)), bisect_right(pieces, (ts + 1,))):
-                _, piece, last, key = pieces[at]
-                if last < ts:
-                    continue
-                if self.exists(piece):
-                    yield key
-                yield from self.runs_of(piece, ts)
+        found: list[bytes] = []
+        merges_from, exists = self._merges_from, self.exists
+        left = [number]
+        while left:
+            for merge in merges_from.get(left.pop(), ()):
+                entered = self._merges[merge]
+                earliest = ts - entered.length
+                for at in range(bisect_right(entered.firsts, ts) - 1, -1, -1):
+                    first, piece, last, key = entered.pieces[at]
+                    if first < earliest:
+                        break
+                    if last >= ts:
+                        if exists(piece):
+                            found.append(key)
+                        left.append(piece)
+        return found
 
     def time_of(self, number: int, row: int) -> int | None:
         """The time of a row of a run of generated ids whose rows moved."""

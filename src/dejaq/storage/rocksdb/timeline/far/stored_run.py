@@ -1,0 +1,141 @@
+"""Runs that are only on disk, of which single rows are read: a run in groups of rows is not read as a whole.
+
+What is known of such a run is kept: where it is, which of its rows exist, and the head of its groups.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.rocksdb.bodies.row_groups import GroupPart, RowGroups
+from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import RocksDatabase
+from dejaq.storage.rocksdb.engine.frames import POINTER
+from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.far.run_parts import groups_at, rows_at
+
+# So many runs of a topic are known at most, of about 800 bytes each.
+KNOWN_RUNS_MAX = 16_384
+_TIME_BYTES = 8
+# The prefix of an id in its column.
+_ID_HEAD_BYTES = 2
+
+# The body, priority and encoded headers of a row.
+Values = tuple[bytes, int, bytes]
+
+
+class StoredRun:
+    """A run on disk. `live` rows exist; none of them may be in memory or leased."""
+
+    __slots__ = ("_groups", "_record", "_stored", "count", "key", "live")
+
+    def __init__(self, database: RocksDatabase, key: bytes, stored: bytes, gone: int) -> None:
+        self.key = key
+        # The pointer to its frame, or its value.
+        self._stored, self._groups = stored, groups_at(database, key, stored)
+        self._record: records.Run | None = None
+        if self._groups is not None:
+            self.count = self._groups.rows
+        else:
+            self._record = records.Run.FromString(database.run_at(key, stored))
+            self.count = len(self._record.ts)
+        self.live = masks.full(self.count) & ~gone
+
+    @property
+    def is_small(self) -> bool:
+        """Whether this object has no row."""
+        return self._record is None and self._stored.startswith(POINTER)
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether its rows were leased before, have large bodies, or ids that are counters."""
+        record = self._record
+        if record is None:
+            return False
+        return bool(record.session or record.attempts or record.apart or record.firsts or record.lasts)
+
+    def find(self, database: RocksDatabase, ts: int, message_id: str) -> tuple[int, Values] | None:
+        """The live row with a time and an id; the run may have another id with the same hash at that time."""
+        groups = self._groups
+        if groups is None:
+            assert self._record is not None
+            return self._found(0, self._record, ts, message_id)
+        group = groups.find(ts)
+        while True:
+            part = groups.part(group)
+            data = rows_at(database, self.key, self._stored, groups, part)
+            found = (
+                self._find_plain(groups, part, data, ts, message_id)
+                if groups.plain
+                else self._found(part.row, records.Run.FromString(data), ts, message_id)
+            )
+            if found is not None or not groups.begins_with(group, ts):
+                return found
+            group -= 1
+
+    def _find_plain(
+        self, groups: RowGroups, part: GroupPart, data: bytes, ts: int, message_id: str
+    ) -> tuple[int, Values] | None:
+        """Find a row in a group whose cells all have their places: the times, the ids, the bodies."""
+        cell = message_id.encode()
+        size = groups.id_bytes
+        if len(cell) != size:
+            return None
+        width = _ID_HEAD_BYTES + size
+        start, end = groups.ids_in(part.rows)
+        first = start - _TIME_BYTES * part.rows
+        at = data.find(cell, start, end)
+        while at >= 0:
+            row, rest = divmod(at - start, width)
+            if rest == _ID_HEAD_BYTES:
+                due = int.from_bytes(data[first + _TIME_BYTES * row : first + _TIME_BYTES * (row + 1)], "little")
+                if due == ts and self.live >> part.row + row & 1:
+                    body_bytes = groups.body_bytes
+                    stop = end + (len(data) - end) // part.rows * (row + 1)
+                    return part.row + row, (data[stop - body_bytes : stop], 0, b"")
+            at = data.find(cell, at + 1, end)
+        return None
+
+    def _found(self, before: int, record: records.Run, ts: int, message_id: str) -> tuple[int, Values] | None:
+        """Find a row among those of a record, which are behind others of the run."""
+        times: Sequence[int] = record.ts
+        row = bisect_left(times, ts)
+        while row < len(times) and times[row] == ts:
+            if self.live >> before + row & 1 and record.ids[row] == message_id:
+                priority = record.priorities[row] if record.priorities else 0
+                return before + row, (record.bodies[row], priority, record.headers[row] if record.headers else b"")
+            row += 1
+        return None
+
+
+class RunsOnDisk:
+    """The runs of a topic on disk that were searched lately, by key."""
+
+    def __init__(self, database: RocksDatabase) -> None:
+        self._database = database
+        self._runs: dict[bytes, StoredRun] = {}
+
+    def read(self, wanted: Sequence[bytes]) -> Iterator[StoredRun]:
+        """Those of the runs that exist, one after the other: those that must be decoded need much memory together."""
+        runs, database = self._runs, self._database
+        unknown = [key for key in wanted if key not in runs]
+        values = database.get_many(unknown)
+        gone = database.get_many([keys.gone(key) for key in unknown])
+        yield from [runs[key] for key in wanted if key in runs]
+        for key, value, mask in zip(unknown, values, gone, strict=True):
+            if value is not None:
+                run = StoredRun(database, key, value, masks.unpack(mask) if mask else 0)
+                if run.is_small:
+                    self._keep(run)
+                yield run
+
+    def _keep(self, run: StoredRun) -> None:
+        if len(self._runs) >= KNOWN_RUNS_MAX:
+            del self._runs[next(iter(self._runs))]
+        self._runs[run.key] = run
+
+    def forget(self, key: bytes) -> None:
+        """Read a run again when it is needed: its rows have changed, or their place."""
+        self._runs.pop(key, None)
