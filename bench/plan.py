@@ -21,6 +21,7 @@ WORKLOAD_SYSTEMS = (
     "redis-always",
     "dejaq-postgres",
     "dejaq-postgres-natural",
+    "dejaq-cluster",
     "skip-locked",
     *LOG_SYSTEMS,
 )

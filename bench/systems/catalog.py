@@ -34,6 +34,7 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "dejaq-natural": _made("dejaq_broker", "dejaq-natural", natural=True),
     "dejaq-postgres": _made("dejaq_postgres", "dejaq-postgres", natural=False),
     "dejaq-postgres-natural": _made("dejaq_postgres", "dejaq-postgres-natural", natural=True),
+    "dejaq-cluster": _made("dejaq_cluster", "dejaq-cluster"),
     "redis-always": _made("redis_queue", "redis-always", appendfsync="always"),
     "redis-everysec": _made("redis_queue", "redis-everysec", appendfsync="everysec"),
     "beanstalkd-fsync": _made("beanstalkd", "beanstalkd-fsync", each=True),

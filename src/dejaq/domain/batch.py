@@ -158,6 +158,8 @@ class LeaseSet:
     by_priority: bool = False
     # Whether some bodies may be references to large bodies.
     large: bool = False
+    # Whether nothing else was due in the buckets, so that another request need not ask at once.
+    complete: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)

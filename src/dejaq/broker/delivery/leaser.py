@@ -397,6 +397,8 @@ class Leaser:
                 if lease.dead_lettered and call.dead_letter is not None and self._dead_lettered is not None:
                     self._dead_lettered(lease.dead_lettered, call.dead_letter)
                 await self._take(call, lease)
+                if lease.complete:
+                    self._ran_dry(call)
             self._calls.popleft()
             self._pushed.set()
             self.room_freed()

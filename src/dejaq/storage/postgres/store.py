@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakSet
 
 import asyncpg
 
 from dejaq import limits
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, whole
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.domain.topic_record import topic_of
-from dejaq.errors import ClusterRefused, Code, InvalidArgument, Refused, error_of
+from dejaq.errors import ClusterRefused, Code, Refused, error_of
 from dejaq.storage.base import Capabilities
 from dejaq.storage.grouping import attempt, grouped
 from dejaq.storage.postgres.connection import schema
@@ -27,9 +26,9 @@ from dejaq.storage.postgres.connection.failures import DRIVER_ERRORS, failure_of
 from dejaq.storage.postgres.connection.identity import identify, shard_record
 from dejaq.storage.postgres.create_queue import CreateQueue
 from dejaq.storage.postgres.journal import PostgresJournal
-from dejaq.storage.postgres.keys import LeaseKeys
+from dejaq.storage.postgres.leases import PostgresLeases
 from dejaq.storage.postgres.log.store import PostgresLogs
-from dejaq.storage.postgres.operations import applying, creating, leasing, plain_owning, settling, transacting
+from dejaq.storage.postgres.operations import applying, creating, leasing, plain_owning, transacting
 from dejaq.storage.postgres.operations.change import Away, places_of
 from dejaq.storage.postgres.operations.change import TopicTransaction as Changing
 from dejaq.storage.postgres.operations.creating import BatchCounters
@@ -37,7 +36,6 @@ from dejaq.storage.postgres.operations.joint_creating import CreateGroup, Create
 from dejaq.storage.postgres.operations.uploading import PostgresBodies
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.reading.answering import PostgresQueries
-from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.postgres.upkeep import Upkeep
 from dejaq.storage.transactions import Transaction, Verdict
 from dejaq.storage.used_sequences import UsedSequences
@@ -53,7 +51,7 @@ CAPABILITIES = Capabilities(
 )
 # A topic's number and a bucket's number share one integer of the server.
 _TOPIC_NUMBER_MAX = 2**31 // limits.BUCKETS_MAX - 1
-_LEASES_KNOWN_MAX = _SESSIONS_KNOWN_MAX = 10_000
+_SESSIONS_KNOWN_MAX = 10_000
 
 
 class PostgresStorage(PostgresQueries):
@@ -75,10 +73,9 @@ class PostgresStorage(PostgresQueries):
         self._upkeep = Upkeep(self._database)
         self.bodies = PostgresBodies(self._database, self._upkeep.removed_large)
         self.logs = PostgresLogs(self._database)
-        # Caches of the values that this process wrote and read last. The statements check them.
-        self._leases: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
+        # A cache of the values that this process wrote and read last. The statements check it.
         self._sessions: OrderedDict[tuple[int, bytes], UsedSequences] = OrderedDict()
-        self._turns = Turns()
+        self._leases = PostgresLeases(self._database, self._change, self._begin, self._written)
         self._creates = CreateQueue(
             self._known_session,
             self._create_all,
@@ -159,7 +156,7 @@ class PostgresStorage(PostgresQueries):
             await self.open(now)
 
     def _forget(self) -> None:
-        self._leases.clear()
+        self._leases.forget()
         self._sessions.clear()
         self.logs.forget()
 
@@ -181,12 +178,11 @@ class PostgresStorage(PostgresQueries):
         rows: int = 0,
     ) -> Result:
         """Run `work` as one change; it leaves `rows` dead rows in the tables."""
-        origin = self._journal.origin if self._journal is not None else None
         size = listed = 0
 
         async def make(link: PostgresLink) -> Result:
             nonlocal size, listed
-            change = Changing.begin(link, topic, now, context, origin, self._away)
+            change = self._begin(link, topic, now, context)
             result = await work(change)
             size = await change.finish()
             listed = change.gathered.listed
@@ -194,10 +190,18 @@ class PostgresStorage(PostgresQueries):
             return result
 
         result = await self._database.change(make, relaxed=topic.settings.durability is Durability.RELAXED)
+        self._written(size, rows, now, listed)
+        return result
+
+    def _begin(self, link: PostgresLink, topic: Topic, now: int, context: CallContext) -> Changing:
+        origin = self._journal.origin if self._journal is not None else None
+        return Changing.begin(link, topic, now, context, origin, self._away)
+
+    def _written(self, size: int, rows: int, now: int, listed: int = 0) -> None:
+        """A change wrote a record of this size, and left so many dead rows."""
         if size and self._journal is not None:
             self._journal.written(size)
         self._upkeep.changed(rows, now, listed=listed)
-        return result
 
     # Topics
 
@@ -274,7 +278,7 @@ class PostgresStorage(PostgresQueries):
         for group in grouped(changes):
             if isinstance(group[0], Delete):
                 deletes = [one for one in group if isinstance(one, Delete)]
-                answers += await self._delete(deletes, now, context)
+                answers += await self._leases.delete(deletes, now, context)
             else:
                 answers.append(await attempt(self._apply(group[0], now, context)))
         return answers
@@ -289,7 +293,7 @@ class PostgresStorage(PostgresQueries):
                 # Each row is decided by itself.
                 pass
         outcomes = await self._change(
-            change.topic, now, context, lambda changing: applying.apply(changing, change, self._keys_of)
+            change.topic, now, context, lambda changing: applying.apply(changing, change, self._leases.keys_of)
         )
         self._upkeep.changed(applying.rows_changed(change, outcomes), now)
         return outcomes
@@ -359,30 +363,12 @@ class PostgresStorage(PostgresQueries):
     async def lease(
         self, topic: Topic, request: LeaseRequest, now: int, context: CallContext, joined: leasing.Joined | None = None
     ) -> LeaseSet | None:
-        """Lease the due messages.
-
-        Calls for the same buckets run one after the other, so that none skips locked rows.
-        """
-        self._database.check_working()
-        if topic.by_priority:
-            request = replace(request, until=now)
-        if not leasing.allowed(request, now):
-            return None
-        async with self._turns.of([(topic.number, bucket) for bucket in request.buckets]):
-            granted = await self._change(topic, now, context, lambda change: leasing.lease(change, request, joined))
-        if granted is None:
-            return None
-        lease, keys = granted
-        if len(keys):
-            self._leases[lease.lease_id] = (topic.number, keys)
-        if len(self._leases) > _LEASES_KNOWN_MAX:
-            self._leases.popitem(last=False)
-        self._upkeep.changed(len(lease), now)
-        return lease
+        """Lease the due messages; requests that wait at the same time share a statement."""
+        return await self._leases.lease(topic, request, now, context, joined)
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The time at which something may become due."""
-        return await self._database.read(lambda link: leasing.next_ts(link, topic, buckets))
+        return await self._leases.next_ts(topic, buckets)
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Does nothing: the server caches the data that it reads."""
@@ -390,69 +376,6 @@ class PostgresStorage(PostgresQueries):
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """The remaining rows of a consumer's live leases."""
         return await self._database.look(lambda link: leasing.leases_of(link, topic, consumer, now))
-
-    async def _keys_of(self, change: Changing, topic: Topic, lease_id: int) -> Sequence[str] | None:
-        """The keys of a lease by row number; the keys of leases from this process are in memory."""
-        known = self._leases.get(lease_id)
-        if known is not None:
-            return known[1].listed() if known[0] == topic.number else None
-        text: str | None = await change.link.value("lease_keys", topic.number, lease_id)
-        return LeaseKeys.unpack(text).listed() if text is not None else None
-
-    async def _delete(self, deletes: Sequence[Delete], now: int, context: CallContext) -> list[Outcomes | Refused]:
-        """Remove rows of leases of one consumer: in one statement when all are held, otherwise row by row."""
-        topic = deletes[0].topic
-        answers = await self._delete_all(deletes, now, context)
-        if answers is None:
-
-            async def remove(changing: Changing) -> list[Outcomes | Refused]:
-                return [await attempt(applying.apply(changing, one, self._keys_of)) for one in deletes]
-
-            answers = await self._change(topic, now, context, remove, rows=sum(map(_asked, deletes)))
-        for one, answer in zip(deletes, answers, strict=True):
-            if one.rows is None and isinstance(answer, Outcomes) and not answer.codes:
-                self._leases.pop(one.lease_id, None)
-        return answers
-
-    async def _delete_all(
-        self, deletes: Sequence[Delete], now: int, context: CallContext
-    ) -> list[Outcomes | Refused] | None:
-        """Remove rows of leases that this process created, if each of them is held; None when the rows must be read."""
-        topic = deletes[0].topic
-        if topic.settings.durability is Durability.RELAXED:
-            return None
-        removals: list[settling.Removal] = []
-        # Prepared before any await, because the cached leases may be forgotten meanwhile.
-        answers: list[Outcomes | Refused] = []
-        for one in deletes:
-            number, keys = self._leases.get(one.lease_id, (0, None))
-            if keys is None or number != topic.number:
-                return None
-            try:
-                removal = settling.Removal(one.lease_id, keys.cut(whole(one.rows, len(keys))), one.handed_us)
-            except InvalidArgument:
-                return None
-            if len(one.handed_us) not in (0, 1, removal.count):
-                return None
-            removals.append(removal)
-            answers.append(Outcomes(len(keys)))
-        origin = self._journal.origin if self._journal is not None else None
-        size = 0
-
-        async def remove(link: PostgresLink) -> None:
-            nonlocal size
-            size = await settling.delete_all(
-                Changing.begin(link, topic, now, context, origin), deletes[0].consumer, removals
-            )
-
-        try:
-            await self._database.once(remove)
-        except settling.NotHeld:
-            return None
-        if size and self._journal is not None:
-            self._journal.written(size)
-        self._upkeep.changed(sum(removal.count for removal in removals), now)
-        return answers
 
     # Transactions
 
@@ -466,7 +389,7 @@ class PostgresStorage(PostgresQueries):
         topic = next((one for one in topics if one.settings.durability is Durability.FSYNC), topics[0])
         try:
             verdict = await self._change(
-                topic, now, context, lambda change: transacting.transact(change, transaction, self._keys_of)
+                topic, now, context, lambda change: transacting.transact(change, transaction, self._leases.keys_of)
             )
         except transacting.RefusedTransaction as refused:
             # The rollback also removed the records of the leases that expired.
@@ -489,11 +412,6 @@ class PostgresStorage(PostgresQueries):
         """Remove the records of this broker up to a sequence."""
         if self._journal is not None:
             await self._journal.trim(up_to)
-
-
-def _asked(deletion: Delete) -> int:
-    """How many rows a deletion names; all rows of a lease count as 0."""
-    return sum(end - start for start, end in deletion.rows or ())
 
 
 def _topic(record: asyncpg.Record) -> Topic:

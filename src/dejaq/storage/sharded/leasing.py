@@ -14,11 +14,11 @@ from dejaq.errors import Code, DejaqError, error_of
 from dejaq.storage.postgres.connection.failures import Moving
 from dejaq.storage.postgres.operations.leasing import Joined, allowed
 from dejaq.storage.postgres.sharding.shard import STRIDE, PostgresShard
-from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
 from dejaq.storage.sharded.joining import Asked
 from dejaq.storage.sharded.routing import Router
 from dejaq.storage.sharded.shards import Ask, Shards, raise_if_all_failed
+from dejaq.storage.sharded.turns import Turns
 
 log = logging.getLogger(__name__)
 _LEASES_KNOWN_MAX = 10_000

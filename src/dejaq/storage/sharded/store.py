@@ -33,7 +33,6 @@ from dejaq.storage.log.base import LogStorage
 from dejaq.storage.postgres.operations.change import Away
 from dejaq.storage.postgres.sharding.shard import PostgresShard
 from dejaq.storage.postgres.store import CAPABILITIES
-from dejaq.storage.postgres.turns import Turns
 from dejaq.storage.sharded import joining
 from dejaq.storage.sharded.bodies import ShardedBodies
 from dejaq.storage.sharded.creating import Creator
@@ -47,6 +46,7 @@ from dejaq.storage.sharded.shards import MakeShard, Shards, raise_if_all_failed
 from dejaq.storage.sharded.topics import ShardedTopics
 from dejaq.storage.sharded.transacting import bodies_of, shard_of
 from dejaq.storage.sharded.transfers import Transfers
+from dejaq.storage.sharded.turns import Turns
 from dejaq.storage.transactions import Transaction, Verdict
 
 # The transfers that a stopped broker left behind are completed when the store is opened.

@@ -35,8 +35,8 @@ class Gathered:
 
     outbox: Outbox | None
     counts: CountChanges = field(default_factory=CountChanges)
-    # A new lease: topic, id, end, consumer, keys.
-    entered: tuple[int, int, int, str, LeaseKeys] | None = None
+    # New leases: topic, id, end, consumer, keys.
+    entered: list[tuple[int, int, int, str, LeaseKeys]] = field(default_factory=list)
     # How many rows left a lease, by topic and lease.
     settled: Counter[tuple[int, int]] = field(default_factory=Counter)
     # Whether the change also wrote rows that are not counted here, such as its name.
@@ -95,7 +95,7 @@ class TopicTransaction:
 
     def entered(self, lease_id: int, expires: int, consumer: str, keys: LeaseKeys) -> None:
         """A lease was created."""
-        self.gathered.entered = (self.topic.number, lease_id, expires, consumer, keys)
+        self.gathered.entered.append((self.topic.number, lease_id, expires, consumer, keys))
 
     def settled(self, lease_id: int, rows: int) -> None:
         """Rows left a lease."""
@@ -121,14 +121,14 @@ class TopicTransaction:
             rows.minutes,
             rows.held,
             rows.counts,
-            *(gathered.entered[:4] if gathered.entered else (None, None, None, None)),
-            gathered.entered[4].pack() if gathered.entered else None,
+            *([one[column] for one in gathered.entered] for column in range(4)),
+            [one[4].pack() for one in gathered.entered],
             [topic for (topic, _), _ in leases],
             [lease_id for (_, lease_id), _ in leases],
             [count for _, count in leases],
             link.writer,
             link.changes,
-            gathered.entered[4].open if gathered.entered else None,
+            [one[4].open for one in gathered.entered],
             rows.owners,
             listed.topic,
             listed.held,

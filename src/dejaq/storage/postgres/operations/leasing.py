@@ -26,7 +26,6 @@ from dejaq.storage.postgres.queries import SQL
 
 # The columns that a lease returns: first the sort keys, in a priority topic and in another.
 _RETURNED = {False: ("due_ts", "priority"), True: ("priority", "due_ts")}
-_COLUMNS = ("id", "attempts", "headers", "body", "before", "version", "owner")
 
 
 def allowed(request: LeaseRequest, now: int) -> bool:
@@ -123,11 +122,20 @@ async def lease(
             if dead
             else None
         )
-    order = _RETURNED[change.topic.by_priority]
-    columns = dict(zip((*order, *_COLUMNS), zip(*records, strict=True), strict=True))
+    granted, keys = granted_of(change, request, records, joined)
+    granted.dead_lettered = dead
+    granted.complete = granted.complete and not dead
+    return granted, keys
+
+
+def granted_of(
+    change: TopicTransaction, request: LeaseRequest, records: Sequence[asyncpg.Record], joined: Joined | None = None
+) -> tuple[LeaseSet, LeaseKeys]:
+    """The lease of some rows, which is counted and recorded, and its keys by row number."""
+    columns = dict(zip(records[0].keys(), zip(*records, strict=True), strict=True))
     lease_id = columns["version"][0]
     granted = _lease_set(lease_id, request.consumer, request.expires, columns)
-    granted.dead_lettered = dead
+    granted.complete = len(records) == columns["found"][0] < request.rows_max
     owners, before = columns["owner"], columns["before"]
     if all(before):
         change.left(granted.ts, owners, held=False)

@@ -10,9 +10,10 @@ import asyncpg
 
 from dejaq import limits
 from dejaq.domain.batch import IdSpan, Outcomes, RowRange, whole
-from dejaq.errors import Code, DejaqError, error_of
+from dejaq.errors import Code, error_of
 from dejaq.protocol.v1.journal_pb2 import EventKind
 from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
+from dejaq.storage.postgres.joint_calls import NotTogether
 from dejaq.storage.postgres.keys import bounds_of, spans_of
 from dejaq.storage.postgres.operations.change import TopicTransaction
 
@@ -91,8 +92,11 @@ class Removal:
     """Rows of one lease to delete."""
 
     lease_id: int
+    consumer: str
     spans: Sequence[IdSpan]
     handed_us: Sequence[int]
+    # How many rows the lease had at first.
+    lease_rows: int
 
     @property
     def count(self) -> int:
@@ -100,28 +104,28 @@ class Removal:
         return sum(span.count for span in self.spans)
 
 
-class NotHeld(DejaqError):
-    """Not every row is held: they must be settled row by row."""
-
-
-async def delete_all(change: TopicTransaction, consumer: str, removals: Sequence[Removal]) -> int:
+async def delete_all(change: TopicTransaction, removals: Sequence[Removal]) -> int:
     """Remove rows that are all held, in one statement that commits by itself; returns the size of its record.
 
-    Raises `NotHeld`, and removes nothing, when one of them is not held.
+    Raises `NotTogether`, and removes nothing, when one of them is not held.
     """
     link, outbox, entry = change.link, change.outbox, None
     firsts: list[str] = []
     lasts: list[str] = []
     leases: list[int] = []
+    consumers: list[str] = []
     counts: Counter[int] = Counter()
     for one in removals:
         first, last = bounds_of(one.spans)
-        firsts, lasts, leases = firsts + first, lasts + last, leases + [one.lease_id] * len(first)
+        firsts += first
+        lasts += last
+        leases += [one.lease_id] * len(first)
+        consumers += [one.consumer] * len(first)
         counts[one.lease_id] += one.count
         if outbox is not None:
             name, handed_us = change.topic.name, one.handed_us
             outbox.settled(
-                DELETED, name, consumer=consumer, lease_id=one.lease_id, spans=one.spans, handed_us=handed_us
+                DELETED, name, consumer=one.consumer, lease_id=one.lease_id, spans=one.spans, handed_us=handed_us
             )
     if outbox is not None:
         entry = outbox.take(change.now, change.context.principal)
@@ -133,7 +137,7 @@ async def delete_all(change: TopicTransaction, consumer: str, removals: Sequence
             firsts,
             lasts,
             leases,
-            consumer,
+            consumers,
             change.now,
             change.origin,
             [entry[1]] if entry is not None else [],
@@ -145,7 +149,7 @@ async def delete_all(change: TopicTransaction, consumer: str, removals: Sequence
             counts.total(),
         )
     except asyncpg.InvalidTextRepresentationError:
-        raise NotHeld from None
+        raise NotTogether from None
     return len(entry[1]) if entry is not None else 0
 
 

@@ -62,7 +62,51 @@ WHERE
     AND (m.consumer = '' OR m.ts + 0 <= $4)
     -- Versions only grow, also when another shard has used more numbers since it was read.
     AND ($10::bigint IS NULL OR m.version < $10)
-RETURNING {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner;
+RETURNING
+    {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner, (SELECT count(*) FROM first) AS found;
+
+-- Leases for several consumers, each with its own end and its own buckets; $7 and $8 are the places and the numbers of
+-- their requests. A message that was leased too often ends the statement with an error.
+-- name: lease_each
+WITH asked AS MATERIALIZED (
+    SELECT request.*, nextval('version') AS version
+    FROM unnest($2::bigint [], $3::bigint [], $4::text [], $5::integer [], $6::bigint []) WITH ORDINALITY
+    AS request (until, expires, consumer, rows_max, bytes_max, number)
+),
+due AS (
+    SELECT asked.number, asked.version AS lease, asked.expires, asked.consumer, asked.rows_max, asked.bytes_max, m.*
+    FROM unnest($7::integer [], $8::bigint []) AS bucket (place, number)
+    JOIN asked ON asked.number = bucket.number
+    CROSS JOIN LATERAL (
+        SELECT m.id, m.version, m.size, m.ts, m.priority,
+            CASE WHEN m.attempts < $10 OR $10::integer IS NULL THEN 0 ELSE cast(m.id || ' is exhausted' AS integer) END
+                AS fits
+        FROM message AS m
+        WHERE m.place = bucket.place AND m.ts <= asked.until AND (m.consumer = '' OR m.ts <= $9)
+        ORDER BY m.ts, m.priority LIMIT asked.rows_max
+    ) AS m
+),
+ranked AS (
+    SELECT
+        due.*, row_number() OVER own AS rank, sum(due.size) OVER own AS upto,
+        count(*) OVER (PARTITION BY due.number) AS found
+    FROM due
+    WINDOW own AS (PARTITION BY due.number ORDER BY due.ts, due.priority ROWS UNBOUNDED PRECEDING)
+),
+first AS MATERIALIZED (
+    SELECT * FROM ranked WHERE rank <= rows_max AND fits = 0
+)
+UPDATE message AS m SET
+    ts = first.expires, due_ts = m.ts, before = CASE WHEN m.consumer = '' THEN m.version ELSE 0 END,
+    version = first.lease, consumer = first.consumer, attempts = m.attempts + 1,
+    first_lease = coalesce(m.first_lease, $9), last_lease = $9, last_before = m.last_lease
+FROM first
+WHERE
+    m.topic + 0 = $1 AND m.id = any(ARRAY[first.id]) AND m.version = first.version
+    AND (first.upto <= first.bytes_max OR first.upto = first.size)
+    AND (m.consumer = '' OR m.ts + 0 <= $9)
+RETURNING
+    first.number, m.due_ts, m.priority, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner, first.found;
 
 -- The next rows that may not be leased, because they were leased too often. Locked, with all columns.
 -- name: take_exhausted
@@ -106,10 +150,11 @@ RETURNING asked.place - 1 AS place, m.ts, m.owner;
 -- removes nothing. A run of generated ids is found by its first and last key; other keys between them have no mark.
 -- name: delete_all
 WITH gone AS (
-    DELETE FROM message AS m USING unnest($2::text [], $3::text [], $4::bigint []) AS asked (first, last, lease)
+    DELETE FROM message AS m
+    USING unnest($2::text [], $3::text [], $4::bigint [], $5::text []) AS asked (first, last, lease, consumer)
     WHERE
         m.topic + 0 = $1 AND m.id >= asked.first AND m.id <= asked.last AND (m.id = asked.first OR right(m.id, 1) = '!')
-        AND m.version = asked.lease AND m.consumer = $5 AND m.ts + 0 > $6
+        AND m.version = asked.lease AND m.consumer = asked.consumer AND m.ts + 0 > $6
     RETURNING m.ts, m.owner
 ),
 recorded AS (
@@ -194,6 +239,14 @@ CROSS JOIN LATERAL (
     SELECT m.ts FROM message AS m WHERE m.place = asked.place ORDER BY m.ts LIMIT 1
 ) AS first;
 
+-- name: next_each
+SELECT asked.number, min(first.ts)
+FROM unnest($1::integer [], $2::integer []) AS asked (place, number)
+CROSS JOIN LATERAL (
+    SELECT m.ts FROM message AS m WHERE m.place = asked.place ORDER BY m.ts LIMIT 1
+) AS first
+GROUP BY asked.number;
+
 -- name: leases_of
 SELECT id, keys FROM lease WHERE topic = $1 AND consumer = $2 ORDER BY id;
 
@@ -212,7 +265,7 @@ WITH recorded AS (
 ),
 entered AS (
     INSERT INTO lease (topic, id, next_end, consumer, keys, open)
-    SELECT $8, $9, $10, $11, $12, $18 WHERE $9::bigint IS NOT NULL
+    SELECT * FROM unnest($8::integer [], $9::bigint [], $10::bigint [], $11::text [], $12::text [], $18::integer [])
 ),
 shrunk AS (
     UPDATE lease SET open = lease.open - settled.rows

@@ -1,0 +1,146 @@
+"""Calls that wait for the server: those that wait at the same time and fit together share a statement and a commit.
+
+While the statements that are allowed at one time run, later calls wait, and the next statement takes as many of them as
+fit. A call that waits alone starts at once; no call waits for others to come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from dejaq.errors import DejaqError
+
+CALLS_MAX = 64
+# So many statements of calls that would fit together run at the same time.
+STATEMENTS_MAX = 2
+
+
+class NotTogether(DejaqError):
+    """These calls cannot share a statement: each must run by itself. Nothing was done."""
+
+
+class JointCall(Protocol):
+    """What the queue must know of a call."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Calls of one kind fit together; None for a call that runs by itself."""
+
+    @property
+    def needs(self) -> frozenset[Hashable]:
+        """What it needs for itself: calls that need the same run one after the other, in the order of their arrival."""
+
+
+Call = TypeVar("Call", bound=JointCall)
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting(Generic[Call, Answer]):
+    call: Call
+    kind: Hashable
+    needs: frozenset[Hashable]
+    answer: asyncio.Future[Answer]
+
+
+class JointCalls(Generic[Call, Answer]):
+    """Runs calls in groups: `together` does several, or raises `NotTogether`; `alone` does one."""
+
+    def __init__(
+        self,
+        together: Callable[[Sequence[Call]], Awaitable[Sequence[Answer]]],
+        alone: Callable[[Call], Awaitable[Answer]],
+    ) -> None:
+        self._together = together
+        self._alone = alone
+        self._waiting: list[_Waiting[Call, Answer]] = []
+        # What the calls that wait need, and what those that run need.
+        self._wanted: Counter[Hashable] = Counter()
+        self._needed: set[Hashable] = set()
+        self._running: Counter[Hashable] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, call: Call) -> Answer:
+        """Do a call in its turn. Once it has begun, it is done even if the caller is cancelled meanwhile."""
+        one = _Waiting[Call, Answer](call, call.kind, call.needs, asyncio.get_running_loop().create_future())
+        # A new call allows no earlier one to begin.
+        if self._is_free(one) and self._wanted.keys().isdisjoint(one.needs):
+            self._begin([one])
+        else:
+            self._waiting.append(one)
+            self._wanted.update(one.needs)
+        return await one.answer
+
+    def _is_free(self, one: _Waiting[Call, Answer]) -> bool:
+        """Whether nothing that runs is in its way."""
+        return self._needed.isdisjoint(one.needs) and (one.kind is None or self._running[one.kind] < STATEMENTS_MAX)
+
+    def _begin(self, chosen: list[_Waiting[Call, Answer]]) -> None:
+        kind, needs = chosen[0].kind, frozenset[Hashable]().union(*(one.needs for one in chosen))
+        self._needed |= needs
+        self._running[kind] += 1
+        task = asyncio.get_running_loop().create_task(self._run(chosen))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, kind, needs))
+
+    def _ended(self, kind: Hashable, needs: frozenset[Hashable], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._needed -= needs
+        self._running[kind] -= 1
+        if not self._running[kind]:
+            del self._running[kind]
+        while chosen := self._next():
+            taken = set(chosen)
+            self._waiting = [one for one in self._waiting if one not in taken]
+            self._begin(chosen)
+
+    def _next(self) -> list[_Waiting[Call, Answer]]:
+        """Take the next calls that can begin: one by itself, or some of one kind."""
+        chosen: list[_Waiting[Call, Answer]] = []
+        passed: set[Hashable] = set()
+        for one in self._waiting:
+            fits = not chosen or one.kind == chosen[0].kind
+            # What a call that waits needs is not given to a later one.
+            if fits and self._is_free(one) and passed.isdisjoint(one.needs):
+                chosen.append(one)
+                if one.kind is None or len(chosen) == CALLS_MAX:
+                    break
+            passed |= one.needs
+        for one in chosen:
+            self._wanted.subtract(one.needs)
+        self._wanted = +self._wanted
+        return chosen
+
+    async def _run(self, chosen: Sequence[_Waiting[Call, Answer]]) -> None:
+        if len(chosen) > 1:
+            try:
+                answers = await self._together([one.call for one in chosen])
+            except NotTogether:
+                pass
+            except Exception as error:  # noqa: BLE001  each caller gets it
+                for one in chosen:
+                    _fail(one, error)
+                return
+            else:
+                for one, answer in zip(chosen, answers, strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(answer)
+                return
+        for one in chosen:
+            try:
+                answer = await self._alone(one.call)
+            except Exception as error:  # noqa: BLE001  the caller gets it
+                _fail(one, error)
+            else:
+                if not one.answer.done():
+                    one.answer.set_result(answer)
+
+
+def _fail(one: _Waiting[Call, Answer], error: Exception) -> None:
+    if not one.answer.done():
+        one.answer.set_exception(error)
