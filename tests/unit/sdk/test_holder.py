@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import itertools
+from typing import cast
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -8,7 +11,10 @@ from hypothesis import strategies as st
 
 from dejaq.domain.batch import IdSpan, LeaseSet
 from dejaq.sdk.consuming.grant import DeliveryPart, Grant, ranges_of
+from dejaq.sdk.consuming.lease import Lease
 from dejaq.sdk.consuming.prefetch_buffer import PrefetchBuffer
+from dejaq.sdk.consuming.settler import Settler
+from dejaq.sdk.session.broker_clock import BrokerClock
 
 FAR = 10**15
 
@@ -228,3 +234,35 @@ def test_each_row_has_its_own_end_once_the_ends_differ() -> None:
     assert grant.ending_before(200) == [2]
     grant.move_end([1, 2], 900)
     assert grant.ending_before(900) == []
+
+
+class _Bodies(list[bytes]):
+    """A column that can be observed."""
+
+
+def test_a_message_that_is_kept_does_not_keep_the_others_of_its_push_in_memory() -> None:
+    """L13: a consumer works on one message for an hour, and is done with the other 15 at once."""
+    bodies = _Bodies(b"body %d" % row for row in range(16))
+    pushed = LeaseSet(
+        lease_id=7, consumer="w", expires=1_000, spans=[IdSpan(16, prefix="p-", first=0)], ts=list(range(16)),
+        bodies=bodies, headers=[b""] * 16, attempts=list(range(16)), rows=list(range(16, 32)),
+    )  # fmt: skip
+    column = ref(bodies)
+    holder = PrefetchBuffer()
+    holder.push(pushed)
+    grant = holder.grants[7]
+    (portion,) = holder.take(16, now=100, latest=100)
+    settler, clock = cast(Settler, None), cast(BrokerClock, None)
+    leases = [Lease(portion, place, settler, clock) for place in portion.index]
+    before = [(one.id, one.body, one.ts, one.attempts, one.expires_ms, one.settled) for one in leases]
+    del pushed, bodies, portion
+    grant.settle(range(16, 30))
+    assert column() is not None
+    grant.settle([30])
+    gc.collect()
+    assert column() is None
+    after = [(one.id, one.body, one.ts, one.attempts, one.expires_ms, one.settled) for one in leases]
+    assert after == [(*one[:5], place < 15) for place, one in enumerate(before)]
+    assert [(one.held.portions[0].rows(), one.version) for one in leases[15:]] == [([31], 7)]
+    assert grant.knows(16)
+    assert not grant.knows(32)

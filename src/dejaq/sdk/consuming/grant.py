@@ -5,16 +5,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+from weakref import ReferenceType, ref
 
-from dejaq.domain.batch import LeaseSet, RowRange
+from dejaq.domain.batch import IdSpan, LeaseSet, RowRange
 from dejaq.domain.row_set import RowSet
 from dejaq.errors import DejaqError
 
+# When so small a part of a lease's rows is left, each row that user code holds is copied out of the push.
+COPY_SHARE = 8
+
+
+class Detachable(Protocol):
+    """A view of one row, which can keep its own copy of it."""
+
+    def detach(self) -> None:
+        """Hold nothing of the push any more."""
+
 
 class Grant:
-    """One lease: its rows that are not settled, held in the buffer or by user code, and its end."""
+    """One lease: its rows that are not settled, held in the buffer or by user code, and its end.
 
-    __slots__ = ("_settled", "ends", "expires", "id", "total", "unsettled")
+    User code may keep one message of a push for hours. So that it does not keep the others in memory, the views that
+    user code has of single rows are copied when most rows of the lease are settled.
+    """
+
+    __slots__ = ("_gone", "_views", "ends", "expires", "id", "total", "unsettled")
 
     def __init__(self, lease_id: int, *, expires: int, total: int | None) -> None:
         self.id = lease_id
@@ -24,16 +40,26 @@ class Grant:
         self.unsettled = RowSet()
         # The ends of rows whose end differs from that of the lease.
         self.ends: dict[int, int] = {}
-        self._settled: list[Sequence[int]] = []
+        self._gone = RowSet()
+        self._views: list[ReferenceType[Detachable]] = []
 
     def settle(self, rows: Sequence[int]) -> None:
         """Record the broker's answer that rows were settled or lost."""
         self.unsettled.difference_update(rows)
-        self._settled.append(rows)
+        self._gone.update(rows)
+        if self._views and COPY_SHARE * len(self.unsettled) <= len(self._gone):
+            views, self._views = self._views, []
+            for view in views:
+                if (found := view()) is not None:
+                    found.detach()
 
-    def settled(self) -> set[int]:
-        """The rows that the broker reported as settled or lost."""
-        return set().union(*self._settled)
+    def viewed(self, view: Detachable) -> None:
+        """User code has got a view of one of the rows."""
+        self._views.append(ref(view))
+
+    def knows(self, row: int) -> bool:
+        """Whether a row is here, or the broker reported it as settled or lost."""
+        return row in self.unsettled or row in self._gone
 
     def settled_here(self, row: int) -> bool:
         """Whether this consumer settled a row, as opposed to having lost its lease."""
@@ -123,6 +149,25 @@ class Delivery:
     def row_at(self, index: int) -> int:
         """The row number in the lease."""
         return index if self.columns.rows is None else self.columns.rows[index]
+
+    def only(self, index: int) -> Delivery:
+        """A delivery of one row alone, which keeps nothing of the others in memory."""
+        columns = self.columns
+        row = LeaseSet(
+            columns.lease_id,
+            columns.consumer,
+            columns.expires,
+            spans=[IdSpan(1, ids=[self.id_at(index)])],
+            ts=[columns.ts[index]],
+            bodies=[columns.bodies[index]],
+            attempts=None if columns.attempts is None else [columns.attempts[index]],
+            priorities=None if columns.priorities is None else [columns.priorities[index]],
+            headers=None if columns.headers is None else [columns.headers[index]],
+            rows=[self.row_at(index)],
+            by_priority=columns.by_priority,
+            large=columns.large,
+        )
+        return Delivery(row, self.grant)
 
 
 @dataclass(frozen=True, slots=True)

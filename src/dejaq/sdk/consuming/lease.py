@@ -40,7 +40,7 @@ _SETTLED_BEFORE = (
 class Lease:
     """One message that only this consumer has until `expires`. Settle it: delete it, or release it to a later time."""
 
-    __slots__ = ("_body", "_clock", "_delivery", "_handed_us", "_index", "_settler")
+    __slots__ = ("__weakref__", "_body", "_clock", "_delivery", "_handed_us", "_index", "_settler")
 
     def __init__(self, portion: DeliveryPart, index: int, settler: Settler, clock: BrokerClock) -> None:
         self._body: bytes | DejaqError | None = portion.fetched.get(index) if portion.fetched else None
@@ -49,6 +49,12 @@ class Lease:
         self._index = index
         self._settler = settler
         self._clock = clock
+        self._delivery.grant.viewed(self)
+
+    def detach(self) -> None:
+        """Keep a copy of the message, and nothing of those that came with it."""
+        if len(self._delivery.columns) > 1:
+            self._delivery, self._index = self._delivery.only(self._index), 0
 
     def _adopt(self, other: Lease) -> None:
         """Become another view of the same message."""
@@ -58,6 +64,7 @@ class Lease:
         self._index = other._index
         self._settler = other._settler
         self._clock = other._clock
+        self._delivery.grant.viewed(self)
 
     @property
     def topic(self) -> str:

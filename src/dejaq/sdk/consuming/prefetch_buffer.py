@@ -141,8 +141,7 @@ class PrefetchBuffer:
         else:
             numbers = index if columns.rows is None else columns.rows
             known = [row for row in numbers if row in grant.unsettled]
-            here = grant.settled().union(grant.unsettled)
-            fresh = [place for place, row in enumerate(numbers) if row not in here]
+            fresh = [place for place, row in enumerate(numbers) if not grant.knows(row)]
             if fresh:
                 self.grants[grant.id] = grant
             if known:
