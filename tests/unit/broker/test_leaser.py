@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,56 @@ async def test_while_nothing_is_due_the_store_is_asked_once_per_second(
     assert consumer.received() == []
     await clock.advance(400)
     await until(lambda: consumer.received() == ["far"])
+
+
+class SharedStorage(CountingStorage):
+    """A store that other brokers use too, and whose calls take a while."""
+
+    capabilities = replace(MemoryStorage().capabilities, shared=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = self.most = 0
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.running -= 1
+        lease = await super().lease(topic, request, now, context)
+        if lease is not None:
+            lease.complete = len(lease) < request.rows_max
+        return lease
+
+
+@pytest.mark.parametrize(("count", "calls", "most"), [(5, 1, 1), (4_000, 2, 2)])
+async def test_calls_to_a_server_overlap_only_while_there_is_more(count: int, calls: int, most: int) -> None:
+    """Each call is a commit at the server; with a thousand consumers, two of three found nothing."""
+    clock, storage = VirtualClock(), SharedStorage()
+    topic = Topic("t", 1, TopicSettings(buckets=1))
+    await storage.open(clock.now_ms())
+    await storage.put_topic(topic, DIRECT_CALL)
+    batch = CreateBatch("g", ProducerSession(1, 1), 0, [clock.now_ms()] * count, [b"x"] * count, bucket=0)
+    await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
+    got: list[int] = []
+
+    async def push(lease: LeaseSet) -> None:
+        got.append(len(lease))
+
+    leaser = Leaser(
+        context=DIRECT_CALL, storage=storage, clock=clock, metrics=Metrics(), topic=topic, consumer="c",
+        inflight=Inflight(), push=push,
+    )  # fmt: skip
+    leaser.set_flow(Flow(credit_rows=10_000, credit_bytes=1 << 24, lease_ms=30_000, prefetch_ms=100))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    await until(lambda: sum(got) == count and storage.running == 0)
+    await clock.advance(500)
+    assert storage.most == most
+    assert calls <= len(storage.leases) <= calls + 3 * (calls - 1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_window_combines_messages_of_different_times_into_few_leases(

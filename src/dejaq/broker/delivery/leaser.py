@@ -138,8 +138,10 @@ class Leaser:
         self._dry_until = 0
         # Whether a call has found nothing; otherwise a call that still runs is expected to get everything.
         self._dry_seen = False
-        # Without a copy elsewhere, the storage knows at once what a running call has taken.
+        # Without a copy elsewhere, the storage knows at once what a running call has taken. Otherwise calls overlap
+        # only while the last one left something: each is a commit at a server, and most would find nothing.
         self._expects = not storage.capabilities.shared
+        self._more_left = False
         # While it waits: until when, and whether for credit or for a time.
         self._resting_until: int | None = None
         self._wants_room = False
@@ -273,7 +275,10 @@ class Leaser:
             now = self._clock.now_ms()
             self._metrics.add(EXPIRED, self._inflight.expire(now), self._topic.name)
             rows, size = self._room(now)
-            if len(self._calls) >= CALLS_MAX or rows <= 0 or size <= 0:
+            if self._calls and not (self._expects or self._more_left):
+                # The end of the call says whether there is more.
+                await self._rest(None, for_room=True)
+            elif len(self._calls) >= CALLS_MAX or rows <= 0 or size <= 0:
                 await self._rest(self._fall_behind(now), for_room=True)
             elif self._dry or not self._buckets:
                 self._caught_up()
@@ -390,6 +395,7 @@ class Leaser:
             # Not `await task`: a cancelled pump must not cancel a commit, whose outcome would then be unknown.
             await asyncio.wait((call.task,))
             lease = call.task.result()
+            self._more_left = lease is not None and not lease.complete
             self._return_allowance(call, 0 if lease is None else len(lease))
             if lease is None:
                 self._ran_dry(call)

@@ -19,7 +19,7 @@ COPY_SHARE = 8
 class Detachable(Protocol):
     """A view of one row, which can keep its own copy of it."""
 
-    def detach(self) -> None:
+    def _detach(self) -> None:
         """Hold nothing of the push any more."""
 
 
@@ -51,7 +51,7 @@ class Grant:
             views, self._views = self._views, []
             for view in views:
                 if (found := view()) is not None:
-                    found.detach()
+                    found._detach()
 
     def viewed(self, view: Detachable) -> None:
         """User code has got a view of one of the rows."""

@@ -51,7 +51,7 @@ class Lease:
         self._clock = clock
         self._delivery.grant.viewed(self)
 
-    def detach(self) -> None:
+    def _detach(self) -> None:
         """Keep a copy of the message, and nothing of those that came with it."""
         if len(self._delivery.columns) > 1:
             self._delivery, self._index = self._delivery.only(self._index), 0

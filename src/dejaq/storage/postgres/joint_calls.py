@@ -66,7 +66,7 @@ class JointCalls(Generic[Call, Answer]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, call: Call) -> Answer:
-        """Do a call in its turn. Once it has begun, it is done even if the caller is cancelled meanwhile."""
+        """Do a call in its turn. If the caller is cancelled, a call that has begun is done, and another is dropped."""
         one = _Waiting[Call, Answer](call, call.kind, call.needs, asyncio.get_running_loop().create_future())
         # A new call allows no earlier one to begin.
         if self._is_free(one) and self._wanted.keys().isdisjoint(one.needs):
@@ -94,13 +94,19 @@ class JointCalls(Generic[Call, Answer]):
         self._running[kind] -= 1
         if not self._running[kind]:
             del self._running[kind]
+        self._take_out([one for one in self._waiting if one.answer.done()])
         while chosen := self._next():
-            taken = set(chosen)
-            self._waiting = [one for one in self._waiting if one not in taken]
+            self._take_out(chosen)
             self._begin(chosen)
 
+    def _take_out(self, chosen: list[_Waiting[Call, Answer]]) -> None:
+        if chosen:
+            taken = set(chosen)
+            self._waiting = [one for one in self._waiting if one not in taken]
+            self._wanted = Counter(need for one in self._waiting for need in one.needs)
+
     def _next(self) -> list[_Waiting[Call, Answer]]:
-        """Take the next calls that can begin: one by itself, or some of one kind."""
+        """The next calls that can begin: one by itself, or some of one kind."""
         chosen: list[_Waiting[Call, Answer]] = []
         passed: set[Hashable] = set()
         for one in self._waiting:
@@ -111,9 +117,6 @@ class JointCalls(Generic[Call, Answer]):
                 if one.kind is None or len(chosen) == CALLS_MAX:
                     break
             passed |= one.needs
-        for one in chosen:
-            self._wanted.subtract(one.needs)
-        self._wanted = +self._wanted
         return chosen
 
     async def _run(self, chosen: Sequence[_Waiting[Call, Answer]]) -> None:
