@@ -111,6 +111,7 @@ EVERYONE = (
     "dejaq-natural",
     "dejaq-postgres",
     "dejaq-postgres-natural",
+    "dejaq-cluster",
     "redis-always",
     "redis-everysec",
     "beanstalkd-fsync",

@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, slots=True)
-class _Waiting(Generic[Call, Answer]):
+class _QueuedCall(Generic[Call, Answer]):
     call: Call
     kind: Hashable
     needs: frozenset[Hashable]
@@ -58,7 +58,7 @@ class JointCalls(Generic[Call, Answer]):
     ) -> None:
         self._together = together
         self._alone = alone
-        self._waiting: list[_Waiting[Call, Answer]] = []
+        self._waiting: list[_QueuedCall[Call, Answer]] = []
         # What the calls that wait need, and what those that run need.
         self._wanted: Counter[Hashable] = Counter()
         self._needed: set[Hashable] = set()
@@ -67,7 +67,7 @@ class JointCalls(Generic[Call, Answer]):
 
     async def run(self, call: Call) -> Answer:
         """Do a call in its turn. If the caller is cancelled, a call that has begun is done, and another is dropped."""
-        one = _Waiting[Call, Answer](call, call.kind, call.needs, asyncio.get_running_loop().create_future())
+        one = _QueuedCall[Call, Answer](call, call.kind, call.needs, asyncio.get_running_loop().create_future())
         # A new call allows no earlier one to begin.
         if self._is_free(one) and self._wanted.keys().isdisjoint(one.needs):
             self._begin([one])
@@ -76,11 +76,11 @@ class JointCalls(Generic[Call, Answer]):
             self._wanted.update(one.needs)
         return await one.answer
 
-    def _is_free(self, one: _Waiting[Call, Answer]) -> bool:
+    def _is_free(self, one: _QueuedCall[Call, Answer]) -> bool:
         """Whether nothing that runs is in its way."""
         return self._needed.isdisjoint(one.needs) and (one.kind is None or self._running[one.kind] < STATEMENTS_MAX)
 
-    def _begin(self, chosen: list[_Waiting[Call, Answer]]) -> None:
+    def _begin(self, chosen: list[_QueuedCall[Call, Answer]]) -> None:
         kind, needs = chosen[0].kind, frozenset[Hashable]().union(*(one.needs for one in chosen))
         self._needed |= needs
         self._running[kind] += 1
@@ -99,15 +99,15 @@ class JointCalls(Generic[Call, Answer]):
             self._take_out(chosen)
             self._begin(chosen)
 
-    def _take_out(self, chosen: list[_Waiting[Call, Answer]]) -> None:
+    def _take_out(self, chosen: list[_QueuedCall[Call, Answer]]) -> None:
         if chosen:
             taken = set(chosen)
             self._waiting = [one for one in self._waiting if one not in taken]
             self._wanted = Counter(need for one in self._waiting for need in one.needs)
 
-    def _next(self) -> list[_Waiting[Call, Answer]]:
+    def _next(self) -> list[_QueuedCall[Call, Answer]]:
         """The next calls that can begin: one by itself, or some of one kind."""
-        chosen: list[_Waiting[Call, Answer]] = []
+        chosen: list[_QueuedCall[Call, Answer]] = []
         passed: set[Hashable] = set()
         for one in self._waiting:
             fits = not chosen or one.kind == chosen[0].kind
@@ -119,7 +119,7 @@ class JointCalls(Generic[Call, Answer]):
             passed |= one.needs
         return chosen
 
-    async def _run(self, chosen: Sequence[_Waiting[Call, Answer]]) -> None:
+    async def _run(self, chosen: Sequence[_QueuedCall[Call, Answer]]) -> None:
         if len(chosen) > 1:
             try:
                 answers = await self._together([one.call for one in chosen])
@@ -144,6 +144,6 @@ class JointCalls(Generic[Call, Answer]):
                     one.answer.set_result(answer)
 
 
-def _fail(one: _Waiting[Call, Answer], error: Exception) -> None:
+def _fail(one: _QueuedCall[Call, Answer], error: Exception) -> None:
     if not one.answer.done():
         one.answer.set_exception(error)

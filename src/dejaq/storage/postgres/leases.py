@@ -29,7 +29,7 @@ Granted = tuple[LeaseSet, LeaseKeys]
 
 
 @dataclass(frozen=True, slots=True)
-class _LeaseCall:
+class _LeaseAtServer:
     topic: Topic
     request: LeaseRequest
     now: int
@@ -50,7 +50,7 @@ class _LeaseCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _DeleteCall:
+class _DeleteAtServer:
     """Deletes of one consumer; with a removal for each if this process knows the leases."""
 
     topic: Topic
@@ -69,7 +69,7 @@ class _DeleteCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _NextCall:
+class _NextTime:
     topic: Topic
     buckets: Sequence[int]
 
@@ -102,7 +102,7 @@ class PostgresLeases:
         begin: Callable[[PostgresLink, Topic, int, CallContext], TopicTransaction],
         written: Callable[[int, int, int], None],
     ) -> None:
-        """`begin` makes a change that commits by itself; `written` is told its bytes, rows and time."""
+        """`begin` makes a change that commits by itself; `written` records its bytes, rows and time."""
         self._database = database
         self._change = change
         self._begin = begin
@@ -128,15 +128,15 @@ class PostgresLeases:
             request = replace(request, until=now)
         if not leasing.allowed(request, now):
             return None
-        return await self._lease_calls.run(_LeaseCall(topic, request, now, context, joined))
+        return await self._lease_calls.run(_LeaseAtServer(topic, request, now, context, joined))
 
-    async def _lease_one(self, call: _LeaseCall) -> LeaseSet | None:
+    async def _lease_one(self, call: _LeaseAtServer) -> LeaseSet | None:
         granted = await self._change(
             call.topic, call.now, call.context, lambda change: leasing.lease(change, call.request, call.joined)
         )
         return self._given(call, granted)
 
-    async def _lease_each(self, calls: Sequence[_LeaseCall]) -> Sequence[LeaseSet | None]:
+    async def _lease_each(self, calls: Sequence[_LeaseAtServer]) -> Sequence[LeaseSet | None]:
         """Lease for several consumers in one change; raises `NotTogether`."""
         first, now = calls[0], max(call.now for call in calls)
         requests = [call.request for call in calls]
@@ -145,7 +145,7 @@ class PostgresLeases:
         )
         return [self._given(call, one) for call, one in zip(calls, granted, strict=True)]
 
-    def _given(self, call: _LeaseCall, granted: Granted | None) -> LeaseSet | None:
+    def _given(self, call: _LeaseAtServer, granted: Granted | None) -> LeaseSet | None:
         if granted is None:
             return None
         lease, keys = granted
@@ -168,12 +168,12 @@ class PostgresLeases:
 
     async def next_ts(self, topic: Topic, buckets: Sequence[int]) -> int | None:
         """The time at which something in the buckets may become due."""
-        return await self._next_calls.run(_NextCall(topic, buckets))
+        return await self._next_calls.run(_NextTime(topic, buckets))
 
-    async def _next_one(self, call: _NextCall) -> int | None:
+    async def _next_one(self, call: _NextTime) -> int | None:
         return await self._database.read(lambda link: leasing.next_ts(link, call.topic, call.buckets))
 
-    async def _next_each(self, calls: Sequence[_NextCall]) -> Sequence[int | None]:
+    async def _next_each(self, calls: Sequence[_NextTime]) -> Sequence[int | None]:
         asked = [(call.topic, call.buckets) for call in calls]
         return await self._database.read(lambda link: joint_leasing.next_each(link, asked))
 
@@ -182,7 +182,7 @@ class PostgresLeases:
     async def delete(self, deletes: Sequence[Delete], now: int, context: CallContext) -> list[Outcomes | Refused]:
         """Remove rows of leases of one consumer: in one statement when all are held, otherwise row by row."""
         topic = deletes[0].topic
-        answers = await self._delete_calls.run(_DeleteCall(topic, deletes, self._removals(deletes), now, context))
+        answers = await self._delete_calls.run(_DeleteAtServer(topic, deletes, self._removals(deletes), now, context))
         for one, answer in zip(deletes, answers, strict=True):
             if one.rows is None and isinstance(answer, Outcomes) and not answer.codes:
                 self._known.pop(one.lease_id, None)
@@ -208,14 +208,14 @@ class PostgresLeases:
             removals.append(removal)
         return removals
 
-    async def _delete_each(self, calls: Sequence[_DeleteCall]) -> Sequence[list[Outcomes | Refused]]:
+    async def _delete_each(self, calls: Sequence[_DeleteAtServer]) -> Sequence[list[Outcomes | Refused]]:
         """Remove the rows of several calls in one statement; raises `NotTogether` when one of them is not held."""
         first, now = calls[0], max(call.now for call in calls)
         every = [call.removals or () for call in calls]
         await self._remove(first.topic, [one for removals in every for one in removals], now, first.context)
         return [[Outcomes(removal.lease_rows) for removal in removals] for removals in every]
 
-    async def _delete_one(self, call: _DeleteCall) -> list[Outcomes | Refused]:
+    async def _delete_one(self, call: _DeleteAtServer) -> list[Outcomes | Refused]:
         if call.removals is not None:
             try:
                 await self._remove(call.topic, call.removals, call.now, call.context)
