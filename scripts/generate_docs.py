@@ -43,6 +43,16 @@ WIRE = (
 NOTICE = "<!-- Generated from the source by `make docs`; edit the source, not this page. -->"
 MARK = "<!-- Generated from proto/ by `make docs` from here on; edit the .proto files. -->"
 
+COLUMNS_MARK = "<!-- Generated from src/dejaq/pipeline/lake/tables.py by `make docs` from here on. -->"
+COLUMN_TYPES = {
+    "LONG": "long",
+    "INT": "int",
+    "TEXT": "string",
+    "REAL": "double",
+    "TRUTH": "boolean",
+    "BinaryType()": "binary",
+    "MapType(TEXT, TEXT)": "map of strings",
+}
 CODES_MARK = (
     "<!-- Generated from the source by `make docs` from here on; "
     "edit src/dejaq/errors.py and src/dejaq/cli/terminal/failures.py. -->"
@@ -60,6 +70,7 @@ def main() -> None:
         "sdk.md": lambda: f"{NOTICE}\n{sdk_page()}",
         "guarantees.md": guarantees_page,
         "troubleshooting.md": troubleshooting_page,
+        "pipeline.md": pipeline_page,
         "http.md": lambda: http_page(DOCS / "http.md"),
     }
     stale = []
@@ -271,6 +282,26 @@ def troubleshooting_page() -> str:
     head = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").partition(CODES_MARK)[0].rstrip()
     rows = [(f"`{code.name}`", MEANINGS[code], sentence(NEXT_STEPS[code])) for code in Code if not code.succeeded]
     return f"{head}\n\n{CODES_MARK}\n\n## By error code\n\n{table(('code', 'cause', 'fix'), rows)}"
+
+
+def pipeline_page() -> str:
+    """The hand-written page, and the columns of the lake's tables with the comments of the source."""
+    head = (DOCS / "pipeline.md").read_text(encoding="utf-8").partition(COLUMNS_MARK)[0].rstrip()
+    source = (ROOT / "src" / "dejaq" / "pipeline" / "lake" / "tables.py").read_text(encoding="utf-8")
+    parts = [head, COLUMNS_MARK, "## Columns"]
+    for name, columns in re.findall(r"^([A-Z_]+) = _schema\(\n(.*?)^\)", source, flags=re.DOTALL | re.MULTILINE):
+        rows: list[tuple[str, ...]] = []
+        meaning: list[str] = []
+        for line in columns.splitlines():
+            text = line.strip()
+            if text.startswith("#"):
+                meaning.append(text.removeprefix("#").strip())
+                continue
+            column, _, kind = text.rstrip(",").partition("=")
+            rows.append((f"`{column}`", COLUMN_TYPES[kind], " ".join(meaning)))
+            meaning = []
+        parts += [f"### `{name.lower()}`", table(("column", "type", "meaning"), rows)]
+    return "\n\n".join(parts)
 
 
 def sentence(step: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -165,3 +165,27 @@ def facts(events: Sequence[Event]) -> dict[tuple[str, int], Row]:
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The smallest value with at least this share of the values at or below it."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
+
+
+def repeats(
+    created: Iterable[Event],
+) -> tuple[Counter[tuple[str, str]], dict[tuple[str, int, int, int], tuple[int, int]]]:
+    """Of creations in the order of their times: how many repeat a content of their hour or the hour before.
+
+    By topic and group; and by content and hour, with the copies of that hour, where any of them is a repeat.
+    """
+    hour_ms = 3_600_000
+    last: dict[tuple[str, int, int], int] = {}
+    by_group: Counter[tuple[str, str]] = Counter()
+    copies: Counter[tuple[str, int, int, int]] = Counter()
+    repeated: Counter[tuple[str, int, int, int]] = Counter()
+    for event in created:
+        if not event["body_bytes"]:
+            continue
+        content, hour = (event["topic"], event["body_crc"], event["body_bytes"]), event["at_ms"] // hour_ms * hour_ms
+        copies[*content, hour] += 1
+        if last.get(content, -hour_ms) >= hour - hour_ms:
+            by_group[event["topic"], event["actor"]] += 1
+            repeated[*content, hour] += 1
+        last[content] = hour
+    return by_group, {key: (copies[key], count) for key, count in repeated.items()}

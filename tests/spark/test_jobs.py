@@ -15,13 +15,12 @@ from dejaq.pipeline.intake.handovers import hand_overs
 from dejaq.pipeline.intake.ingest import run
 from dejaq.pipeline.jobs import forecast as forecasts
 from dejaq.pipeline.jobs.accuracy import BINS_MS, EARLY_BIN, accuracy, histogram
-from dejaq.pipeline.jobs.audit import audit, balance
 from dejaq.pipeline.jobs.retries import attempts_histogram, consumers, counted, poison_candidates, retries
-from dejaq.pipeline.jobs.traffic import duplicates, traffic
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting import findings
 from dejaq.pipeline.reporting.plots import png
 from dejaq.pipeline.reporting.report import page
+from dejaq.pipeline.spark.snapshot import TableSnapshot
 from tests.spark import oracle
 from tests.spark.comparing import collected
 from tests.spark.history import START_MS, Store, random_store, write_segments
@@ -93,15 +92,17 @@ def snapshot_of(spark: SparkSession, store: Store) -> DataFrame:
     return spark.createDataFrame(list(store.pending), "topic string, id string")
 
 
-def found_by(lake: Lake, snapshot: DataFrame | None = None, **times: int) -> list[tuple[str, str, str]]:
-    rows = collected(audit(lake.read("messages"), lake.read("releases"), snapshot, **times))
-    return [(row["finding"], row["topic"], row["id"]) for row in rows]
+def found_by(
+    lake: Lake, snapshot: DataFrame | None = None, *, begun_ms: int = 0, ended_ms: int = 0
+) -> list[tuple[str, str, str]]:
+    taken = None if snapshot is None else TableSnapshot(snapshot, begun_ms, ended_ms)
+    return [(row["finding"], row["topic"], row["id"]) for row in findings.audit(lake, taken).tables["findings"]]
 
 
 def test_the_audit_balances_against_the_live_timeline(spark: SparkSession, filled: Lake, store: Store) -> None:
     later = store.now + 1
     assert found_by(filled, snapshot_of(spark, store), begun_ms=later, ended_ms=later) == []
-    rows = {row["topic"]: row for row in collected(balance(filled.read("messages")))}
+    rows = {row["topic"]: row for row in findings.audit(filled).tables["balance"]}
     ended = Counter(event["topic"] for event in store.events if event["kind"] in oracle.ENDINGS)
     for topic, row in rows.items():
         assert row["created"] == sum(e["kind"] == "created" for e in store.events if e["topic"] == topic)
@@ -271,26 +272,29 @@ def test_a_slow_consumer_and_one_whose_leases_expire_are_found(spark: SparkSessi
     assert rows["lossy"]["expired"] == 1
 
 
-def test_traffic_by_group_and_content_sent_again(
-    filled: Lake, expected_rows: tuple[list[oracle.Row], list[oracle.Row]]
-) -> None:
-    messages = filled.read("messages")
-    rows = {(row["topic"], row["owner"]): row for row in collected(traffic(messages))}
-    originals: dict[tuple[str, int, int], tuple[int, str, str]] = {}
-    for m in expected_rows[0]:
-        content, place = (m["topic"], m["body_crc"], m["body_bytes"]), (m["created_ms"], m["owner"], m["id"])
-        originals[content] = min(originals.get(content, place), place)
+def test_traffic_by_group_and_content_sent_again(filled: Lake, store: Store) -> None:
+    found = findings.traffic(filled).tables
+    rows = {(row["topic"], row["owner"]): row for row in found["groups"]}
+    created = sorted(
+        (event for event in store.events if event["kind"] == "created"),
+        key=lambda event: (event["at_ms"], event["actor"], event["id"]),
+    )
+    again, copies = oracle.repeats(created)
+    assert rows.keys() == {(event["topic"], event["actor"]) for event in created}
     for (topic, owner), row in rows.items():
-        mine = [m for m in expected_rows[0] if (m["topic"], m["owner"]) == (topic, owner)]
-        sized = [m for m in mine if m["body_bytes"]]
-        assert row["created"] == len(mine)
-        assert row["bytes"] == sum(m["body_bytes"] for m in mine)
+        sizes = [event["body_bytes"] for event in created if (event["topic"], event["actor"]) == (topic, owner)]
+        assert (row["created"], row["bytes"], row["size_max"]) == (len(sizes), sum(sizes), max(sizes))
+        # From 256 bytes on, a size is known to seven binary digits behind the first.
+        assert row["size_p50"] == pytest.approx(oracle.percentile(sorted(sizes), 0.5), rel=0.01)
+        assert row["size_p50"] <= oracle.percentile(sorted(sizes), 0.5)
         # P11: a message that another group sent before also counts as a repeat.
-        places = set(originals.values())
-        assert row["duplicates"] == sum((m["created_ms"], m["owner"], m["id"]) not in places for m in sized)
-    copies = Counter((m["topic"], m["body_crc"], m["body_bytes"]) for m in expected_rows[0] if m["body_bytes"])
-    found = {(r["topic"], r["body_crc"], r["body_bytes"]): r["copies"] for r in collected(duplicates(messages))}
-    assert found == {content: number for content, number in copies.items() if number > 1}
+        assert row["duplicates"] == again[topic, owner]
+    assert {
+        (row["topic"], row["body_crc"], row["body_bytes"], row["hour_ms"]): (row["copies"], row["repeated"])
+        for row in found["duplicates"]
+    } == copies
+    ids = {(event["topic"], event["id"], event["body_crc"]) for event in created}
+    assert all((row["topic"], row["example_id"], row["body_crc"]) in ids for row in found["duplicates"])
 
 
 def test_arrivals_are_counted_by_hour_and_forecast_with_their_errors(filled: Lake, store: Store) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import dejaq.sync
 from dejaq.pipeline.lake.lake import Lake, local_head
 from dejaq.pipeline.reporting import findings
+from dejaq.pipeline.reporting.rows import rows_of
 from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import wait_until
 from tests.pace import measured
@@ -124,7 +125,7 @@ def test_kills_of_the_pipeline_and_the_broker_leave_no_gap_no_repeat_and_one_ala
         assert messages.where("outcome = 'deleted'").count() == 50 * parts
         audit = findings.audit(found)
         assert not audit.failed, audit.figures
-        assert sum(row["created"] for row in findings.rows_of(found.read("facts"))) == 50 * parts
+        assert sum(row["created"] for row in rows_of(found.read("facts"))) == 50 * parts
         with dejaq.sync.connect(broker.url) as client:
             alarms = [message for page in client.browse("alarms") for message in page]
         assert [one.headers for one in alarms] == [{"alarm": "lateness", "state": "firing"}]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
-pytest.importorskip("numpy", reason="the pipeline is not installed")
+pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from dejaq.pipeline.jobs.arrivals import (
     Counts,
     forecast_arrivals,
 )
+from dejaq.pipeline.reporting.arrivals import error_row
+from dejaq.pipeline.reporting.findings import Findings
+from dejaq.pipeline.reporting.report import page
 
 HOURS, DAYS, TESTED = 24, 21, 10
 
@@ -96,6 +100,24 @@ def test_the_reported_error_is_that_of_the_back_test() -> None:
     assert found.errors[found.method] == pytest.approx(errors_of(seasonal, ours), rel=0.3)
     assert found.tested > 200
     assert found.covered == pytest.approx(COVERAGE, abs=0.02)
+
+
+def _drawn() -> Any:
+    raise AssertionError("the report draws no picture")
+
+
+@pytest.mark.parametrize("shape", [seasonal, growing, bursty])
+def test_the_report_shows_the_error_beside_those_of_both_naive_forecasts(shape: Shape) -> None:
+    found = forecast_arrivals(history(shape, 1), HOURS)
+    tables: dict[str, list[dict[str, object]]] = {
+        "arrival_errors": [error_row("mail", found)],
+        "minutes": [],
+        "arrivals": [],
+    }
+    text = page([Findings("forecast", tables, {}, _drawn)], lake="lake", made_ms=0, newest_ms=None)
+    assert f'["{found.method}"]' in text
+    for method in (found.method, *NAIVE):
+        assert f'["{found.errors[method]:.1%}",{found.errors[method]}]' in text
 
 
 @pytest.mark.parametrize("length", [1, 2, HISTORY_HOURS_MIN - 1])

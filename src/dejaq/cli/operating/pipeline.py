@@ -412,7 +412,7 @@ COLUMNS = {
     "topics": ("topic", "leased", "retried", "expiries", "releases", "attempts_max", "dead_lettered"),
     "poison_candidates": ("topic", "id", "owner", "attempts", "expiries", "releases", "outcome"),
     "groups": ("topic", "owner", "created", "bytes", "size_p50", "size_max", "duplicates"),
-    "duplicates": ("topic", "body_crc", "body_bytes", "copies", "owners"),
+    "duplicates": ("topic", "hour_ms", "body_crc", "body_bytes", "copies", "owners"),
 }
 
 

@@ -12,7 +12,7 @@ from dejaq.crashpoints import crash_at
 from dejaq.pipeline.delta import actions
 from dejaq.pipeline.delta.actions import Action, DataFile
 from dejaq.pipeline.delta.checkpoint import from_parquet, last_checkpoint, to_parquet
-from dejaq.pipeline.delta.statistics import statistics_of, within
+from dejaq.pipeline.delta.statistics import rows_in, statistics_of, within
 from dejaq.pipeline.lake.commit import Commit
 from dejaq.pipeline.lake.files import Files
 from dejaq.pipeline.lake.tables import Table
@@ -84,12 +84,21 @@ class DeltaLog:
 
     def extent(self, path: str, column: str) -> tuple[int | None, int | None]:
         """The least and the greatest value of a column in a file; None where that is not known or all are null."""
+        stats = self._stats(path)
+        return (None, None) if stats is None else within(stats, column)
+
+    def rows(self, path: str) -> int | None:
+        """The number of rows in a file; None if that is not known."""
+        stats = self._stats(path)
+        return None if stats is None else rows_in(stats)
+
+    def _stats(self, path: str) -> str | None:
         state = self._state
         if state is None:
             # A lake that is open for reading only. What is known of a file never changes.
             self._read_only = state = self._read_only or self._read() or _LogState(-1)
         file = state.files.get(path)
-        return (None, None) if file is None or file.stats is None else within(file.stats, column)
+        return None if file is None else file.stats
 
     def clear_away(self, before: int) -> None:
         """Remove what no version from `before` on needs."""

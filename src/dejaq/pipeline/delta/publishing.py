@@ -47,6 +47,10 @@ class DeltaLogs:
         """The least and the greatest value of a column in a file, by its published statistics; None if not known."""
         return self._by_table[table].extent(path, column)
 
+    def rows(self, table: str, path: str) -> int | None:
+        """The number of rows in a file, by its published statistics; None if not known."""
+        return self._by_table[table].rows(path)
+
     def clear_away(self, before: int) -> None:
         """Remove from the logs what no version from `before` on needs."""
         for log in self._logs:

@@ -54,6 +54,11 @@ def within(statistics: str, column: str) -> tuple[int | None, int | None]:
     return values["minValues"].get(column), values["maxValues"].get(column)
 
 
+def rows_in(statistics: str) -> int:
+    """The number of rows of a file."""
+    return int(json.loads(statistics)["numRecords"])
+
+
 def _is_null(statistics: Any, group: Any) -> bool:
     return bool(statistics.has_null_count and statistics.null_count == group.num_rows)
 

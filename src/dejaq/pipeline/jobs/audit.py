@@ -6,7 +6,9 @@ meanwhile: what was created, or ended, while the snapshot was taken may be in it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -16,52 +18,72 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LOST, DOUBLED, EARLY, UNEXPLAINED = "lost", "doubled", "early", "unexplained"
-_FINDING = ("topic", "id", "finding", "detail")
 
 
-def balance(messages: DataFrame) -> DataFrame:
+def counted(messages: DataFrame) -> DataFrame:
+    """The messages of each file and topic by what became of them; sums of these are exact.
+
+    `strays` are rows without a creation, `early` those that were delivered before their time.
+    """
+    outcome, born = F.col("outcome"), F.col("born").isNotNull()
+    return messages.groupBy("file", "topic").agg(
+        F.count(F.when(born, 1)).alias("created"),
+        *(F.count(F.when(outcome == name, 1)).alias(name) for name in (*OUTCOMES, PENDING)),
+        F.count(F.when(~born, 1)).alias("strays"),
+        F.count(F.when(F.col("delivered") & is_early(), 1)).alias("early"),
+    )
+
+
+def counted_releases(releases: DataFrame) -> DataFrame:
+    """How many deliveries of each file and topic ended in a release and were before their time."""
+    return releases.where(is_early()).groupBy("file", "topic").agg(F.count(F.lit(1)).alias("early"))
+
+
+def is_early() -> Column:
+    """Whether user code got a message before its time."""
+    return F.col("lateness_ms") < 0
+
+
+def balance(counts: Iterable[Mapping[str, Any]], elsewhere: Mapping[str, int]) -> list[dict[str, Any]]:
     """For each topic: created, and what became of it. `difference` is what the journal does not account for."""
-    outcome = F.col("outcome")
-    ended = [F.count(F.when(outcome == name, 1)).alias(name) for name in (*OUTCOMES, PENDING)]
-    summed = messages.groupBy("topic").agg(F.count(F.when(F.col("born").isNotNull(), 1)).alias("created"), *ended)
-    summed = summed.join(_elsewhere(messages), "topic", "left").fillna(0, subset=["elsewhere"])
-    summed = summed.withColumn(PENDING, F.col(PENDING) - F.col("elsewhere")).drop("elsewhere")
-    accounted = sum((F.col(name) for name in (*OUTCOMES, PENDING)), F.lit(0))
-    return summed.withColumn("difference", F.col("created") - accounted).orderBy("topic")
+    names = ("created", *OUTCOMES, PENDING)
+    summed: dict[str, Counter[str]] = {}
+    for row in counts:
+        summed.setdefault(row["topic"], Counter()).update({name: row[name] for name in names})
+    rows = []
+    for topic, total in sorted(summed.items()):
+        total[PENDING] -= elsewhere.get(topic, 0)
+        accounted = sum(total[name] for name in names[1:])
+        rows.append(
+            {"topic": topic, **{name: total[name] for name in names}, "difference": total["created"] - accounted}
+        )
+    return rows
 
 
-def _elsewhere(messages: DataFrame) -> DataFrame:
+def doubtful(pending: DataFrame, strays: DataFrame) -> DataFrame:
+    """The ids (topic, id) of which more must be known: all others are accounted for by any row that they may have.
+
+    An id is at fault only if two of its messages are pending at once, or if it has events of no message.
+    """
+    known = pending.where(F.col("born").isNotNull())
+    twice = known.groupBy("topic", "id").agg(F.count(F.lit(1)).alias("open")).where("open > 1")
+    return twice.select("topic", "id").unionByName(strays.select("topic", "id")).distinct()
+
+
+def elsewhere(messages: DataFrame) -> DataFrame:
     """For each topic: the rows that are open in one origin's history because another origin continues the message.
 
     Brokers that share a store have a history each: one created the message, another may have leased and ended it.
     """
     born, pending = F.col("born").isNotNull(), F.col("outcome") == PENDING
-    strays = messages.where(~born).groupBy("topic", "id")
-    others = strays.agg(F.count(F.when(~pending, 1)).alias("ended"), F.count(F.when(pending, 1)).alias("open"))
-    # There are few of them, and often none: the others are not grouped.
-    begun = messages.where(born).join(messages.where(~born).select("topic", "id"), ["topic", "id"], "left_semi")
-    lives = begun.groupBy("topic", "id").agg(F.count(F.when(pending, 1)).alias("here"))
-    both = lives.join(others, ["topic", "id"])
+    both = messages.groupBy("topic", "id").agg(
+        F.count(F.when(born & pending, 1)).alias("here"),
+        F.count(F.when(born, 1)).alias("lives"),
+        F.count(F.when(~born & ~pending, 1)).alias("ended"),
+        F.count(F.when(~born & pending, 1)).alias("open"),
+    )
+    both = both.where((F.col("lives") > 0) & (F.col("ended") + F.col("open") > 0))
     return both.groupBy("topic").agg(F.sum(F.least("here", "ended") + F.col("open")).alias("elsewhere"))
-
-
-def audit(
-    messages: DataFrame,
-    releases: DataFrame,
-    snapshot: DataFrame | None = None,
-    *,
-    begun_ms: int = 0,
-    ended_ms: int = 0,
-) -> DataFrame:
-    """Every message that is lost, doubled, early or unexplained: topic, id, finding, detail.
-
-    `snapshot` has the topic and id of everything on the timeline, read between `begun_ms` and `ended_ms`. Without it
-    the journal is checked against itself alone.
-    """
-    found = _early(messages, releases).unionByName(_contradictions(messages))
-    if snapshot is not None:
-        found = found.unionByName(_against(messages, snapshot, begun_ms, ended_ms))
-    return found.orderBy("finding", "topic", "id")
 
 
 def _finding(rows: DataFrame, finding: str | Column, detail: Column) -> DataFrame:
@@ -73,15 +95,19 @@ def _time(column: str) -> Column:
     return F.date_format(F.timestamp_millis(F.col(column)), "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
 
 
-def _early(messages: DataFrame, releases: DataFrame) -> DataFrame:
+def early(messages: DataFrame, releases: DataFrame) -> DataFrame:
+    """Deliveries before their time."""
     columns = ("topic", "id", "lateness_ms")
     handed = messages.where("delivered").select(*columns).unionByName(releases.select(*columns))
     detail = F.format_string("handed over %.3f ms before its time", -F.col("lateness_ms"))
-    return _finding(handed.where(F.col("lateness_ms") < 0), EARLY, detail)
+    return _finding(handed.where(is_early()), EARLY, detail)
 
 
-def _contradictions(messages: DataFrame) -> DataFrame:
-    """What cannot have happened by the journal's own account: two of one id at once, and events of no message."""
+def contradictions(messages: DataFrame) -> DataFrame:
+    """What cannot have happened by the journal's own account: two of one id at once, and events of no message.
+
+    `messages` has all rows of each id that it has.
+    """
     born = F.col("born").isNotNull()
     outcomes = F.array(*map(F.lit, OUTCOMES))
     by_id = messages.groupBy("topic", "id").agg(
@@ -111,7 +137,12 @@ def _contradictions(messages: DataFrame) -> DataFrame:
     )
 
 
-def _against(messages: DataFrame, snapshot: DataFrame, begun_ms: int, ended_ms: int) -> DataFrame:
+def against(messages: DataFrame, snapshot: DataFrame, begun_ms: int, ended_ms: int) -> DataFrame:
+    """What differs from a snapshot: the topic and id of everything on the timeline, read between two times.
+
+    Whether an id differs depends on the rows that are pending, that ended since `begun_ms`, or that have no creation.
+    `detail` names what is known of earlier rows.
+    """
     finished, created = F.col("finished_ms"), F.col("created_ms")
     born = F.col("born").isNotNull()
     stands = born & (created < begun_ms) & (finished.isNull() | (finished > ended_ms))

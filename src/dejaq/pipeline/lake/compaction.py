@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dejaq.pipeline.lake.joining import joined_segments
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.lake.tables import TABLES
 
@@ -48,8 +49,11 @@ def compact(
         if not crowded:
             continue
         gone = [file for files in crowded.values() for file in files]
-        rows = _gathered(lake.read_files(table, gone), table)
-        after = after.with_table(table, dropped=gone, added=lake.write(table, rows, batch))
+        if table == "events" and lake.files.local is not None:
+            added = joined_segments(lake, crowded, batch)
+        else:
+            added = lake.write(table, _gathered(lake.read_files(table, gone), table), batch)
+        after = after.with_table(table, dropped=gone, added=added)
         done.append(Compacted(table, len(crowded), len(gone)))
     if done:
         lake.commit(after, "OPTIMIZE")

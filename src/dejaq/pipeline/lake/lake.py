@@ -142,8 +142,7 @@ class Lake:
         rows.select(*kind.columns, *kind.partitioned_by).write.partitionBy(*kind.partitioned_by).mode(
             "overwrite"
         ).parquet(self.files.path(where))
-        crash_at(f"pipeline.{table}_written")
-        self.files.sync(where)
+        self.written(table, batch)
         return [f"{batch}/{file}" for file in self._files_in(where, kind)]
 
     def adopt(self, table: str, files: Mapping[Path, str], batch: str) -> list[str]:
@@ -153,9 +152,13 @@ class Lake:
         for path, name in zip(files, adopted, strict=True):
             self.files.copy_in(path, f"{where}/{name}")
         if adopted:
-            crash_at(f"pipeline.{table}_written")
-            self.files.sync(where)
+            self.written(table, batch)
         return [f"{batch}/{name}" for name in adopted]
+
+    def written(self, table: str, batch: str) -> None:
+        """Make what a batch wrote into a table durable."""
+        crash_at(f"pipeline.{table}_written")
+        self.files.sync(f"{table}/{batch}")
 
     def commit(self, after: Commit, operation: str = "WRITE") -> None:
         """Make `after` what the lake is, if nobody else has changed it meanwhile; then publish it to other engines."""

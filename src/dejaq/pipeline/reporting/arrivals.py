@@ -51,7 +51,7 @@ def arrivals(lake: Lake, *, topics: Sequence[str], hours: int) -> ForecastRows:
         past = np.array([by_hour.get(ms, 0) for ms in range(first_ms, end_ms, HOUR_MS)], dtype=np.float64)
         found = forecast_arrivals(past, hours)
         rows += [_hour(topic, end_ms + ahead * HOUR_MS, found, ahead) for ahead in range(hours)]
-        errors.append(_error(topic, found))
+        errors.append(error_row(topic, found))
     return ForecastRows(rows, errors)
 
 
@@ -82,7 +82,8 @@ def _hour(topic: str, hour_ms: int, found: ArrivalsForecast, ahead: int) -> dict
     }
 
 
-def _error(topic: str, found: ArrivalsForecast) -> dict[str, Any]:
+def error_row(topic: str, found: ArrivalsForecast) -> dict[str, Any]:
+    """The error of a topic's method in the back-test, and those of the naive forecasts."""
     last_hour, day_before = (found.errors.get(name) for name in NAIVE)
     return {
         "topic": topic,

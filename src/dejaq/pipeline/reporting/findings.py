@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ from dejaq.pipeline.jobs import traffic as traffics
 from dejaq.pipeline.lake.gaps import Gap, gaps
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting.arrivals import ASSUMPTIONS, arrivals
-from dejaq.pipeline.reporting.partial import by_file, by_hour, hours_of_hand_overs
+from dejaq.pipeline.reporting.auditing import audited
+from dejaq.pipeline.reporting.partial import File, by_file, by_hour, hours_of_creations, hours_of_hand_overs
+from dejaq.pipeline.reporting.rows import LISTED_MAX, Rows, of_topics, rows_of
 from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.snapshot import TableSnapshot
 
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
-Rows = list[dict[str, Any]]
-# What is listed one by one; the numbers of all are exact.
-LISTED_MAX = 10_000
 DRAWN_MAX = 20_000
 _HANDED = ("messages", "releases")
 
@@ -41,12 +40,6 @@ class Findings:
     draw: Callable[[], Figure]
     # Whether something is wrong that a person should hear of by the exit code.
     failed: bool = field(default=False)
-
-
-def rows_of(frame: DataFrame, limit: int = 0) -> Rows:
-    """The rows of a small result."""
-    with explained():
-        return [row.asDict() for row in (frame.limit(limit) if limit else frame).collect()]
 
 
 def accuracy(lake: Lake, *, topics: Sequence[str] = (), slo_ms: float = accuracies.SLO_MS_DEFAULT) -> Findings:
@@ -72,7 +65,7 @@ def _lateness(lake: Lake, topics: Sequence[str], slo_ms: float) -> tuple[Rows, R
     """The hours of `accuracy`, and its histogram. Only the hours are read that have changed since the last time."""
     files = hours_of_hand_overs(lake)
     if files is None:
-        handed = hand_overs(_of(lake.read("messages"), topics), _of(lake.read("releases"), topics))
+        handed = hand_overs(of_topics(lake.read("messages"), topics), of_topics(lake.read("releases"), topics))
         return rows_of(accuracies.accuracy(handed, slo_ms=slo_ms)), rows_of(accuracies.histogram(handed))
 
     def of_hours(hours: list[int]) -> DataFrame:
@@ -119,23 +112,11 @@ def audit(
     `missing` names the records that the lake does not have; by default those that its own commit shows.
     """
     missing = gaps(lake.head) if missing is None else missing
-    messages, releases = _of(lake.read("messages"), topics), _of(lake.read("releases"), topics)
-    taken = None if snapshot is None else _of(snapshot.rows, topics)
-    found = audits.audit(
-        messages,
-        releases,
-        taken,
-        begun_ms=snapshot.begun_ms if snapshot is not None else 0,
-        ended_ms=snapshot.ended_ms if snapshot is not None else 0,
-    ).persist()
-    try:
-        counts = {row["finding"]: row["count"] for row in rows_of(found.groupBy("finding").count())}
-        listed = rows_of(found, LISTED_MAX)
-    finally:
-        found.unpersist()
-    balance = rows_of(audits.balance(messages))
+    found = audited(lake, snapshot, topics=topics)
+    balance, counts = found.balance, found.counts
     there: dict[str, int] = {}
-    if taken is not None:
+    if snapshot is not None:
+        taken = of_topics(snapshot.rows, topics)
         there = {row["topic"]: row["count"] for row in rows_of(taken.groupBy("topic").count())}
         balance = [{**row, "on_timeline": there.get(row["topic"], 0)} for row in balance]
 
@@ -150,7 +131,7 @@ def audit(
             name: sum(row[name] for row in balance)
             for name in ("created", "deleted", "cancelled", "dead_lettered", "dropped", "pending")
         },
-        "on_timeline": sum(there.values()) if taken is not None else None,
+        "on_timeline": sum(there.values()) if snapshot is not None else None,
         **{kind: counts.get(kind, 0) for kind in kinds},
         # Nothing can be said of these, so the balance is not about them.
         "not_journaled": ", ".join(snapshot.silent) if snapshot is not None and snapshot.silent else None,
@@ -158,7 +139,7 @@ def audit(
         "balanced": not counts and not missing,
         "verdict": INCOMPLETE if missing else UNBALANCED if counts else BALANCED,
     }
-    tables = {"balance": balance, "findings": listed, "gaps": _gap_rows(missing)}
+    tables = {"balance": balance, "findings": found.findings, "gaps": _gap_rows(missing)}
     return Findings("audit", tables, figures, draw, failed=bool(counts or missing))
 
 
@@ -185,10 +166,10 @@ def forecast(
     """What the coming hours bring."""
     # What is pending, and what happened in the last day. The rest of the lake is not read.
     opened = [name for name in lake.head.partitions("messages") if name.startswith(f"state={OPEN}/")]
-    pending = forecasts.pending_timeline(_of(lake.read("messages", opened), topics))
-    live = _of(snapshot.rows, topics) if snapshot is not None else pending
-    recent = _of(lake.read_from("messages", "created_ms", now_ms - forecasts.HISTORY_MS_DEFAULT), topics)
-    events = _of(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
+    pending = forecasts.pending_timeline(of_topics(lake.read("messages", opened), topics))
+    live = of_topics(snapshot.rows, topics) if snapshot is not None else pending
+    recent = of_topics(lake.read_from("messages", "created_ms", now_ms - forecasts.HISTORY_MS_DEFAULT), topics)
+    events = of_topics(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
     minutes = rows_of(
         forecasts.forecast(
             forecasts.due_by_minute(live, now_ms=now_ms, hours=hours),
@@ -228,15 +209,15 @@ def forecast(
 def retries(lake: Lake, *, topics: Sequence[str] = (), attempts_min: int = retried.ATTEMPTS_MIN_DEFAULT) -> Findings:
     """Leases that ended, poison candidates, slow consumers."""
     # A consumer is slow now, or was in the last day.
-    events = _of(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
-    repeated = _of(lake.read_from("messages", "attempts", attempts_min), topics)
-    counted = by_file(
+    events = of_topics(lake.read_from("events", "at_ms", lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT), topics)
+    repeated = of_topics(lake.read_from("messages", "attempts", attempts_min), topics)
+    by_new_file = by_file(
         lake,
         "attempts",
         lake.head.files("messages"),
         lambda files: rows_of(retried.counted(lake.read_files("messages", files, named=True))),
     )
-    counted = [row for row in counted if not topics or row["topic"] in topics]
+    counted = [row for rows in by_new_file.values() for row in rows if not topics or row["topic"] in topics]
     by_topic, attempts = retried.retries(counted), retried.attempts_histogram(counted)
     poison = rows_of(retried.poison_candidates(repeated, attempts_min=attempts_min), LISTED_MAX)
     consumers = rows_of(retried.consumers(events))
@@ -258,14 +239,22 @@ def retries(lake: Lake, *, topics: Sequence[str] = (), attempts_min: int = retri
 
 
 def traffic(lake: Lake, *, topics: Sequence[str] = ()) -> Findings:
-    """How much each group sends."""
-    messages = _of(lake.read("messages"), topics)
-    groups = rows_of(traffics.traffic(messages))
-    repeated = rows_of(traffics.duplicates(messages), LISTED_MAX)
-    minutes = (
-        _of(lake.read("facts"), topics).select("topic", "minute_ms", "created").orderBy("minute_ms", ascending=False)
+    """How much each group sends, and what is sent again within an hour; the contents are those of the last day."""
+    sent = by_file(
+        lake,
+        "sent",
+        lake.head.files("events"),
+        lambda files: rows_of(traffics.sent(traffics.creations(lake.read_files("events", files, named=True)))),
     )
-    facts = rows_of(minutes, DRAWN_MAX)
+    repeats, contents = _repeated(lake)
+    groups = [
+        row
+        for row in traffics.groups((row for rows in sent.values() for row in rows), repeats)
+        if not topics or row["topic"] in topics
+    ]
+    repeated = [row for row in contents if not topics or row["topic"] in topics]
+    minutes = of_topics(lake.read("facts", _newest_facts(lake)), topics).select("topic", "minute_ms", "created")
+    facts = rows_of(minutes.orderBy("minute_ms", ascending=False), DRAWN_MAX)
 
     def draw() -> Figure:
         from dejaq.pipeline.reporting.plots import traffic_plot
@@ -282,6 +271,36 @@ def traffic(lake: Lake, *, topics: Sequence[str] = ()) -> Findings:
     return Findings("traffic", tables, figures, draw)
 
 
-def _of(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """The rows of some topics, or all."""
-    return frame.where(frame["topic"].isin(*topics)) if topics else frame
+def _repeated(lake: Lake) -> tuple[Rows, Rows]:
+    """How many messages of each hour repeat others, and the contents of the last day, the most frequent first."""
+    last_day_ms = lake.head.reached_ms - forecasts.HISTORY_MS_DEFAULT
+
+    def of_hours(files: Mapping[int, Sequence[File]], hours: list[int]) -> tuple[DataFrame, DataFrame]:
+        names = sorted({file for hour in hours for _, file in files[hour]})
+        before = [hour - back * traffics.HOUR_MS for hour in hours for back in range(traffics.HOURS_BEFORE + 1)]
+        created = traffics.creations(lake.read_files("events", names))
+        near = created.where(created["hour_ms"].isin(before))
+        return traffics.contents(near).where(near["hour_ms"].isin(hours)), near
+
+    def rows(name: str, since_ms: int, job: Callable[[DataFrame, DataFrame], DataFrame]) -> Rows:
+        files = hours_of_creations(lake, since_ms=since_ms, before=traffics.HOURS_BEFORE)
+        if files is None:
+            created = traffics.creations(lake.read_from("events", "at_ms", since_ms))
+            return rows_of(job(traffics.contents(created), created))
+        return by_hour(lake, name, files, lambda stale: rows_of(job(*of_hours(files, stale))))
+
+    contents = rows("contents", last_day_ms - last_day_ms % traffics.HOUR_MS, traffics.duplicates)
+    contents.sort(key=lambda row: (-row["repeated"], row["hour_ms"], row["topic"], row["body_crc"], row["body_bytes"]))
+    return rows("repeats", 0, lambda found, _: traffics.repeats(found)), contents[:LISTED_MAX]
+
+
+def _newest_facts(lake: Lake) -> list[str]:
+    """The newest days, with as many rows as are drawn."""
+    chosen: list[str] = []
+    rows = 0
+    for day, files in sorted(lake.head.partitions("facts").items(), reverse=True):
+        if rows >= DRAWN_MAX:
+            break
+        chosen.append(day)
+        rows += sum(lake.delta.rows("facts", file) or 0 for file in files)
+    return chosen

@@ -17,8 +17,8 @@ from dejaq.errors import PipelineError
 from dejaq.pipeline.intake.messages import DONE
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting.results import RESULTS
+from dejaq.pipeline.reporting.rows import Rows
 
-Rows = list[dict[str, Any]]
 # A table and one of its files.
 File = tuple[str, str]
 PARTIAL = f"{RESULTS}/_partial"
@@ -44,15 +44,36 @@ def by_hour(lake: Lake, name: str, files: Mapping[int, Sequence[File]], work: Ca
     return [row for _, part in sorted(now.items()) for row in part["rows"]]
 
 
-def by_file(lake: Lake, name: str, files: Sequence[str], work: Callable[[list[str]], Rows]) -> Rows:
-    """The rows of all files. `work` gives those of some files, each with its `file`; the others are known."""
-    known = _kept(lake, name)
+def by_file(
+    lake: Lake, name: str, files: Sequence[str], work: Callable[[list[str]], Rows], *, about: str = ""
+) -> dict[str, Rows]:
+    """The rows of each file. `work` gives those of some files, each with its `file`; the others are known.
+
+    `about` names what the rows also depend on. If it changes, all files are read again.
+    """
+    known = _kept(lake, name, about)
     new = [file for file in files if file not in known]
-    now: dict[str, Any] = {file: known.get(file, []) for file in files}
+    now: dict[str, Rows] = {file: known.get(file, []) for file in files}
     for row in work(new) if new else ():
         now[row["file"]].append({column: value for column, value in row.items() if column != "file"})
-    _keep(lake, name, now, changed=now.keys() != known.keys())
-    return [row for rows in now.values() for row in rows]
+    _keep(lake, name, now, changed=now.keys() != known.keys(), about=about)
+    return now
+
+
+def hours_of_creations(lake: Lake, *, since_ms: int, before: int) -> dict[int, list[File]] | None:
+    """The hours in which messages were created, and the files that may have events of each or of the hours `before`.
+
+    None if unknown.
+    """
+    found: dict[int, list[File]] = defaultdict(list)
+    for file in lake.head.files("events"):
+        first, last = lake.delta.extent("events", file, "at_ms")
+        if first is None or last is None:
+            return None
+        for hour in range(max(first, since_ms) // HOUR_MS, last // HOUR_MS + 1 + before):
+            found[hour * HOUR_MS].append(("events", file))
+    # The hours after the newest event are not there yet.
+    return {hour: files for hour, files in found.items() if hour <= lake.head.reached_ms}
 
 
 def hours_of_hand_overs(lake: Lake) -> dict[int, list[File]] | None:
@@ -78,20 +99,20 @@ def _digest(files: Sequence[File]) -> str:
     return hashlib.sha256("\n".join(f"{table}/{file}" for table, file in sorted(files)).encode()).hexdigest()[:16]
 
 
-def _kept(lake: Lake, name: str) -> dict[str, Any]:
+def _kept(lake: Lake, name: str, about: str = "") -> dict[str, Any]:
     with suppress(PipelineError, ValueError, KeyError, TypeError):
         content = json.loads(lake.files.read(f"{PARTIAL}/{name}.json"))
         # Another lake in the same place has files of other names.
-        if content["format"] == FORMAT and isinstance(content["parts"], dict):
+        if content["format"] == FORMAT and content.get("about", "") == about and isinstance(content["parts"], dict):
             return dict(content["parts"])
     return {}
 
 
-def _keep(lake: Lake, name: str, parts: Mapping[str, Any], *, changed: bool) -> None:
+def _keep(lake: Lake, name: str, parts: Mapping[str, Any], *, changed: bool, about: str = "") -> None:
     """Put the parts in place, if the lake can be written."""
     if not changed:
         return
     with suppress(PipelineError):
         lake.files.make(PARTIAL)
-        text = json.dumps({"format": FORMAT, "parts": parts}, separators=(",", ":"))
+        text = json.dumps({"format": FORMAT, "about": about, "parts": parts}, separators=(",", ":"))
         lake.files.put(f"{PARTIAL}/{name}.json", text.encode() + b"\n")

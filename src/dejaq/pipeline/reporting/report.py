@@ -12,7 +12,8 @@ from importlib.resources import files
 from typing import Any
 
 from dejaq.pipeline.reporting.charts import charts_of
-from dejaq.pipeline.reporting.findings import LISTED_MAX, Findings
+from dejaq.pipeline.reporting.findings import Findings
+from dejaq.pipeline.reporting.rows import LISTED_MAX
 
 _TITLES = {
     "audit": ("Audit", "Is every message accounted for?"),
