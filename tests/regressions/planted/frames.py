@@ -94,8 +94,8 @@ def take_values_for_cells() -> None:
 
 def accept_damaged_rows() -> None:
     """A group of rows of a run is read without its checksum."""
-    stored_run.rows_at = lambda database, key, stored, groups, part: run_parts._bytes_at(  # type: ignore[assignment]
-        database, stored, part.start, part.length
+    stored_run.rows_at = lambda database, place, groups, part: run_parts._bytes_at(
+        database, place, part.start, part.length
     )
 
 

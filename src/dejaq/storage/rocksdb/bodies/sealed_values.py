@@ -20,6 +20,7 @@ from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.outbox import MaskChecks
 from dejaq.storage.rocksdb.bodies.row_groups import (
+    RowGroups,
     digest_of,
     divided,
     head_bytes,
@@ -93,12 +94,12 @@ class SealedValues:
             return None if value.startswith(_SEALED_GROUPS) else 0
         return len(_SEALED_GROUPS) if value.startswith(_SEALED_GROUPS) else None
 
-    def opened_group(self, key: bytes, digest: bytes, group: int, data: bytes) -> bytes:
+    def opened_group(self, key: bytes, groups: RowGroups, group: int, data: bytes) -> bytes:
         """The plain form of a group of rows. If it was changed, or moved, only its own bodies cannot be read."""
-        cipher = self._cipher_of(key)
+        cipher = None if self._ciphers is None else self._cipher_of(key)
         if cipher is None:
             return data
-        readable, opened = _open_group(cipher, key, digest, group, data)
+        readable, opened = _open_group(cipher, key, groups.digest, group, data)
         return _unreadable(readable) if opened is None else readable + opened
 
     def _opened_groups(self, key: bytes, value: bytes) -> bytes:

@@ -12,9 +12,9 @@ from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.bodies.row_groups import GroupPart, RowGroups
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
-from dejaq.storage.rocksdb.engine.frames import POINTER
+from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.far.run_parts import groups_at, rows_at
+from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, rows_at
 
 # So many runs of a topic are known at most, of about 800 bytes each.
 KNOWN_RUNS_MAX = 16_384
@@ -29,12 +29,12 @@ Values = tuple[bytes, int, bytes]
 class StoredRun:
     """A run on disk. `live` rows exist; none of them may be in memory or leased."""
 
-    __slots__ = ("_groups", "_record", "_stored", "count", "key", "live")
+    __slots__ = ("_groups", "_place", "_record", "count", "key", "live")
 
     def __init__(self, database: RocksDatabase, key: bytes, stored: bytes, gone: int) -> None:
         self.key = key
-        # The pointer to its frame, or its value.
-        self._stored, self._groups = stored, groups_at(database, key, stored)
+        self._place = RunPlace(key, stored, address_in(stored))
+        self._groups = groups_at(database, self._place)
         self._record: records.Run | None = None
         if self._groups is not None:
             self.count = self._groups.rows
@@ -46,7 +46,7 @@ class StoredRun:
     @property
     def is_small(self) -> bool:
         """Whether this object has no row."""
-        return self._record is None and self._stored.startswith(POINTER)
+        return self._record is None and self._place.address is not None
 
     @property
     def is_rare(self) -> bool:
@@ -65,7 +65,7 @@ class StoredRun:
         group = groups.find(ts)
         while True:
             part = groups.part(group)
-            data = rows_at(database, self.key, self._stored, groups, part)
+            data = rows_at(database, self._place, groups, part)
             found = (
                 self._find_plain(groups, part, data, ts, message_id)
                 if groups.plain
