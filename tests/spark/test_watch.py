@@ -1,4 +1,4 @@
-"""`dejaq pipeline watch` through kills of the pipeline and of the broker: no gap, no repeat, one alarm."""
+"""`dejaq pipeline watch` through kills of driver, executor and broker: no gap, no repeat, one alarm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dejaq.pipeline.reporting.rows import rows_of
 from dejaq.testing.servers.process import BrokerProcess
 from dejaq.testing.waiting import wait_until
 from tests.pace import measured
-from tests.spark.standalone import environment
+from tests.spark.standalone import Cluster, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,9 @@ BEHIND_S_MAX = 10.0
 
 
 @contextmanager
-def _watching(broker: BrokerProcess, lake: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _watching(
+    broker: BrokerProcess, lake: Path, log: Path, cluster: Cluster | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """The pipeline in a process of its own."""
     command = [
         DEJAQ,
@@ -45,7 +47,8 @@ def _watching(broker: BrokerProcess, lake: Path, log: Path) -> Iterator[subproce
         str(lake),
         "--json",
     ]
-    command += ["--url", broker.url, "--alarm-topic", "alarms", "--interval", "1", "--master", "local[2]"]
+    command += ["--url", broker.url, "--alarm-topic", "alarms", "--interval", "1"]
+    command += ["--master", "local[2]"] if cluster is None else ["--master", cluster.url, *cluster.conf]
     with log.open("ab") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment(), start_new_session=True)
     try:
@@ -77,8 +80,8 @@ def _work(broker: BrokerProcess, name: str) -> None:
                 lease.delete()
 
 
-def test_kills_of_the_pipeline_and_the_broker_leave_no_gap_no_repeat_and_one_alarm(
-    spark: SparkSession, tmp_path: Path
+def test_kills_of_driver_executor_and_broker_leave_no_gap_no_repeat_and_one_alarm(
+    spark: SparkSession, tmp_path: Path, cluster: Cluster
 ) -> None:
     lake, log = tmp_path / "lake", tmp_path / "watch.log"
     broker = BrokerProcess(tmp_path / "data")
@@ -89,17 +92,24 @@ def test_kills_of_the_pipeline_and_the_broker_leave_no_gap_no_repeat_and_one_ala
             client.create_topic("mail")
             client.create_topic("alarms", journal=False)
         _work(broker, "first")
-        with _watching(broker, lake, log) as process:
+        wait_until(lambda: not cluster.executors(), within=SECONDS_MAX, what="an idle cluster")
+        with _watching(broker, lake, log, cluster) as process:
             _took_in(lake, process, 150)
+            lost, *_ = cluster.executors()
             _work(broker, "second")
             # While the second part is taken in.
+            os.kill(lost, signal.SIGKILL)
+            _took_in(lake, process, 300)
+            assert process.poll() is None, log.read_text()
+            assert lost not in cluster.executors()
+            _work(broker, "third")
             os.killpg(process.pid, signal.SIGKILL)
         broker.kill()
         asyncio.run(broker.restart())
-        _work(broker, "third")
+        _work(broker, "fourth")
         with _watching(broker, lake, log) as process:
-            _took_in(lake, process, 450)
-            parts = 3
+            _took_in(lake, process, 600)
+            parts = 4
 
             async def behind() -> float:
                 """How long after the last event of a further part the commit was made that has its facts."""
