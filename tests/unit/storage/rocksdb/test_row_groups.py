@@ -104,6 +104,16 @@ def test_a_merge_copies_columns_if_all_their_values_have_one_length(sizes: list[
             assert [bytes(row)[width:] for row in cells[1].matrix] == list(record.bodies)
 
 
+@pytest.mark.parametrize("sizes", [[0], [130], [7, 7, 8, 6]])
+def test_without_groups_a_run_is_as_one_that_never_had_them(sizes: list[int]) -> None:
+    """Connectors read the columns of a run at their places too."""
+    record, ids, value = _value(ROWS, [16], sizes)
+    columns = IdColumn(ids).wire + BodyBlock(list(record.bodies)).data
+    before = records.Run(owner="o", versions=record.versions).SerializeToString()
+    times = records.Run(ts=record.ts).SerializeToString()
+    assert joined(value) == before + times + columns
+
+
 def test_bodies_that_look_like_a_column_are_no_column() -> None:
     """Bodies of different lengths with the sum of equal ones, one of which has the prefix where the next would be."""
     bodies = [b"abcd", b"ab\x32\x04ef", b"gh"]

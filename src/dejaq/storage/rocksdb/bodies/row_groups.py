@@ -225,8 +225,8 @@ def joined(value: bytes) -> bytes:
 def join_columns(groups: RowGroups, rest: bytes, data: Sequence[bytes]) -> bytes:
     """The value of a run without groups, from what is outside of its groups and what is in each.
 
-    The times are in one piece, and so are ids and bodies if all cells have their places. Otherwise an empty field says
-    that they are not.
+    The times are in one piece, and so are ids and bodies if all ids have one size. Otherwise an empty field says that
+    they are not.
     """
     times, ids, bodies = [], [], []
     left = groups.rows
@@ -234,13 +234,13 @@ def join_columns(groups: RowGroups, rest: bytes, data: Sequence[bytes]) -> bytes
         rows = min(groups.per_group, left)
         start, end = groups.ids_in(rows)
         times.append(group[start - _TIME_BYTES * rows : start])
-        if groups.plain:
+        if groups.id_bytes != _DIFFERS:
             ids.append(group[start:end])
             bodies.append(group[end:])
         else:
             bodies.append(group[start:])
         left -= rows
-    between = b"" if groups.plain else _EMPTY
+    between = b"" if groups.id_bytes != _DIFFERS else _EMPTY
     return b"".join((rest, _TS_TAG, varint(_TIME_BYTES * groups.rows), *times, between, *ids, *bodies))
 
 
