@@ -38,6 +38,29 @@ def test_messages_are_appended_read_and_shown(broker: BrokerProcess, log: str, t
     assert (followed.code, followed.out) == (0, "")
 
 
+def test_a_batch_is_rolled_back_by_its_name(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    def run(*arguments: str) -> Done:
+        return dejaq("log", *arguments, url=broker.url)
+
+    log = f"{topic}.log"
+    settings = ("--kind", "log", "--buckets", "1", "--rollback-window", "30m")
+    assert dejaq("topic", "create", log, *settings, url=broker.url).code == 0
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    (batch,) = run("append", log, "--file", str(tmp_path / "lines"), "--names", "--json").objects
+    assert (batch["bucket"], batch["offset"], batch["count"]) == (0, 0, 2)
+    name = run("append", log, "--body", "three", "--key", "k", "--header", "a=b", "--names").out.strip()
+    assert run("rollback", log, batch["name"]).out == f"batch {batch['name']} is rolled back\n"
+    found = run("read", log, "--uncommitted", "--to", "99", "--json").objects
+    assert [(one["body"], one.get("rolled_back", False)) for one in found] == [
+        ("one", True),
+        ("two", True),
+        ("three", False),
+    ]
+    assert (found[2]["key"], found[2]["headers"]) == ("k", {"a": "b"})
+    assert run("rollback", log, name).code == 0
+    assert "no transaction is in doubt" in run("in-doubt", log).err + run("in-doubt", log).out
+
+
 def test_groups_are_listed_and_reset(broker: BrokerProcess, log: str) -> None:
     def run(*arguments: str) -> Done:
         return dejaq("log", *arguments, url=broker.url)

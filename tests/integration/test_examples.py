@@ -44,6 +44,11 @@ SAYS = {
         "the third is refused: BODY_TOO_LARGE",
         "received 5,000,000 bytes whole: True\nreceived 5,000,000 bytes in 5 parts: True",
     ],
+    "logs": [
+        "payment 17 is of account-1",
+        "40 payments, total 780, lag 0",
+        "the last total is -1, rolled back: True",
+    ],
     "fan_out": [
         "nothing was sent: TOPIC_NOT_FOUND",
         "fan-audit received b'order 17 is paid', the same id: True",

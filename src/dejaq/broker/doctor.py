@@ -87,7 +87,8 @@ class Doctor:
         self._degradations: dict[str, str] = {}
         self._jump_shown_until = 0.0
         self._was_blocked = False
-        self._trusted_gap_ms = self._drift.gap_ms()
+        # As the clock may be used; and as other brokers have confirmed it, or as it was at the start.
+        self._trusted_gap_ms = self._confirmed_gap_ms = self._drift.gap_ms()
         self._back_at = -inf
         self._relapses = 0
         self._look = asyncio.Event()
@@ -131,11 +132,15 @@ class Doctor:
     @property
     def clock_ahead_ms(self) -> int:
         """How far the wall clock was set forward since it was last known to be right; 0 when it was not."""
-        return max(round(self._drift.gap_ms() - self._trusted_gap_ms), 0)
+        return max(round(self._drift.gap_ms() - self._confirmed_gap_ms), 0)
 
-    def trust_clock(self, gap_ms: float) -> None:
-        """The clock was right when its gap to the monotonic one was this."""
+    def trust_clock(self, gap_ms: float, *, confirmed: bool) -> None:
+        """The clock may be used as it was when its gap to the monotonic one was this; by other brokers, or for want of
+        them.
+        """
         self._trusted_gap_ms = gap_ms
+        if confirmed:
+            self._confirmed_gap_ms = gap_ms
 
     def check_clock(self) -> None:
         """Raise CUT_OFF when this clock must not be used."""

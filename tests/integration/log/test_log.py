@@ -14,7 +14,10 @@ import pytest
 
 import dejaq
 from dejaq.broker.log import topics
+from dejaq.broker.sessions import session
+from dejaq.broker.sessions.incoming import read_frame
 from dejaq.errors import Code, DejaqError, InvalidArgument, Refused, StoreError
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.log import appender
 from dejaq.sdk.log.messages import LogMessage
 from dejaq.sdk.log.reader import LogReader
@@ -125,6 +128,25 @@ async def test_a_reader_begins_where_it_is_asked_to(client: dejaq.Client) -> Non
     assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
     with pytest.raises(InvalidArgument):
         await log.reader(start="somewhere").open()
+
+
+async def test_a_range_of_offsets_ends_where_a_bucket_ends(client: dejaq.Client) -> None:
+    """Offsets of buckets that are not read do not matter."""
+    log = client.log(TOPIC)
+    await log.append_batch([b"%d" % n for n in range(10)], bucket=1)
+    await log.append_batch([b"other"], bucket=2)
+
+    async def read(start: int, end: int, *buckets: int) -> list[bytes]:
+        found = log.read(start=start, end=end, buckets=buckets or None)
+        return [bytes(body) async for batch in found for body in batch.bodies]
+
+    assert await read(0, 3) == [b"0", b"1", b"2", b"other"]
+    assert await read(8, 99, 1) == [b"8", b"9"]
+    with pytest.raises(DejaqError) as caught:
+        await read(8, 99)
+    assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
+    async with log.reader(start=9, buckets=[1]) as reader:
+        assert [message.body for message in await taken(reader, 1)] == [b"9"]
 
 
 async def test_a_reader_seeks_pauses_and_knows_its_position(client: dejaq.Client) -> None:
@@ -289,6 +311,28 @@ async def test_logs_work_over_the_network(grpc: bool, tmp_path: Path) -> None:
         assert group.lag == 0
 
 
+async def test_a_large_append_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker reads each frame of a session once, also one that is not begun when it arrives."""
+    read: list[int] = []
+
+    def counting(data: bytes) -> carrier.ClientFrame:
+        read.append(len(data))
+        return read_frame(data)
+
+    monkeypatch.setattr(session, "read_frame", counting)
+    async with (
+        dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0") as broker,
+        dejaq.connect(f"dejaq://{broker.address}") as client,
+    ):
+        await client.create_topic(TOPIC, kind="log", buckets=2)
+        log = client.log(TOPIC)
+        bodies = [bytes([n]) * 10_000 for n in range(60)]
+        await asyncio.gather(log.append_batch(bodies, bucket=0), log.append_batch(bodies, bucket=1))
+        found = [bytes(body) async for batch in log.read() for body in batch.bodies]
+    assert found == bodies * 2
+    assert len([size for size in read if size > 600_000]) == 2
+
+
 async def test_a_late_append_expires(client: dejaq.Client, wire: CuttingTransport) -> None:
     """A batch that is sent again after its time, because the session broke before it arrived, is not appended."""
     log = client.log(TOPIC, timeout=0.001)
@@ -396,6 +440,8 @@ async def test_a_clock_that_is_set_forward_removes_nothing(monkeypatch: pytest.M
         log = client.log(TOPIC)
         await log.append(b"kept")
         clock.ahead_ms = 7_200_000
+        # A round of the broker finds no other broker that would confirm this clock.
+        await broker.central.cluster.clocks.compare()
         await log.append(b"later")
         # Retention by size continues, and shows that the log was looked at.
         await client.create_topic("other", kind="log", buckets=1, keep_bytes=1_000)
@@ -435,3 +481,21 @@ async def test_an_unanswered_batch_is_never_far_behind_the_newest_name(
     async with asyncio.timeout(30):
         await asyncio.gather(*appends)
     assert [held.next for held in await log.offsets()] == [10, 10, 10, 10]
+
+
+async def test_only_the_embedded_store_compacts_logs(client: dejaq.Client, request: pytest.FixtureRequest) -> None:
+    """Other stores refuse the setting, for a new log and for one that there is, and the log stays as it was."""
+    if request.node.callspec.params["broker"] == "embedded":
+        await client.create_topic("names", kind="log", buckets=1, compact=True)
+        await client.edit_topic(TOPIC, compact=True)
+        assert (await client.describe_topic("names")).settings.compact
+        assert (await client.describe_topic(TOPIC)).settings.compact
+        return
+    for change in (client.create_topic("names", kind="log", compact=True), client.edit_topic(TOPIC, compact=True)):
+        with pytest.raises(InvalidArgument, match="does not compact logs") as caught:
+            await change
+        assert caught.value.code is Code.INVALID_SETTING
+    assert not (await client.describe_topic(TOPIC)).settings.compact
+    with pytest.raises(DejaqError) as missing:
+        await client.describe_topic("names")
+    assert missing.value.code is Code.TOPIC_NOT_FOUND

@@ -259,13 +259,18 @@ async def test_a_checkpoint_has_the_segments(tmp_path: Path) -> None:
     assert inspecting.check(tmp_path / "copy")["problems"] == []
 
 
+def resident_bytes() -> int:
+    """The memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 async def test_retention_keeps_memory_and_files_flat(tmp_path: Path) -> None:
-    """Segments of 4 KB, kept 400 at a time, as 100 GB would be in 1,600 of 64 MB."""
+    """Segments of 100 KB, kept 100 or 1,600 at a time, as 100 GB would be in 1,600 of 64 MB."""
     kept, rounds = (1_600, 20) if FULL else (100, 6)
-    size = 4_000
-    storage = await opened(tmp_path, SegmentSettings(bytes=size, least_bytes=1), LogSizes(1 << 20, 1 << 20, 8 << 20))
+    size = 100_000
+    storage = await opened(tmp_path, SegmentSettings(bytes=size, least_bytes=1), LogSizes(8 << 20, 8 << 20, 64 << 20))
     state = storage.logs._state(TOPIC)
-    bucket, open_files = state.buckets[0], []
+    bucket, open_files, resident = state.buckets[0], list[int](), list[int]()
     for n in range(kept * rounds):
         await filled(storage, 1, start=n, size=size)
         if n % 20 == 0:
@@ -274,6 +279,7 @@ async def test_retention_keeps_memory_and_files_flat(tmp_path: Path) -> None:
                 pass
             await storage.logs.read(TOPIC, 0, bucket.start, end=None, bytes_max=1, committed=True, now=NOW + 10**6)
             open_files.append(len(os.listdir("/proc/self/fd")))
+            resident.append(resident_bytes())
     await storage.logs.segments.settle()
     assert len(bucket.segments) <= kept + 21
     assert bucket.size <= kept * size + 20 * size
@@ -281,6 +287,8 @@ async def test_retention_keeps_memory_and_files_flat(tmp_path: Path) -> None:
     assert len(files_in(tmp_path)) <= len(bucket.segments)
     assert max(open_files) <= open_files[0] + OPEN_MAX + 40
     assert storage.logs.segments.files.cached_bytes < 20_000_000
+    # From then on, as much is removed as is appended, which is 40 MB or 3 GB.
+    assert max(resident) - resident[len(resident) // 3] < 24_000_000
     await storage.close()
     assert inspecting.check(tmp_path)["problems"] == []
 

@@ -54,7 +54,7 @@ class ClockComparison:
             )
         elif any(answered) or not others:
             # The gap was read before the measurement: the clock may have jumped since.
-            self._doctor.trust_clock(gap_ms)
+            self._doctor.trust_clock(gap_ms, confirmed=any(answered))
             self._doctor.report("drift", None)
         self._doctor.look()
 

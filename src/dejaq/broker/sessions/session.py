@@ -100,8 +100,9 @@ class Session:
         self._outgoing = FrameQueue()
         self._changes = SessionChanges(self, broker)
         self._under_way: set[asyncio.Future[Any]] = set()
-        # Frames that were received and are not begun.
+        # Frames that were received and are not begun; and the one that `take` did not take, which is received next.
         self._queued = 0
+        self._offered: carrier.ClientFrame | None = None
         self._bytes = 0
         self._less = asyncio.Event()
         self._recalls: dict[int, asyncio.Future[list[int]]] = {}
@@ -229,7 +230,9 @@ class Session:
     async def _read(self, frames: Frames) -> None:
         pings = 0
         async for received in frames:
-            frame = received if isinstance(received, carrier.ClientFrame) else read_frame(received)
+            frame, self._offered = self._offered, None
+            if frame is None:
+                frame = received if isinstance(received, carrier.ClientFrame) else read_frame(received)
             self._queued += 1
             command = frame.WhichOneof("command")
             if command == "ping":
@@ -272,6 +275,7 @@ class Session:
         frame = read_frame(received)
         command = frame.WhichOneof("command")
         if command is None or not frame.request or not self._changes.is_direct(command, frame):
+            self._offered = frame
             return False
         context = self.context.of_frame(frame.request)
         answer = carrier.BrokerFrame(request=frame.request)

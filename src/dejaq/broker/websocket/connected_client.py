@@ -264,8 +264,8 @@ class SessionFrames:
         self._stream = stream
 
     def offer_to(self, take: Callable[[bytes], bool]) -> None:
-        """Offer each frame that follows no waiting one to `take`."""
-        self._stream.offer_to(lambda payload: take(bytes(payload)))
+        """Offer each frame that follows no waiting one to `take`; a large one is a bytearray, which is read as well."""
+        self._stream.offer_to(take)  # type: ignore[arg-type]
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return _messages(self._stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dejaq.sdk.client import Client
     from dejaq.sdk.log.calls import LogGroupInfo, LogPreparedInfo, Start
     from dejaq.sdk.log.log import Log
-    from dejaq.sdk.log.messages import LogMessage, LogOffset
+    from dejaq.sdk.log.messages import AppendedBatch, LogMessage
 
 LINES_PER_BATCH = 1_000
 PLACES = "beginning, latest, an offset, or a time such as -1h or 2030-01-31T09:00:00Z"
@@ -96,6 +96,7 @@ class Printer:
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header; may be repeated.")
 @click.option("--bucket", type=int, help="The bucket, instead of that of the key.")
 @click.option("--file", "path", help="One message for each line of this file; - reads standard input.")
+@click.option("--names", is_flag=True, help="Print the name of each batch, which `dejaq log rollback` takes.")
 @pass_invocation
 def append(
     invocation: Invocation,
@@ -106,6 +107,7 @@ def append(
     headers: tuple[str, ...],
     bucket: int | None,
     path: str | None,
+    names: bool,
 ) -> None:
     """Append a message, or the lines of a file, to TOPIC."""
     if (body is None) == (path is None):
@@ -113,9 +115,20 @@ def append(
     if path is not None and (key or headers):
         raise click.UsageError("With --file, messages have no keys and no headers.")
 
-    async def one(client: Client) -> LogOffset:
-        found = parse_headers(headers) or None
-        return await client.log(topic).append(str(body).encode(), key=key.encode(), headers=found, bucket=bucket)
+    def show(batches: Iterable[AppendedBatch]) -> None:
+        for batch in batches if names else ():
+            values = {"topic": topic, "bucket": batch.bucket, "offset": batch.base, "count": batch.count}
+            invocation.output.record(values | {"name": batch.name}, batch.name)
+
+    async def one(client: Client) -> None:
+        target, data, found = client.log(topic), str(body).encode(), parse_headers(headers) or None
+        if names:
+            columns = [key.encode()] if key else None, [found] if found else None
+            show(await target.append_batch([data], keys=columns[0], headers=columns[1], bucket=bucket))
+            return
+        place = await target.append(data, key=key.encode(), headers=found, bucket=bucket)
+        values = {"topic": topic, "bucket": place.bucket, "offset": place.offset}
+        invocation.output.record(values, f"{place.bucket}/{place.offset}")
 
     async def many(client: Client) -> int:
         count, target = 0, client.log(topic)
@@ -123,18 +136,16 @@ def append(
             async for lines in lines_of(source):
                 for first in range(0, len(lines), LINES_PER_BATCH):
                     part = lines[first : first + LINES_PER_BATCH]
-                    await target.append_batch(part, bucket=bucket)
+                    show(await target.append_batch(part, bucket=bucket))
                     count += len(part)
         return count
 
-    if path is not None:
-        count = invocation.run(many)
-        invocation.output.record({"topic": topic, "appended": count}, f"{count:,} appended")
+    if path is None:
+        invocation.run(one)
         return
-    place = invocation.run(one)
-    invocation.output.record(
-        {"topic": topic, "bucket": place.bucket, "offset": place.offset}, f"{place.bucket}/{place.offset}"
-    )
+    count = invocation.run(many)
+    if not names:
+        invocation.output.record({"topic": topic, "appended": count}, f"{count:,} appended")
 
 
 @log.command()
@@ -292,7 +303,7 @@ def reset(
 @click.argument("name")
 @pass_invocation
 def rollback(invocation: Invocation, topic: str, name: str) -> None:
-    """Take the batch NAME out of TOPIC, within the rollback window; `AppendedBatch.name` is the name of a batch."""
+    """Take the batch NAME out of TOPIC, within the rollback window; `dejaq log append --names` prints names."""
 
     async def work(client: Client) -> None:
         await client.log(topic).rollback(name)

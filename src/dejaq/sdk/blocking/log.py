@@ -209,7 +209,7 @@ class Log(Blocking[AsyncLog]):
     ) -> Iterator[LogBatch]:
         """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
 
-        With `headers` only the messages that have all of these.
+        A bucket that ends before `end` is read to its end. With `headers` only the messages that have all of these.
         """
         return each(
             self._inner.read(start=start, end=end, buckets=buckets, uncommitted=uncommitted, headers=headers),

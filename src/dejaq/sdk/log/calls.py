@@ -166,8 +166,13 @@ class LogCalls:
             for one in answer.transactions
         ]
 
-    async def resolve(self, start: Start, *, uncommitted: bool = False) -> dict[int, int]:
-        """The offset at which reading begins, for every bucket that `start` names."""
+    async def resolve(
+        self, start: Start, *, uncommitted: bool = False, buckets: Sequence[int] | None = None, is_end: bool = False
+    ) -> dict[int, int]:
+        """The offset at which reading begins, for every bucket that `start` names; one offset is that of all `buckets`.
+
+        Where it ends, an offset that the bucket does not have is its first or last one; where it begins, that raises.
+        """
         offsets = await self.offsets()
         if start == "beginning":
             return {bucket: one.start for bucket, one in enumerate(offsets)}
@@ -176,7 +181,7 @@ class LogCalls:
         if isinstance(start, datetime):
             return dict(enumerate(await self.offsets_for_time(start)))
         if isinstance(start, int) and not isinstance(start, bool):
-            wanted: Mapping[int, int] = dict.fromkeys(range(len(offsets)), start)
+            wanted: Mapping[int, int] = dict.fromkeys(range(len(offsets)) if buckets is None else buckets, start)
         elif isinstance(start, Mapping):
             wanted = start
         else:
@@ -184,13 +189,15 @@ class LogCalls:
                 Code.INVALID_ARGUMENT,
                 f"{start!r} is not a place; give 'beginning', 'latest', an offset, {{bucket: offset}} or a time",
             )
+        found: dict[int, int] = {}
         for bucket, offset in wanted.items():
             if not 0 <= bucket < len(offsets):
                 raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} has {len(offsets)} buckets, not {bucket}")
             held = offsets[bucket]
-            if not held.start <= offset <= held.next:
+            found[bucket] = min(max(offset, held.start), held.next)
+            if found[bucket] != offset and not is_end:
                 raise error_of(
                     Code.OFFSET_OUT_OF_RANGE,
                     f"bucket {bucket} of {self.topic!r} has the offsets {held.start} to {held.next}, not {offset}",
                 )
-        return dict(wanted)
+        return found

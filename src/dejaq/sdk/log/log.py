@@ -289,10 +289,10 @@ class Log:
     ) -> AsyncIterator[LogBatch]:
         """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
 
-        With `headers` only the messages that have all of these.
+        A bucket that ends before `end` is read to its end. With `headers` only the messages that have all of these.
         """
-        begins = await self._calls.resolve(start, uncommitted=uncommitted)
-        ends = await self._calls.resolve(end, uncommitted=uncommitted)
+        begins = await self._calls.resolve(start, uncommitted=uncommitted, buckets=buckets)
+        ends = await self._calls.resolve(end, uncommitted=uncommitted, buckets=buckets, is_end=True)
         for bucket in sorted(begins.keys() & ends.keys()):
             at, stop = begins[bucket], ends[bucket]
             while (buckets is None or bucket in buckets) and at < stop:

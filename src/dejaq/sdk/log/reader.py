@@ -33,7 +33,7 @@ class LogReader(LogStream):
         self._start, self._buckets = start, buckets
 
     async def _prepare(self) -> None:
-        found = await self._calls.resolve(self._start, uncommitted=self._uncommitted)
+        found = await self._calls.resolve(self._start, uncommitted=self._uncommitted, buckets=self._buckets)
         for bucket, offset in found.items():
             if self._buckets is None or bucket in self._buckets:
                 self._buffer.begin(bucket, offset)

@@ -1,15 +1,19 @@
-"""A log in memory: the offsets of its buckets, its newest batches, and its groups."""
+"""Logs in memory: the offsets of their buckets, their newest batches, and their groups.
+
+Each log is read from the database at its first use, in short steps.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
 from dejaq.domain.topic import Topic
+from dejaq.errors import Code, error_of
 from dejaq.storage.log.base import MINUTE_MS, BucketOffsets, CommittedOffset, MinuteCount, StoredBatch
 from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.rocksdb.engine import keys
@@ -21,6 +25,10 @@ from dejaq.storage.segments.writer import LogSegment
 
 # The batches after a start whose windows are read in one step of the loop.
 _WINDOWS_PER_STEP = 500
+# The records that are read in one step when a log is loaded.
+_LOADED_PER_STEP = 100
+# The greatest key between two, and its value.
+LastItem = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
 
 
 @dataclass(slots=True)
@@ -152,7 +160,7 @@ class LogBucket:
 class LogState:
     """One log topic."""
 
-    def __init__(self, topic: Topic, database: RocksDatabase, tails: LogTails) -> None:
+    def __init__(self, topic: Topic, tails: LogTails) -> None:
         self.topic = topic
         self.tails = tails
         self.buckets = [LogBucket(number) for number in range(topic.settings.buckets)]
@@ -160,32 +168,37 @@ class LogState:
         self.forgot_at = 0
         # Where the next step looks for sessions to forget, while it is not through.
         self.forget_from: bytes | None = None
-        self._load(database)
 
-    def _load(self, database: RocksDatabase) -> None:
+    def load(self, database: RocksDatabase) -> Iterator[None]:
+        """Read it from the database, in steps between which others may run. Nothing may use it before the last one."""
         number = self.topic.number
-        prefix = keys.of_topic(keys.LOG_BUCKET, number)
-        for key, value in list(database.scan(prefix, keys.after(prefix))):
-            bucket = self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")]
-            bucket.next, bucket.start, bucket.stable, bucket.last_ts, bucket.size, bucket.unmoved = (
-                records.unpack_bucket(value)
-            )
-            bucket.durable = bucket.next
-            found = database.last_item(
-                records.minute_key(number, bucket.number, 0), records.minute_key(number, bucket.number, 2**63)
-            )
-            bucket.minute = None if found is None else records.unpack_minute(*found)
-            if bucket.stable < bucket.next:
-                bucket.unread, bucket.read_more = bucket.stable, partial(self._read_windows, database)
-        prefix = keys.of_topic(keys.LOG_SEGMENT, number)
-        for key, value in database.scan(prefix, keys.after(prefix)):
-            self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")].segments.append(
-                records.unpack_segment(key, value)
-            )
-        prefix = keys.of_topic(keys.LOG_OFFSET, number)
-        for key, value in database.scan(prefix, keys.after(prefix)):
-            place, group = records.group_of(key)
-            self.groups.setdefault(group, {})[place] = records.unpack_offset(value)
+        for step in _in_steps(database, keys.of_topic(keys.LOG_BUCKET, number)):
+            with database.seeking() as last_item:
+                for key, value in step:
+                    bucket = self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")]
+                    self._load_bucket(bucket, value, last_item, database)
+            yield
+        for step in _in_steps(database, keys.of_topic(keys.LOG_SEGMENT, number)):
+            for key, value in step:
+                bucket = self.buckets[int.from_bytes(key[keys.BUCKET_BYTES], "big")]
+                bucket.segments.append(records.unpack_segment(key, value))
+            yield
+        for step in _in_steps(database, keys.of_topic(keys.LOG_OFFSET, number)):
+            for key, value in step:
+                place, group = records.group_of(key)
+                self.groups.setdefault(group, {})[place] = records.unpack_offset(value)
+            yield
+
+    def _load_bucket(self, bucket: LogBucket, value: bytes, last_item: LastItem, database: RocksDatabase) -> None:
+        bucket.next, bucket.start, bucket.stable, bucket.last_ts, bucket.size, bucket.unmoved = records.unpack_bucket(
+            value
+        )
+        bucket.durable = bucket.next
+        first = records.minute_key(self.topic.number, bucket.number, 0)
+        found = last_item(first, records.minute_key(self.topic.number, bucket.number, 2**63))
+        bucket.minute = None if found is None else records.unpack_minute(*found)
+        if bucket.stable < bucket.next:
+            bucket.unread, bucket.read_more = bucket.stable, partial(self._read_windows, database)
 
     def _read_windows(self, database: RocksDatabase, bucket: LogBucket) -> None:
         """Read the windows of the next batches of which they were not read."""
@@ -237,3 +250,92 @@ class LogState:
     def add_to_tail(self, bucket: LogBucket, batch: StoredBatch) -> None:
         """Keep a new batch in memory."""
         self.tails.add(bucket.tail, batch)
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A log that is being read, and how many calls wait for it; they go on in the order in which they came."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+
+
+class LogStates:
+    """The logs that were used. `check` raises when the store does not work; `topic_of` is the topic of a number, if it
+    takes messages.
+    """
+
+    def __init__(
+        self,
+        database: RocksDatabase,
+        tails: LogTails,
+        *,
+        check: Callable[[], None],
+        topic_of: Callable[[int], Topic | None],
+    ) -> None:
+        self._database, self._tails = database, tails
+        self._check, self._topic_of = check, topic_of
+        self._states: dict[int, LogState] = {}
+        self._loading: dict[int, _Loading] = {}
+
+    def known(self, number: int) -> LogState | None:
+        """The state of a log that was used."""
+        return self._states.get(number)
+
+    def find(self, number: int) -> LogState | None:
+        """The state of a log by its number; None when it was dropped."""
+        state = self._states.get(number)
+        if state is None and (topic := self._topic_of(number)) is not None and topic.is_log:
+            state = self.of(topic)
+        return state
+
+    def of(self, topic: Topic) -> LogState:
+        """The state of a log; one that was not used yet is read in one step. Raises TOPIC_NOT_FOUND."""
+        self._check()
+        current = self._topic_of(topic.number)
+        if current is None:
+            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
+        state = self._states.get(topic.number)
+        if state is None:
+            state = self._states[topic.number] = LogState(topic, self._tails)
+            for _ in state.load(self._database):
+                pass
+        state.topic = current  # its settings may have changed
+        return state
+
+    async def load(self, topic: Topic) -> LogState:
+        """The state of a log; one that was not used yet is read in steps. Raises TOPIC_NOT_FOUND."""
+        if topic.number not in self._states or topic.number in self._loading:
+            await self._read(topic)
+        return self.of(topic)
+
+    async def _read(self, topic: Topic) -> None:
+        loading = self._loading.setdefault(topic.number, _Loading())
+        loading.count += 1
+        try:
+            async with loading.turn:
+                if topic.number in self._states:
+                    return
+                state = LogState(topic, self._tails)
+                for _ in state.load(self._database):
+                    await asyncio.sleep(0)
+                    self._check()
+                    if self._topic_of(topic.number) is None or topic.number in self._states:
+                        return
+                self._states[topic.number] = state
+        finally:
+            loading.count -= 1
+            if not loading.count:
+                del self._loading[topic.number]
+
+    def drop(self, number: int) -> None:
+        """Forget a log that was dropped."""
+        self._states.pop(number, None)
+
+
+def _in_steps(database: RocksDatabase, prefix: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The records with a prefix, a few at a time; no iterator of the database lives between two steps."""
+    start, end = prefix, keys.after(prefix)
+    while step := list(islice(database.scan(start, end), _LOADED_PER_STEP)):
+        yield step
+        start = step[-1][0] + b"\0"

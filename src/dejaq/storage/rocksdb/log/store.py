@@ -36,13 +36,15 @@ from dejaq.storage.rocksdb.log import preparing, reading, reading_segments, reco
 from dejaq.storage.rocksdb.log.appending import append
 from dejaq.storage.rocksdb.log.opening import OpenedSegments
 from dejaq.storage.rocksdb.log.segment_keeper import SegmentKeeper
-from dejaq.storage.rocksdb.log.state import LogBucket, LogState
+from dejaq.storage.rocksdb.log.state import LogBucket, LogState, LogStates
 from dejaq.storage.rocksdb.log.tail import LogTails
 from dejaq.storage.segments.writer import LogSegment
 from dejaq.storage.transactions import LogAppendStep, LogStep, Verdict, first_refused
 
 # Records that are read before other tasks run.
 _MINUTES_PER_STEP = 200
+# Buckets whose offsets are collected, and groups that are copied, before other tasks run.
+_BUCKETS_PER_STEP, _GROUPS_PER_STEP = 256, 64
 
 
 class RocksLogs:
@@ -64,32 +66,24 @@ class RocksLogs:
         tail_bytes: int = limits.LOG_TAIL_BYTES,
     ) -> None:
         self._database, self._committer = database, committer
-        self._next_number, self._check, self._altering, self._topic_of = next_number, check, altering, topic_of
+        self._next_number, self._check, self._altering = next_number, check, altering
         self._tails = LogTails(tail_bytes)
-        self._states: dict[int, LogState] = {}
+        self._states = LogStates(database, self._tails, check=check, topic_of=topic_of)
         self._raised = False
         self._prepared = preparing.load(database)
         self.segments = SegmentKeeper(
             *(database, committer, opened, keeper),
-            state_of=self._states_of,
+            state_of=self._states.find,
             check=check,
             altering=altering,
             on_failure=database.on_fault,
         )
 
     def _state(self, topic: Topic) -> LogState:
-        self._check()
-        current = self._topic_of(topic.number)
-        if current is None:
-            raise error_of(Code.TOPIC_NOT_FOUND, f"topic {topic.name!r} does not exist or is being deleted")
-        state = self._states.get(topic.number)
-        if state is None:
-            state = self._states[topic.number] = LogState(topic, self._database, self._tails)
-        state.topic = current  # its settings may have changed
-        return state
+        return self._states.of(topic)
 
-    def _bucket(self, topic: Topic, bucket: int) -> tuple[LogState, LogBucket]:
-        state = self._state(topic)
+    async def _bucket(self, topic: Topic, bucket: int) -> tuple[LogState, LogBucket]:
+        state = await self._states.load(topic)
         check_bucket(topic, bucket)
         return state, state.buckets[bucket]
 
@@ -103,7 +97,7 @@ class RocksLogs:
 
     def drop(self, topic: Topic) -> None:
         """Forget a topic, whose records are removed."""
-        self._states.pop(topic.number, None)
+        self._states.drop(topic.number)
         for key in [key for key in self._prepared.records if key[0] == topic.number]:
             del self._prepared.records[key]
 
@@ -123,7 +117,7 @@ class RocksLogs:
         """Append batches; readers see them when they are durable."""
         await self._raise_format()
         await self._committer.make_room()
-        state, writes = self._state(topic), new_batch()
+        state, writes = await self._states.load(topic), new_batch()
         with self._altering():
             answers = append(state, self._database, batches, now, writes)
             durable = self._write(writes)
@@ -140,7 +134,8 @@ class RocksLogs:
         if steps:
             await self._raise_format()
             await self._committer.make_room()
-            self._check()
+            for topic in {step.topic.number: step.topic for step in steps}.values():
+                await self._states.load(topic)
 
     def decide(self, step: LogStep, number: int, now: int) -> Verdict | None:
         """The refusal of a step of a transaction; None when it is allowed."""
@@ -174,7 +169,7 @@ class RocksLogs:
         """Store steps under a name."""
         check = check or check_of(steps)
         await self.make_ready(steps)
-        self._state(topic)
+        await self._states.load(topic)
         if self._prepared.is_repeat(topic, name, check):
             await _until(self._committer.pending())
             return Verdict(Code.ALREADY_EXISTS)
@@ -195,7 +190,7 @@ class RocksLogs:
         self, topic: Topic, name: str, *, commit: bool, now: int, context: CallContext
     ) -> PreparedTransaction:
         """Commit or abort a prepared transaction. Readers wait until that is durable."""
-        self._state(topic)
+        await self._states.load(topic)
         return await self._resolve(topic, name, commit=commit, now=now)
 
     async def abort_all(self, topic: Topic, now: int) -> None:
@@ -211,7 +206,7 @@ class RocksLogs:
             return known
         writes, aborted = new_batch(), record.state is PreparedState.ABORTED
         # The states of other logs are read now: before this they may not have been used since the start.
-        states = {one.topic: state for one in record.batches if (state := self._states_of(one.topic)) is not None}
+        states = {one.topic: state for one in record.batches if (state := self._states.find(one.topic)) is not None}
         for batch in record.batches:
             if batch.topic in states:
                 await states[batch.topic].buckets[batch.bucket].read_windows(batch.base + 1)
@@ -221,7 +216,7 @@ class RocksLogs:
         with self._altering():
             waiting = preparing.resolve_batches(states, self._database, record, writes)
             for one in () if aborted else record.commits:
-                held = self._states_of(one.topic)
+                held = self._states.find(one.topic)
                 if held is not None:
                     self._put(held, one.group, one.bucket, CommittedOffset(one.offset, one.claim, now), writes)
             preparing.put_record(self._prepared, topic, record, now, writes)
@@ -231,29 +226,22 @@ class RocksLogs:
         check_answer(record, commit=commit)
         return record
 
-    def _states_of(self, number: int) -> LogState | None:
-        """The state of a log by its number; None when it was dropped."""
-        state = self._states.get(number)
-        if state is None and (topic := self._topic_of(number)) is not None and topic.is_log:
-            state = self._state(topic)
-        return state
-
     async def in_doubt(self, topic: Topic) -> list[PreparedTransaction]:
         """The transactions of a log that are not resolved."""
-        self._state(topic)
+        await self._states.load(topic)
         return self._prepared.in_doubt(topic.number)
 
     async def until_shown(self, steps: Sequence[LogStep], durable: asyncio.Future[None] | None) -> None:
         """Wait until a transaction is durable; readers see what it has appended from then on."""
         for topic in {step.topic.number for step in steps}:
-            state = self._states.get(topic)
+            state = self._states.known(topic)
             if state is not None:
                 _show_when(state, durable)
         await _until(durable)
 
     async def rollback(self, topic: Topic, name: LogName, now: int, context: CallContext) -> RolledBack:
         """Take out a batch. Readers wait until that is durable, or the window has passed."""
-        state = self._state(topic)
+        state = await self._states.load(topic)
         value = self._database.get(records.name_key(topic.number, name))
         if value is None:
             raise unknown_name(topic, name)
@@ -288,7 +276,7 @@ class RocksLogs:
         self, topic: Topic, bucket: int, start: int, *, end: int | None, bytes_max: int, committed: bool, now: int
     ) -> LogSlice:
         """The batches from an offset on."""
-        state, held = self._bucket(topic, bucket)
+        state, held = await self._bucket(topic, bucket)
         check_offset(topic, bucket, start, held.start, held.durable)
         stop = min(held.durable, await held.settled(now)) if committed else held.durable
         stop = stop if end is None else min(stop, end)
@@ -307,17 +295,22 @@ class RocksLogs:
 
     async def offsets(self, topic: Topic, now: int) -> list[BucketOffsets]:
         """The offsets of every bucket."""
-        return [await bucket.offsets(now) for bucket in self._state(topic).buckets]
+        found = []
+        for number, bucket in enumerate((await self._states.load(topic)).buckets, start=1):
+            found.append(await bucket.offsets(now))
+            if number % _BUCKETS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def offset_for_time(self, topic: Topic, bucket: int, ts: int) -> int:
         """The first offset of a time."""
-        state, held = self._bucket(topic, bucket)
+        state, held = await self._bucket(topic, bucket)
         found = await reading_segments.offset_for_time(self.segments.files, held, ts, self._database.on_fault)
         return reading.offset_for_time(state, self._database, held, ts) if found is None else found
 
     async def minutes(self, topic: Topic, bucket: int, start: int, end: int) -> list[MinuteCount]:
         """The minutes of a range of times."""
-        self._bucket(topic, bucket)
+        await self._bucket(topic, bucket)
         stop = records.minute_key(topic.number, bucket, -(-min(max(end, 0), limits.TS_MS_MAX) // MINUTE_MS))
         key = records.minute_key(topic.number, bucket, min(max(start, 0), limits.TS_MS_MAX) // MINUTE_MS)
         found: list[MinuteCount] = []
@@ -349,7 +342,7 @@ class RocksLogs:
         self, topic: Topic, group: str, buckets: Sequence[int], now: int, context: CallContext
     ) -> tuple[int, Mapping[int, int]]:
         """Claim buckets for a member."""
-        state = self._state(topic)
+        state = await self._states.load(topic)
         for bucket in buckets:
             check_bucket(topic, bucket)
         self._prepared.check_free(topic.number, group, buckets)
@@ -368,7 +361,7 @@ class RocksLogs:
         self, topic: Topic, group: str, commits: Sequence[OffsetCommit], now: int, context: CallContext
     ) -> list[Code]:
         """Write what a group has read."""
-        state, writes = self._state(topic), new_batch()
+        state, writes = await self._states.load(topic), new_batch()
         codes = self._decide(state, group, commits)
         with self._altering():
             for one, code in zip(commits, codes, strict=True):
@@ -397,7 +390,7 @@ class RocksLogs:
 
     async def reset(self, topic: Topic, group: str, offsets: Mapping[int, int], now: int, context: CallContext) -> None:
         """Set the offsets of a group."""
-        state = self._state(topic)
+        state = await self._states.load(topic)
         for bucket, offset in offsets.items():
             check_bucket(topic, bucket)
             check_offset(topic, bucket, offset, 0, state.buckets[bucket].durable)
@@ -412,11 +405,17 @@ class RocksLogs:
 
     async def groups(self, topic: Topic) -> dict[str, dict[int, CommittedOffset]]:
         """Every group."""
-        return {name: dict(offsets) for name, offsets in self._state(topic).groups.items()}
+        held, found = (await self._states.load(topic)).groups, dict[str, dict[int, CommittedOffset]]()
+        for number, name in enumerate(list(held), start=1):
+            if name in held:
+                found[name] = dict(held[name])
+            if number % _GROUPS_PER_STEP == 0:
+                await asyncio.sleep(0)
+        return found
 
     async def remove_group(self, topic: Topic, group: str, context: CallContext) -> bool:
         """Forget a group."""
-        state, writes = self._state(topic), new_batch()
+        state, writes = await self._states.load(topic), new_batch()
         self._prepared.check_free(topic.number, group, range(len(state.buckets)))
         offsets = state.groups.get(group)
         if offsets is None:
@@ -433,7 +432,7 @@ class RocksLogs:
 
     async def retain(self, topic: Topic, retention: LogRetention, now: int, context: CallContext) -> int:
         """Remove the oldest batches, at most a hundred of each bucket."""
-        state, removed, gone = self._state(topic), 0, list[LogSegment]()
+        state, removed, gone = await self._states.load(topic), 0, list[LogSegment]()
         trimmed: asyncio.Future[None] | None = None
         for bucket in state.buckets:
             if bucket.segments:

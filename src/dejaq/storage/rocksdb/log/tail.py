@@ -12,6 +12,8 @@ from dejaq.storage.log.base import StoredBatch
 _OVERHEAD_BYTES = 300
 _HEAD_MAX = 256
 _BASE = attrgetter("base")
+# In the place of a batch that was removed: without it, the list would keep the batch.
+_REMOVED = StoredBatch(0, 0, 0, b"")
 
 
 class BucketTail:
@@ -32,7 +34,7 @@ class BucketTail:
         """Remove the oldest batch."""
         if self._head == len(self._batches):
             return None
-        first = self._batches[self._head]
+        first, self._batches[self._head] = self._batches[self._head], _REMOVED
         self._head += 1
         if self._head > _HEAD_MAX:
             del self._batches[: self._head]
