@@ -28,7 +28,7 @@ class _WaitingRequest(Generic[Asked, Answered]):
     """One request that waits for the next frame, and what is called with its answer."""
 
     asked: Asked
-    done: Callable[[Answered | DejaqError], None]
+    done: Callable[[Answered | Exception], None]
     # What its caller waits for, when it waits.
     answer: asyncio.Future[Answered] | None = None
 
@@ -38,7 +38,7 @@ class Gathering(Generic[Asked, Answered]):
 
     def __init__(
         self,
-        send: Callable[[Sequence[Asked], Callable[[Sequence[Answered] | DejaqError], None]], None],
+        send: Callable[[Sequence[Asked], Callable[[Sequence[Answered] | Exception], None]], None],
         *,
         weigh: Callable[[Asked], int],
         weight_max: int,
@@ -46,7 +46,8 @@ class Gathering(Generic[Asked, Answered]):
         names: Callable[[Asked], Collection[str]] = lambda _: (),
     ) -> None:
         """`send` sends requests of one shape, up to a weight together, in one frame; it calls its last argument once
-        with an answer for each, or with the error of all. Requests that have a name in common never share a frame.
+        with an answer for each, or with the error of all. Requests that have a name in common never share a frame. A
+        frame that cannot be made, because of what one caller gave, is divided.
         """
         self._send = send
         self._weigh, self._weight_max = weigh, weight_max
@@ -59,11 +60,11 @@ class Gathering(Generic[Asked, Answered]):
         """The answer to one request, which is sent alone or together with others."""
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
-        def done(found: Answered | DejaqError) -> None:
+        def done(found: Answered | Exception) -> None:
             if answer.done():
                 return
-            if isinstance(found, DejaqError):
-                answer.set_exception(copy_of(found))
+            if isinstance(found, Exception):
+                answer.set_exception(copy_of(found) if isinstance(found, DejaqError) else found)
             else:
                 answer.set_result(found)
 
@@ -71,7 +72,7 @@ class Gathering(Generic[Asked, Answered]):
         self._flush_soon()
         return answer
 
-    def add(self, asked: Asked, done: Callable[[Answered | DejaqError], None]) -> None:
+    def add(self, asked: Asked, done: Callable[[Answered | Exception], None]) -> None:
         """Add a request; `done` is called with its answer or its error, once."""
         self._waiting.append(_WaitingRequest(asked, done))
         self._flush_soon()
@@ -110,19 +111,25 @@ class Gathering(Generic[Asked, Answered]):
         return batch
 
     def _send_all(self, batch: list[_WaitingRequest[Asked, Answered]]) -> None:
-        def answered(answers: Sequence[Answered] | DejaqError) -> None:
+        def answered(answers: Sequence[Answered] | Exception) -> None:
             self._under_way -= 1
-            if isinstance(answers, DejaqError):
-                for waiting in batch:
-                    waiting.done(answers)
-            else:
+            if not isinstance(answers, Exception):
                 for waiting, answer in zip(batch, answers, strict=True):
                     waiting.done(answer)
+            elif len(batch) > 1 and not isinstance(answers, DejaqError):
+                for waiting in batch:
+                    self._send_all([waiting])
+            else:
+                for waiting in batch:
+                    waiting.done(answers)
             if self._waiting:
                 self._flush_soon()
 
         self._under_way += 1
-        self._send([waiting.asked for waiting in batch], answered)
+        try:
+            self._send([waiting.asked for waiting in batch], answered)
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            answered(error)
 
 
 def copy_of(error: DejaqError) -> DejaqError:

@@ -118,3 +118,17 @@ async def test_two_changes_of_one_message_never_share_a_frame(producer: dejaq.Pr
     changes = [producer.edit(one, priority=number) for number, one in enumerate([*IDS[:3], IDS[0], IDS[1]])]
     assert await answers(*changes) == [None] * 5
     assert [list(frame.edit.ids) for frame in wire.frames if frame.HasField("edit")] == [IDS[:3], IDS[:2]]
+
+
+async def test_a_wrong_argument_of_one_caller_raises_there_and_nowhere_else(
+    client: dejaq.Client, producer: dejaq.Producer
+) -> None:
+    await producer.send_batch([b"x"] * 10, ids=IDS, delay=60)
+    wrong: list[str] = [7]  # type: ignore[list-item]
+    found = await asyncio.gather(client.get(TOPIC, wrong), client.get(TOPIC, IDS[:1]), return_exceptions=True)
+    assert isinstance(found[0], TypeError)
+    assert not isinstance(found[1], BaseException)
+    edits = [producer.edit(one, priority=1, version="x") for one in IDS[:2]]  # type: ignore[arg-type]
+    refused = await asyncio.gather(*edits, producer.edit(IDS[2], priority=1), return_exceptions=True)
+    assert [type(one) for one in refused[:2]] == [TypeError, TypeError]
+    assert refused[2] is dejaq.Code.OK

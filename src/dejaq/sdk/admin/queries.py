@@ -108,21 +108,23 @@ class Queries:
         parts = [ids[start : start + GET_COUNT] for start in range(0, len(ids), GET_COUNT)]
         return [message for part in parts for message in await self._gets.ask(_Get(topic, part))]
 
-    def _get_soon(self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | DejaqError], None]) -> None:
+    def _get_soon(self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | Exception], None]) -> None:
         task = asyncio.ensure_future(self._get_for(gets, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _get_for(
-        self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | DejaqError], None]
+        self, gets: Sequence[_Get], done: Callable[[list[list[Message | None]] | Exception], None]
     ) -> None:
         try:
-            done(await self._get_all(gets))
-        except DejaqError as error:
-            done(error)
+            found = await self._get_all(gets)
         except asyncio.CancelledError:
             done(Unavailable("the event loop ended before the answer"))
             raise
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            done(error)
+        else:
+            done(found)
 
     async def _get_all(self, gets: Sequence[_Get]) -> list[list[Message | None]]:
         """The messages of calls on one topic, which are one call to a broker; or one for each when they are too large

@@ -11,7 +11,7 @@ from dejaq.domain.bodies.large import content_of, is_reference
 from dejaq.domain.bodies.packing import shown
 from dejaq.domain.headers import decode_header_change
 from dejaq.domain.message import Message
-from dejaq.errors import Code, DejaqError
+from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.admin.queries import Queries
 from dejaq.sdk.gathering import Gathering
@@ -183,7 +183,7 @@ class Changes:
                     codes[start + row] = code
         return codes
 
-    def _send(self, requests: Sequence[_Request], done: Callable[[list[BrokerAnswer] | DejaqError], None]) -> None:
+    def _send(self, requests: Sequence[_Request], done: Callable[[list[BrokerAnswer] | Exception], None]) -> None:
         frame = self._connection.frame()
         for request in requests:
             if request.cancels:
@@ -192,8 +192,8 @@ class Changes:
             else:
                 request.change.fill(frame.edit)
 
-        def answered(answer: BrokerAnswer | DejaqError) -> None:
-            if isinstance(answer, DejaqError):
+        def answered(answer: BrokerAnswer | Exception) -> None:
+            if isinstance(answer, Exception):
                 done(answer)
             elif len(requests) == 1:
                 done([answer])

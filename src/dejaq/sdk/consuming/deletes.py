@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dejaq import limits
-from dejaq.errors import DejaqError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.gathering import Gathering
 from dejaq.sdk.session.connection import BrokerAnswer, Connection
@@ -44,7 +43,7 @@ class Deletes:
         """Delete the rows in `settle`; the answer has the codes that are not OK, by row of its lease."""
         return self._gathering.ask(_Delete(settle, self._connection.until()))
 
-    def begin(self, settle: carrier.Settle, done: Callable[[BrokerAnswer | DejaqError], None]) -> None:
+    def begin(self, settle: carrier.Settle, done: Callable[[BrokerAnswer | Exception], None]) -> None:
         """Delete the rows in `settle`; `done` is called with the answer. It leaves with the next `flush`."""
         self._gathering.add(_Delete(settle, self._connection.until()), done)
 
@@ -56,15 +55,15 @@ class Deletes:
         """Before the version that has shared deletes, every delete has a shape of its own."""
         return 0 if self._connection.protocol >= PROTOCOL_SINCE else id(delete)
 
-    def _send(self, deletes: Sequence[_Delete], done: Callable[[list[BrokerAnswer] | DejaqError], None]) -> None:
+    def _send(self, deletes: Sequence[_Delete], done: Callable[[list[BrokerAnswer] | Exception], None]) -> None:
         frame = self._connection.frame()
         if len(deletes) == 1:
             frame.settle.CopyFrom(deletes[0].settle)
         else:
             frame.deletes.settles.extend([delete.settle for delete in deletes])
 
-        def answered(answer: BrokerAnswer | DejaqError) -> None:
-            if isinstance(answer, DejaqError):
+        def answered(answer: BrokerAnswer | Exception) -> None:
+            if isinstance(answer, Exception):
                 done(answer)
             elif len(deletes) == 1:
                 done([answer])

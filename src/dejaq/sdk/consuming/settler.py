@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,14 +80,14 @@ class _Group:
         times = [self.rows[number][0].handed_us for number in numbers]
         return times if any(time != times[0] for time in times) else times[:1]
 
-    def answer(self, codes: Mapping[int, Code] | DejaqError) -> None:
+    def answer(self, codes: Mapping[int, Code] | Exception) -> None:
         """Give every caller the code of its row, or the error of all."""
         for row, (_, callers) in self.rows.items():
             for caller in callers:
                 if caller.done():
                     continue
-                if isinstance(codes, DejaqError):
-                    caller.set_exception(copy_of(codes))
+                if isinstance(codes, Exception):
+                    caller.set_exception(copy_of(codes) if isinstance(codes, DejaqError) else codes)
                 else:
                     caller.set_result(codes.get(row, Code.OK))
 
@@ -187,8 +188,8 @@ class Settler:
             handed_us=group.handed_us(rows),
         )
 
-        def answered(answer: BrokerAnswer | DejaqError) -> None:
-            if isinstance(answer, DejaqError):
+        def answered(answer: BrokerAnswer | Exception) -> None:
+            if isinstance(answer, Exception):
                 self._answered(group, answer)
             elif answer.unsure and answer.codes:
                 self._in_background(self._resolve_group(group, rows, answer.codes))
@@ -199,26 +200,31 @@ class Settler:
         self._deletes.begin(settle, answered)
 
     async def _resolve_group(self, group: _Group, rows: Sequence[int], codes: dict[int, Code]) -> None:
-        try:
+        with self._answering(group):
             codes = await self._resolve(group.grant, DELETE, codes, group.ids)
-        except DejaqError as error:
-            self._answered(group, error)
-            return
-        self._settle_rows(group.grant, DELETE, rows, codes, end=0)
-        self._answered(group, codes)
+            self._settle_rows(group.grant, DELETE, rows, codes, end=0)
+            self._answered(group, codes)
 
     async def _settle_group(self, group: _Group) -> None:
-        rows = sorted(group.rows)
-        try:
+        with self._answering(group):
+            rows = sorted(group.rows)
             codes = await self._send(
                 group.grant, group.settlement, rows, ids_of=group.ids, handed_us=group.handed_us(rows)
             )
-        except DejaqError as error:
-            self._answered(group, error)
-            return
-        self._answered(group, codes)
+            self._answered(group, codes)
 
-    def _answered(self, group: _Group, codes: Mapping[int, Code] | DejaqError) -> None:
+    @contextmanager
+    def _answering(self, group: _Group) -> Iterator[None]:
+        """Give the callers the error, whatever it is."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  its callers get it
+            self._answered(group, error)
+        finally:
+            self._in_transit.discard(group)
+            self._changed.set()
+
+    def _answered(self, group: _Group, codes: Mapping[int, Code] | Exception) -> None:
         self._in_transit.discard(group)
         self._changed.set()
         group.answer(codes)

@@ -47,11 +47,11 @@ class OpenBatch:
             else:
                 waiter.set_exception(error_of(code, details=message_id if ids else ""))
 
-    def refuse(self, error: DejaqError) -> None:
+    def refuse(self, error: Exception) -> None:
         """Give every caller the error."""
         for waiter in self.waiters:
             if not waiter.done():
-                waiter.set_exception(copy_of(error))
+                waiter.set_exception(copy_of(error) if isinstance(error, DejaqError) else error)
 
     @property
     def full(self) -> bool:
@@ -139,8 +139,8 @@ class Accumulator:
                 outgoing = outgoing.take(order)
                 batch.waiters = [batch.waiters[row] for row in order]
 
-        def answered(sent: Sent | DejaqError) -> None:
-            if isinstance(sent, DejaqError):
+        def answered(sent: Sent | Exception) -> None:
+            if isinstance(sent, Exception):
                 batch.refuse(sent)
             else:
                 batch.answer(sent, outgoing.ids)
@@ -150,7 +150,10 @@ class Accumulator:
                 self._schedule()
 
         self._in_transit.add(batch)
-        self._sender.begin(outgoing, batch.until, answered)
+        try:
+            self._sender.begin(outgoing, batch.until, answered)
+        except Exception as error:  # noqa: BLE001  its callers get it
+            answered(error)
 
     async def drain(self) -> None:
         """Send the gathered messages and wait until all that were added before are answered."""

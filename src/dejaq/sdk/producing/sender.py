@@ -84,7 +84,7 @@ class Sent:
 
 
 # What is called with a batch that was answered, or with its error.
-Done = Callable[[Sent | DejaqError], None]
+Done = Callable[[Sent | Exception], None]
 
 
 class Sender:
@@ -110,11 +110,11 @@ class Sender:
         frame = self._named(outgoing, contents, name)
         fill(frame.create, outgoing, behind=True)
 
-        def answered(answer: BrokerAnswer | DejaqError) -> None:
+        def answered(answer: BrokerAnswer | Exception) -> None:
             self._numbering.done(name)
             if isinstance(answer, BrokerAnswer):
                 done(_sent(outgoing, name, answer))
-            elif wants_new_session(answer):
+            elif isinstance(answer, DejaqError) and wants_new_session(answer):
                 self._create_for(self._create_alone(outgoing, name, until), done)
             else:
                 done(answer)
@@ -127,11 +127,11 @@ class Sender:
         async def create() -> None:
             try:
                 sent = await creating
-            except DejaqError as error:
-                done(error)
             except asyncio.CancelledError:
                 done(Indefinite("the event loop ended before the answer; it may have been done or not"))
                 raise
+            except Exception as error:  # noqa: BLE001  the callers get it
+                done(error)
             else:
                 done(sent)
 

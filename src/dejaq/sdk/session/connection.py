@@ -57,7 +57,7 @@ class BrokerAnswer:
 
 
 # What is called with the answer to a request, or with the error that `request` would raise.
-Done = Callable[[BrokerAnswer | DejaqError], None]
+Done = Callable[[BrokerAnswer | Exception], None]
 
 
 class _SentOn(Exception):
@@ -365,11 +365,11 @@ class Connection:
     async def _request(self, frame: ClientSent, until: float, done: Done, first: Answer | None) -> None:
         try:
             answer = await self.request(frame, until, first)
-        except DejaqError as error:
-            done(error)
         except asyncio.CancelledError:
             done(Indefinite("the event loop ended before the answer; it may have been done or not"))
             raise
+        except Exception as error:  # noqa: BLE001  the caller gets it
+            done(error)
         else:
             done(answer)
 

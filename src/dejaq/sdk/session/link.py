@@ -165,6 +165,10 @@ class Link:
         except DejaqError as error:
             if error.answered and not error.retryable:
                 self.reason = error
+        except asyncio.CancelledError:
+            # By `close`, which has ended the session, or at the end of the event loop, when nobody waits any more.
+            self._pending.clear()
+            raise
         finally:
             self._end()
 
