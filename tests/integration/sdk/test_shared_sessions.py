@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -110,3 +111,16 @@ async def test_a_session_that_cannot_be_opened_is_refused_to_all_who_wait(
         async with producers[1]:
             await producers[1].send(b"x")
     assert await client.count(TOPIC) == 1
+
+
+async def test_a_client_closes_producers_that_nobody_else_remembers(
+    wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    async with dejaq.connect(wire, clock=clock, deadline=5.0) as client:
+        await client.create_topic(TOPIC)
+        producer = client.producer(TOPIC)
+        await producer.open()
+        session = producer._session
+        del producer
+        gc.collect()
+    assert session.connection.is_closed

@@ -61,7 +61,8 @@ class GroupSession:
             group=group,
         )
         self._seeds, self._settings = seeds, settings
-        self._users = 0
+        # The producers that are open. A client closes its producers as long as they exist, and this keeps them.
+        self._users: set[object] = set()
         # When the topic was created that the session began with.
         self._created_ms = 0
         self._ended = False
@@ -90,18 +91,18 @@ class GroupSession:
         self.numbering.buckets = self.terms.buckets
         self.sender.shares_bodies = self.terms.shares_bodies
 
-    async def join(self) -> bool:
+    async def join(self, producer: object) -> bool:
         """Open it for one more producer; raises NoBroker after the deadline, or the broker's refusal.
 
         False when the topic was deleted and created again, so that the producer needs another session.
         """
-        self._users += 1
+        self._users.add(producer)
         joined = False
         try:
             joined = await self._join()
         finally:
             if not joined:
-                await self.leave()
+                await self.leave(producer)
         return joined
 
     async def _join(self) -> bool:
@@ -128,9 +129,9 @@ class GroupSession:
         except DejaqError as error:
             raise copy_of(error) from None
 
-    async def leave(self) -> None:
+    async def leave(self, producer: object) -> None:
         """One producer fewer uses it; the last one ends it."""
-        self._users -= 1
+        self._users.discard(producer)
         if self._users:
             return
         self._ended = True

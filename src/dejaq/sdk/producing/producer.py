@@ -63,7 +63,7 @@ class Producer:
         while not self._joined:
             if not self._session.is_usable:
                 self._session = self._sessions.of(self.topic, self.group, self._linger)
-            self._joined = await self._session.join()
+            self._joined = await self._session.join(self)
 
     async def close(self) -> None:
         """Wait until all sends are answered, and disconnect."""
@@ -76,7 +76,7 @@ class Producer:
         finally:
             if not self._left:
                 self._left = True
-                await self._session.leave()
+                await self._session.leave(self)
 
     def _opened(self) -> GroupSession:
         """The open session; raises OUT_OF_STATE when there is none."""
