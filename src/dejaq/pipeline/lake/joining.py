@@ -37,7 +37,7 @@ def joined_segments(lake: Lake, partitions: Mapping[str, Sequence[str]], batch: 
         # By the first time in each: files of several brokers follow one another as they were written.
         times = {file: lake.delta.extent("events", file, "at_ms")[0] or 0 for file in files}
         try:
-            _join([home / file for file in sorted(files, key=lambda file: (times[file], file))], home / name)
+            join([home / file for file in sorted(files, key=lambda file: (times[file], file))], home / name)
         except (OSError, pa.ArrowException) as error:
             raise PipelineError(f"the events of {partition} cannot be compacted: {error}") from None
         added.append(name)
@@ -46,7 +46,8 @@ def joined_segments(lake: Lake, partitions: Mapping[str, Sequence[str]], batch: 
     return added
 
 
-def _join(paths: Sequence[Path], target: Path) -> None:
+def join(paths: Sequence[Path], target: Path) -> None:
+    """Write the rows of several files of events as one file, in their order."""
     options = {
         "compression": "zstd",
         "use_dictionary": [*NAMES, "principal", "store"],
