@@ -23,14 +23,8 @@ from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
 _CODES = {int(code): code for code in Code}
 
 
-def create_from_proto(
-    proto: carrier_pb2.CreateBatch, *, owner: str, now: int, session: ProducerSession | None = None
-) -> CreateBatch:
-    """The batch that a producer sent, its delays counted from `now`; `session` where it names none."""
-    try:
-        session = ProducerSession.unpack(proto.session) if proto.session or session is None else session
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
+def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int, session: ProducerSession) -> CreateBatch:
+    """The batch that a producer sent under a session, its delays counted from `now`."""
     if proto.acknowledged > proto.sequence:
         raise InvalidArgument(f"acknowledged={proto.acknowledged} is above the batch's own sequence {proto.sequence}")
     return CreateBatch(
@@ -48,6 +42,14 @@ def create_from_proto(
         check=proto.check,
         relative_rows=_relative_rows(proto),
     )
+
+
+def session_from_proto(packed: bytes) -> ProducerSession:
+    """The session that names a batch; raises INVALID_ARGUMENT."""
+    try:
+        return ProducerSession.unpack(packed)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
 
 
 def _relative_rows(proto: carrier_pb2.CreateBatch) -> list[RowRange]:

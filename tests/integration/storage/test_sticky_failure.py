@@ -81,7 +81,7 @@ async def test_a_batch_that_waits_while_a_sync_fails_is_not_acknowledged(
         second = asyncio.create_task(create(storage, topic, "second", 1))
         await asyncio.sleep(0)
         # As before anything else reads the topic.
-        storage._pending_creates.flush()
+        storage._pending.flush()
         disk.let_syncs_go()
         answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [Indefinite, Indefinite]
@@ -105,7 +105,7 @@ async def test_a_batch_that_waits_for_its_sync_while_a_write_fails_is_not_acknow
         second = asyncio.create_task(create(storage, topic, "second", 1))
         await asyncio.sleep(0)
         # As before anything else reads the topic.
-        storage._pending_creates.flush()
+        storage._pending.flush()
         disk.let_syncs_go()
         # One thread writes and syncs, so the write that fails begins when the sync of the first batch has ended.
         await first

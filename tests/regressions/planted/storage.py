@@ -24,7 +24,7 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark
 from dejaq.storage.rocksdb.operations import leasing
 from dejaq.storage.rocksdb.operations.loading import RowLoader
-from dejaq.storage.rocksdb.operations.pending_creates import PendingCreates
+from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index, kept_runs, lease
@@ -80,15 +80,15 @@ def keep_half_a_change() -> None:
 
 def let_an_id_occur_twice_in_a_group() -> None:
     """Of two creates with one id that arrive together, both are stored."""
-    add = PendingCreates.add
+    add = PendingChanges.add
 
-    def twice(pending: PendingCreates, create: Create, now: int, context: CallContext) -> object:
+    def twice(pending: PendingChanges, create: Create, now: int, context: CallContext) -> object:
         answer = add(pending, create, now, context)
         for group in pending._groups.values():
             group.ids.clear()
         return answer
 
-    PendingCreates.add = twice  # type: ignore[assignment, method-assign]
+    PendingChanges.add = twice  # type: ignore[assignment, method-assign]
 
 
 def let_changes_overtake_creates() -> None:
@@ -96,7 +96,7 @@ def let_changes_overtake_creates() -> None:
     state_of = RocksStorage._state
 
     def overtake(storage: RocksStorage, topic: Topic, *, waiting: bool = True) -> TopicState:
-        with unittest.mock.patch.object(storage._pending_creates, "flush"):
+        with unittest.mock.patch.object(storage._pending, "flush"):
             return state_of(storage, topic, waiting=waiting)
 
     RocksStorage._state = overtake  # type: ignore[method-assign]

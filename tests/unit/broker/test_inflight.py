@@ -103,3 +103,13 @@ def test_the_totals_always_equal_a_recount(steps: list[tuple[int, str, int, int]
             for key in lost:
                 del model[key]
         assert (inflight.rows, inflight.bytes) == (len(model), 10 * len(model))
+
+
+def test_the_first_time_of_a_lease_is_that_of_all_its_parts() -> None:
+    inflight = Inflight()
+    assert inflight.first_ms(1) == 0
+    for expires, first in ((100, 50), (200, 30), (300, 40)):
+        part = lease(1, 2, expires=expires)
+        part.ts = [first, first + 5]
+        inflight.add(part)
+    assert inflight.first_ms(1) == 30

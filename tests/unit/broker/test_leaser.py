@@ -11,7 +11,7 @@ import pytest
 from dejaq.broker import Broker
 from dejaq.broker.assignment.assignment import Seat, assign_buckets
 from dejaq.broker.delivery.inflight import Inflight
-from dejaq.broker.delivery.leaser import LEASERS_PER_SECOND, Flow, Leaser
+from dejaq.broker.delivery.leaser import GATHER_MS, LEASERS_PER_SECOND, URGENT_MS, Flow, Leaser
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Metrics
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
@@ -311,6 +311,28 @@ async def test_a_message_costs_one_lease_call(connect: Connect, clock: VirtualCl
         await producer.ask(create=batches.natural([f"m{number}"], clock.now_ms() + 50))
         await clock.advance(100)
     assert len(storage.leases) <= 22
+
+
+async def test_new_messages_that_are_near_and_not_urgent_share_a_lease_call(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage
+) -> None:
+    """L15: each create that was due within the lead was a lease call of its own."""
+    consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=2_000)
+    producer, batches = await (await connect()).produce(), Batches()
+    await producer.ask(create=batches.natural(["first"], clock.now_ms() + 1_000))
+    await until(lambda: len(consumer.received()) == 1)
+    storage.leases.clear()
+    for number in range(20):
+        await producer.ask(create=batches.natural([f"m{number}"], clock.now_ms() + 1_000))
+        await clock.advance(GATHER_MS // 40)
+    assert not storage.leases
+    await producer.ask(create=batches.natural(["urgent"], clock.now_ms() + URGENT_MS))
+    await until(lambda: len(consumer.received()) == 22)
+    assert len(storage.leases) <= 2
+    await producer.ask(create=batches.natural(["last"], clock.now_ms() + 1_000))
+    await clock.advance(GATHER_MS)
+    await until(lambda: len(consumer.received()) == 23)
+    assert len(storage.leases) <= 4
 
 
 class HeldStorage(CountingStorage):

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dejaq.broker import Broker
+from dejaq.broker.delivery.leaser import GATHER_MS
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -47,12 +48,14 @@ async def test_a_cancel_recalls_messages_that_are_not_yet_due(
 async def test_an_edit_recalls_a_message_which_comes_again_as_edited(connect: Connect, clock: VirtualClock) -> None:
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
-    edit = carrier.EditBatch(ids=["a"], ts=[clock.now_ms() + 1_500], bodies=[b"new"])
+    ts = clock.now_ms() + 1_500
+    edit = carrier.EditBatch(ids=["a"], ts=[ts], bodies=[b"new"])
     assert codes(await producer.ask(edit=edit)) == {}
+    await clock.advance(GATHER_MS)
     await until(lambda: len(consumer.pushes) == 2)
     again = consumer.pushes[1]
     assert (list(again.ts), list(again.bodies), list(again.attempts)) == (
-        [clock.now_ms() + 1_500],
+        [ts],
         [b"new"],
         [],
     )
@@ -185,10 +188,11 @@ async def test_a_message_can_be_moved_again_and_again(connect: Connect, clock: V
     producer, consumer = await prefetched(connect, clock, "a")
     consumer.on_recall = lambda recall: list(recall.rows)
     for n in range(times):
-        edit = carrier.EditBatch(ids=["a"], ts=[clock.now_ms() + 1_100 + n])
-        assert codes(await producer.ask(edit=edit)) == {}
+        ts = clock.now_ms() + 1_100 + n
+        assert codes(await producer.ask(edit=carrier.EditBatch(ids=["a"], ts=[ts]))) == {}
+        await clock.advance(GATHER_MS)
         await until(lambda n=n: len(consumer.pushes) == n + 2)  # type: ignore[misc]
-    assert list(consumer.pushes[-1].ts) == [clock.now_ms() + 1_100 + times - 1]
+        assert list(consumer.pushes[-1].ts) == [ts]
 
 
 async def unread(connect: Connect, clock: VirtualClock) -> tuple[RawClient, RawClient, list[str]]:

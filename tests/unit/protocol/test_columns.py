@@ -26,7 +26,7 @@ def test_a_create_keeps_its_columns() -> None:
         bodies=[b"x", b"y"],
         priorities=[-1, 1],
     )
-    batch = columns.create_from_proto(proto, owner="me", now=100)
+    batch = columns.create_from_proto(proto, owner="me", now=100, session=columns.session_from_proto(proto.session))
     assert (batch.owner, batch.session.pack(), batch.sequence, batch.bucket) == ("me", SESSION, 7, 3)
     assert (batch.ids, batch.ts, batch.bodies, batch.priorities) == (
         ["a", "b"],
@@ -39,14 +39,14 @@ def test_a_create_keeps_its_columns() -> None:
 
 def test_delays_count_from_now() -> None:
     proto = carrier_pb2.CreateBatch(session=SESSION, ts=[0, 5], bodies=[b"", b""], relative=True)
-    batch = columns.create_from_proto(proto, owner="me", now=100)
+    batch = columns.create_from_proto(proto, owner="me", now=100, session=columns.session_from_proto(proto.session))
     assert (batch.ts, batch.ids) == ([100, 105], None)
 
 
 @pytest.mark.parametrize("session", [b"", b"123456789", b"12345678901"])
 def test_a_producer_session_is_ten_bytes(session: bytes) -> None:
     with pytest.raises(DejaqError) as caught:
-        columns.create_from_proto(carrier_pb2.CreateBatch(session=session), owner="me", now=0)
+        columns.session_from_proto(session)
     assert caught.value.code is Code.INVALID_ARGUMENT
 
 

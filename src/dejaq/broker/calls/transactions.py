@@ -26,7 +26,7 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, DejaqError, InvalidArgument, StoreError, Unavailable, error_of
-from dejaq.protocol.columns import create_from_proto
+from dejaq.protocol.columns import create_from_proto, session_from_proto
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.transactions import LogStep, Step, Transaction, Verdict
@@ -198,10 +198,7 @@ class Transactions:
 
 
 def _session_of(request: carrier.TransactRequest) -> ProducerSession:
-    try:
-        session = ProducerSession.unpack(request.session)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
+    session = session_from_proto(request.session)
     if request.sequence > COUNTER_MAX:
         raise InvalidArgument("the sequence of a session is a 32-bit counter")
     return session
@@ -227,6 +224,8 @@ def _step_of(proto: carrier.Step, topic: Topic, session: ProducerSession, now: i
     if not 1 <= len(proto.actor) <= longest:
         raise InvalidArgument(f"a step names its producer group or consumer in 1 to {longest} characters")
     if change == "create":
+        named = proto.create.session
+        session = session_from_proto(named) if named else session
         batch = create_from_proto(proto.create, owner=proto.actor, now=now, session=session)
         admit(batch, topic.settings, now)
         if batch.headers is not None:

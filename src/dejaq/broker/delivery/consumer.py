@@ -330,8 +330,9 @@ class ConnectedConsumer:
             outcomes = await apply_one(self._storage, Release(*rows, times, handed_times(proto, ranges)), now, context)
             self._notify_all(times if isinstance(times, int) else min(times))
         elif proto.kind == carrier.RECALL:
+            first_ms = self.inflight.first_ms(proto.lease)
             outcomes = await apply_one(self._storage, Recall(*rows), now, context)
-            self._notify_all(now)
+            self._notify_all(first_ms or now)
         elif proto.kind == carrier.REJECT:
             cause = Cause(proto.reason, proto.error, proto.traceback)
             cause.check()

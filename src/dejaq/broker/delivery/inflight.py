@@ -24,6 +24,8 @@ class _HeldSet:
     ends: dict[int, int]
     # When the last of its rows was both with the client and due.
     due_ms: int = 0
+    # A time before which none of its rows is due.
+    first_ms: int | None = None
 
     def left(self) -> int:
         """How many rows are left."""
@@ -62,6 +64,8 @@ class Inflight:
         # What is left of one lease may come back in parts, one for each end that its rows have.
         held.ends[lease.expires] = held.ends.get(lease.expires, 0) | mask
         held.due_ms = max(held.due_ms, now, lease.ts[-1] if lease.ts else 0)
+        first_ms = min(lease.ts, default=0)
+        held.first_ms = first_ms if held.first_ms is None else min(held.first_ms, first_ms)
         held.rows += len(lease)
         held.size += size
         self._note(lease.expires, lease.lease_id)
@@ -111,6 +115,11 @@ class Inflight:
         """When the rows of a lease set had all come and were due."""
         held = self._held.get(lease_id)
         return None if held is None else held.due_ms
+
+    def first_ms(self, lease_id: int) -> int:
+        """A time before which no row of a lease set was due; 0 where it is not known."""
+        held = self._held.get(lease_id)
+        return 0 if held is None else held.first_ms or 0
 
     def overdue(self, before: int) -> list[tuple[int, int]]:
         """(lease, mask of the rows that are left) of what has been due since `before` or longer, the newest first."""

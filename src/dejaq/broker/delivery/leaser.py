@@ -38,6 +38,8 @@ LEASERS_PER_SECOND = 200
 NOTICE_MS_MAX = limits.PREFETCH_MS_MAX + RECHECK_MS_MAX + 1_000
 # How long to wait for a storage that has a message that is due but leases nothing.
 RETRY_MS = 10
+# A new message that is due within the lead, but not within this time, waits so long after the last lease for others.
+URGENT_MS, GATHER_MS = 125, 100
 # How long a pump may be without credit before its buckets are shared.
 SHARE_MS = 20
 
@@ -145,8 +147,10 @@ class Leaser:
         # While it waits: until when, and whether for credit or for a time.
         self._resting_until: int | None = None
         self._wants_room = False
-        # The time of the earliest new message since it last rested, less the lead.
+        # When it has to lease the most urgent new message since it last rested.
         self._noticed: int | None = None
+        # When a lease call last found something.
+        self._last_lease = 0
 
     @property
     def buckets(self) -> Sequence[int]:
@@ -201,8 +205,12 @@ class Leaser:
         if self._wants_room:
             self._note_notice()
             return
-        at = ts - self._flow.lead_ms
-        if at <= self._clock.now_ms():
+        now, at = self._clock.now_ms(), ts - self._flow.lead_ms
+        if at <= now:
+            # A call that runs now will most likely find something.
+            at = min((now if self._calls else self._last_lease) + GATHER_MS, ts - URGENT_MS)
+            self._dry_until = min(self._dry_until, ts - 1)
+        if at <= now:
             self._wake_up()
         elif self._resting_until is None:
             # Nothing that it does now is about this message. It rests until then at most.
@@ -416,7 +424,8 @@ class Leaser:
             return
         self._adapt(call, len(lease))
         call.rows = call.size = 0
-        self._inflight.add(lease, self._clock.now_ms())
+        self._last_lease = self._clock.now_ms()
+        self._inflight.add(lease, self._last_lease)
         self._metrics.add(LEASED, len(lease), self._topic.name)
         await self._push(lease)
         call.pushed = True

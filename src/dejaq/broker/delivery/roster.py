@@ -78,6 +78,11 @@ class Roster:
         return bool(self._subscribed)
 
     @property
+    def has_consumers(self) -> bool:
+        """Whether leases flow to a consumer of any broker."""
+        return bool(self._subscribed or self._remote)
+
+    @property
     def subscribed(self) -> list[ConnectedConsumer]:
         """The consumers of this broker to which leases flow."""
         return list(self._subscribed.values())

@@ -73,7 +73,7 @@ class SessionChanges:
     def _throttle(self, command: str, frame: carrier.ClientFrame) -> int:
         """Count an owner's change; how long the client should wait before its next."""
         producer = self._session.producer
-        if producer is None:
+        if producer is None or not (self._broker.quotas.quotas.quotas or producer.topic.settings.client_rate):
             return 0
         creates, change = command == "create", getattr(frame, command)
         rows = len(change.ts) if creates else len(change.ids)
@@ -85,7 +85,8 @@ class SessionChanges:
         self._session.rights.changed(command, outcomes.count)
         self._broker.doctor.confirm()
         answer.outcomes.SetInParent()
-        answer.outcomes.throttled_ms = throttled_ms
+        if throttled_ms:
+            answer.outcomes.throttled_ms = throttled_ms
         write_outcomes(answer.outcomes, outcomes)
 
     async def _do(self, context: CallContext, command: str, frame: carrier.ClientFrame) -> Outcomes:

@@ -19,7 +19,7 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, Refused, error_of
-from dejaq.protocol.columns import create_from_proto
+from dejaq.protocol.columns import create_from_proto, session_from_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage, apply_one
 from dejaq.timekeeper.clock import Clock
@@ -40,8 +40,11 @@ class ConnectedProducer:
         self.topic = topic
         self._roster = roster
         self._storage = storage
+        self._shared = storage.capabilities.shared
         self._clock = clock
         self._metrics = metrics
+        # The last session that named a batch, packed and as an object.
+        self._session: tuple[bytes, ProducerSession] | None = None
 
     async def create(self, context: CallContext, proto: carrier.CreateBatch) -> Outcomes:
         """Create the messages that can be admitted; each of the others has its own refusal."""
@@ -52,11 +55,11 @@ class ConnectedProducer:
     def prepare(self, proto: carrier.CreateBatch) -> PreparedChange:
         """Check a batch whose bodies are all there; raises what refuses it as a whole."""
         now = self._clock.now_ms()
-        batch = create_from_proto(proto, owner=self.group, now=now)
+        batch = create_from_proto(proto, owner=self.group, now=now, session=self._session_of(proto.session))
         admit(batch, self.topic.settings, now)
         if batch.headers is not None:
             refuse_headers(batch.headers, batch.refused)
-        shared = self._storage.capabilities.shared
+        shared = self._shared
         if not shared:
             # Pumps run when this one waits for the commit: what is due is leased in the same group commit, which saves
             # a message that is due at once the wait for a second sync (1.5 to 2.5 ms here).
@@ -71,6 +74,12 @@ class ConnectedProducer:
             return outcomes
 
         return PreparedChange((Create(self.topic, batch),), now, finish)
+
+    def _session_of(self, packed: bytes) -> ProducerSession:
+        """The session that names a batch, which is nearly always that of the batch before."""
+        if self._session is None or self._session[0] != packed:
+            self._session = packed, session_from_proto(packed)
+        return self._session[1]
 
     async def _with_bodies(self, proto: carrier.CreateBatch) -> carrier.CreateBatch:
         """The batch with the bodies that it names in their places."""
@@ -96,6 +105,8 @@ class ConnectedProducer:
         return whole
 
     def _notify(self, batch: CreateBatch) -> None:
+        if not self._roster.has_consumers:
+            return
         if batch.ids is None:
             # Generated ids come sorted and in one bucket.
             self._roster.notify_buckets(batch.ts[0], (batch.bucket,))

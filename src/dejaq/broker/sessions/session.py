@@ -277,13 +277,13 @@ class Session:
         if command is None or not frame.request or not self._changes.is_direct(command, frame):
             self._offered = frame
             return False
-        context = self.context.of_frame(frame.request)
-        answer = carrier.BrokerFrame(request=frame.request)
+        request = frame.request
+        answer = carrier.BrokerFrame(request=request)
         try:
             self._admit(command, frame)
-            answers, complete = self._changes.begin(context, command, frame)
+            answers, complete = self._changes.begin(self.context, command, frame)
         except Exception as error:  # noqa: BLE001  the client gets it
-            self._fail(answer, context, command, error)
+            self._fail(answer, self.context.of_frame(request), command, error)
             self._send_soon(answer)
             return True
         self._bytes += size
@@ -296,7 +296,7 @@ class Session:
             try:
                 complete(found.result(), answer)
             except Exception as error:  # noqa: BLE001  the client gets it
-                self._fail(answer, context, command, error)
+                self._fail(answer, self.context.of_frame(request), command, error)
             self._send_soon(answer)
 
         answers.add_done_callback(done)

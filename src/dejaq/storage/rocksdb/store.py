@@ -30,16 +30,10 @@ from dejaq.storage.rocksdb.engine.starting import SEGMENTS, mark_of, stored_topi
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
 from dejaq.storage.rocksdb.log.opening import OpenedSegments, SegmentSettings
 from dejaq.storage.rocksdb.log.store import RocksLogs
-from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, transacting
+from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, pending_changes, transacting
 from dejaq.storage.rocksdb.operations.creating_together import create_together
 from dejaq.storage.rocksdb.operations.loading import RowLoader
-from dejaq.storage.rocksdb.operations.pending_creates import (
-    Answers,
-    PendingCreates,
-    PendingGroup,
-    answer_when,
-    is_small,
-)
+from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges, is_small
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
 from dejaq.storage.rocksdb.operations.topics import RocksTopics
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
@@ -155,8 +149,8 @@ class RocksStorage(RocksTopics):
         self._producers = ProducerQueue(self._committer, self.merger)
         self._rows = RowLoader(lambda: list(self._states.values()), self._is_live)
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
-        self._pending_creates = PendingCreates(self._committer, self._create_together)
-        self._committer.before_sync = self._pending_creates.flush
+        self._pending = PendingChanges(self._committer, self._apply_together)
+        self._committer.before_sync = self._pending.flush
         self.logs = RocksLogs(
             *(database, self._committer, segments, engine.keeper),
             next_number=self._next_number,
@@ -174,7 +168,7 @@ class RocksStorage(RocksTopics):
         if self._closing is None:
             if self._failure == _CLOSED:
                 return
-            self._pending_creates.flush()
+            self._pending.flush()
             self._closing = asyncio.get_running_loop().create_task(self._close())
         closing = self._closing
         try:
@@ -282,10 +276,10 @@ class RocksStorage(RocksTopics):
             raise StoreError(f"the storage takes no requests: {self.failure}", code=Code.STORE_FAILED)
 
     def _state(self, topic: Topic, *, waiting: bool = True) -> TopicState:
-        """The state of a topic, after all that arrived for it, or without the creates that wait."""
+        """The state of a topic, after all that arrived for it, or without the changes that wait."""
         self._check_working()
         if waiting:
-            self._pending_creates.flush(topic.number)
+            self._pending.flush(topic.number)
         # A topic that was dropped meanwhile appears empty.
         return self._states.get(topic.number) or self._new_state(topic)
 
@@ -317,7 +311,7 @@ class RocksStorage(RocksTopics):
         match changes:
             case [Create() as create] if is_small(create):
                 self._check_working()
-                return await self._pending_creates.add(create, now, context)
+                return await self._pending.add(create, now, context)
         answers: list[Outcomes | Refused] = []
         for group in grouped(changes):
             answers += await self._apply(group, now, context)
@@ -331,13 +325,15 @@ class RocksStorage(RocksTopics):
             case [Create() as create] if is_small(create) and self._producers.free:
                 self._check_working()
                 self._forget_sessions(now)
-                return self._pending_creates.add(create, now, context)
-            case _ if all(isinstance(change, Delete) for change in changes):
-                self._check_working()
-                self._forget_sessions(now)
-                answers, durable = self._change(changes, now, context)
-                return answer_when(durable, answers)
-        return None
+                return self._pending.add(create, now, context)
+        if not all(isinstance(change, Delete) for change in changes):
+            return None
+        self._check_working()
+        self._forget_sessions(now)
+        if pending_changes.deletes_few(changes):
+            return self._pending.add_deletes(changes, now, context)
+        answers, durable = self._change(changes, now, context)
+        return pending_changes.answer_when(durable, answers)
 
     async def _apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
         answers, durable = self._change(changes, now, context)
@@ -349,27 +345,36 @@ class RocksStorage(RocksTopics):
         self, changes: Sequence[Change], now: int, context: CallContext
     ) -> tuple[list[Outcomes | Refused], asyncio.Future[None] | None]:
         """Apply changes in one write; returns the answers, and what is to be durable before they are given."""
+        for change in changes:
+            self._pending.flush_deletes(change.topic.number)
         states: dict[int, TopicState] = {}
         refusals = [self._prepare(change, states, now, context) for change in changes]
 
-        def work(writes: Batch) -> list[Outcomes | Refused]:
-            return [
-                refusal or applying.attempt(states, change, now, writes)
-                for change, refusal in zip(changes, refusals, strict=True)
-            ]
-
+        work = partial(applying.attempt_all, states, changes, refusals, now)
         return self._writer.apply(list(states.values()), now, context, work)
 
-    def _create_together(self, group: PendingGroup) -> tuple[Answers, asyncio.Future[None] | None]:
-        """Apply creates that waited for each other in one write."""
+    def _apply_together(
+        self, deletes: Sequence[pending_changes.PendingDeletes], groups: Sequence[pending_changes.PendingGroup]
+    ) -> pending_changes.Applied:
+        """Apply deletes and creates that waited for each other in one write."""
         self._check_working()
+        context = deletes[0].context if deletes else groups[0].context
+        now = max([one.now for one in deletes] + [group.now for group in groups])
+        states = {group.topic.number: self._states[group.topic.number] for group in groups if self._knows(group.topic)}
+        refusals = [[self._prepare(change, states, one.now, one.context) for change in one.changes] for one in deletes]
+
+        def work(writes: Batch) -> tuple[Sequence[pending_changes.Answers], Sequence[pending_changes.Answers]]:
+            known = zip(deletes, refusals, strict=True)
+            deleted = [applying.attempt_all(states, one.changes, codes, one.now, writes) for one, codes in known]
+            return deleted, [self._create(group, writes) for group in groups]
+
+        return self._writer.apply(list(states.values()), now, context, work, changes=len(deletes) + len(groups))
+
+    def _create(self, group: pending_changes.PendingGroup, writes: Batch) -> pending_changes.Answers:
         state = self._states.get(group.topic.number)
         if state is None:
-            return [applying.unknown(group.topic)] * len(group.creates), None
-        batches = [create.batch for create in group.creates]
-        return self._writer.apply(
-            (state,), group.now, group.context, lambda writes: create_together(state, batches, group.now, writes)
-        )
+            return [applying.unknown(group.topic)] * len(group.creates)
+        return create_together(state, [create.batch for create in group.creates], group.now, writes)
 
     def _prepare(self, change: Change, states: dict[int, TopicState], now: int, context: CallContext) -> Refused | None:
         """Find the topics of a change, or the reason why it is refused."""
@@ -387,8 +392,11 @@ class RocksStorage(RocksTopics):
             self._delay_expired(state, now, context)
         return None
 
+    def _knows(self, topic: Topic) -> bool:
+        return topic.number in self._states
+
     def _check_known(self, topic: Topic) -> None:
-        if topic.number not in self._states and self._failure is None:
+        if not self._knows(topic) and self._failure is None:
             raise applying.unknown(topic)
 
     def _forget_sessions(self, now: int) -> None:
@@ -407,8 +415,12 @@ class RocksStorage(RocksTopics):
     async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         """Lease the due messages."""
         until = now if topic.by_priority else request.until
-        await self._rows.read_due(self._state(topic, waiting=False), request.buckets, until)
-        self._pending_creates.flush_due(topic, max(until, now))
+        state = self._state(topic, waiting=False)
+        await self._rows.read_due(state, request.buckets, until)
+        self._pending.flush_due(topic, max(until, now))
+        if (ended := state.leases.next_end()) is not None and ended <= now:
+            # Rows of it may wait to be deleted.
+            self._pending.flush(topic.number)
         state = self._state(topic, waiting=False)
         target = self._taking(request.dead_letter) if request.dead_letter is not None else None
         self._delay_expired(state, now, context)
@@ -441,7 +453,7 @@ class RocksStorage(RocksTopics):
     async def next_ts(self, topic: Topic, buckets: Sequence[int], now: int) -> int | None:
         """The time at which something may become due."""
         stored = leasing.next_ts(self._state(topic, waiting=False), buckets)
-        return self._pending_creates.earliest(topic, stored)
+        return self._pending.earliest(topic, stored)
 
     async def load(self, topic: Topic, buckets: Sequence[int], until: int) -> None:
         """Read due messages into memory in small steps; other tasks run between them."""

@@ -21,7 +21,7 @@ from dejaq.protocol.v1 import journal_pb2 as journal
 from dejaq.storage.base import Filter, Storage
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.rocksdb.engine import keys
-from dejaq.storage.rocksdb.operations import pending_creates
+from dejaq.storage.rocksdb.operations import pending_changes
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.testing.waiting import eventually
 
@@ -220,7 +220,7 @@ async def test_creates_do_not_miss_the_sync_that_another_change_waits_for(
     await asyncio.sleep(0)
     numbered = asyncio.ensure_future(storage.next_topic_number())
     await asyncio.sleep(0)
-    large = [f"row-{row}" for row in range(pending_creates.SMALL_ROWS + 1)]
+    large = [f"row-{row}" for row in range(pending_changes.SMALL_ROWS + 1)]
     batch = CreateBatch("billing", ProducerSession(NOW, 9), 0, [NOW] * len(large), [b"x"] * len(large), ids=large)
     calls.append(asyncio.ensure_future(answer_of(storage, Create(TOPIC, batch))))
     await asyncio.sleep(0)
@@ -242,9 +242,9 @@ async def test_a_relaxed_topic_does_not_wait_for_a_sync(storage: RocksStorage, m
 async def test_a_lot_that_waits_is_stored_before_the_end_of_the_turn(
     storage: RocksStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending_creates, "ROWS_MAX", 10)
-    calls = [storage._pending_creates.add(Create(TOPIC, single(n, f"m-{n}")), NOW, DIRECT_CALL) for n in range(25)]
-    assert [group.rows for group in storage._pending_creates._groups.values()] == [5]
+    monkeypatch.setattr(pending_changes, "ROWS_MAX", 10)
+    calls = [storage._pending.add(Create(TOPIC, single(n, f"m-{n}")), NOW, DIRECT_CALL) for n in range(25)]
+    assert [group.rows for group in storage._pending._groups.values()] == [5]
     assert [(await call)[0][0] for call in calls] == [Code.OK] * 25  # type: ignore[index]
 
 

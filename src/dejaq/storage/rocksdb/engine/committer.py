@@ -99,8 +99,10 @@ class Committer:
         self._thread = threading.Thread(target=self._run, name="dejaq-commit", daemon=True)
         self._thread.start()
 
-    def write(self, batch: Batch) -> asyncio.Future[None]:
+    def write(self, batch: Batch, *, changes: int = 1) -> asyncio.Future[None]:
         """Take `batch`, which can be read from now on; the future is done when it is durable, or fails with Indefinite.
+
+        It has the effects of so many `changes`.
 
         Raises STORE_FAILED, and takes nothing, when an earlier write or sync failed.
         """
@@ -122,8 +124,8 @@ class Committer:
         if self._record.is_full:
             self.seal()
         group.bytes += size
-        group.changes += 1
-        self.pending_changes += 1
+        group.changes += changes
+        self.pending_changes += changes
         self.pending_bytes += size
         group.generation.add(batch)
         group.generation.frames.update(runs)

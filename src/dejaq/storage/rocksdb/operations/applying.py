@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Extend, Recall, Redrive, Reject, Release
@@ -42,6 +42,13 @@ def attempt(states: TopicStates, change: Change, now: int, batch: Batch) -> Outc
         return apply(states, change, now, batch)
     except Refused as refusal:
         return refusal
+
+
+def attempt_all(
+    states: TopicStates, changes: Sequence[Change], refusals: Sequence[Refused | None], now: int, batch: Batch
+) -> list[Outcomes | Refused]:
+    """The answer to each change: why it was refused before, or that of `attempt`."""
+    return [refusal or attempt(states, change, now, batch) for change, refusal in zip(changes, refusals, strict=True)]
 
 
 def apply(states: TopicStates, change: Change, now: int, batch: Batch) -> Outcomes:

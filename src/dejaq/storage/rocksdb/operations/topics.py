@@ -11,7 +11,7 @@ from dejaq.storage.rocksdb.bodies.large import LargeBodies
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import new_batch
 from dejaq.storage.rocksdb.log.store import RocksLogs
-from dejaq.storage.rocksdb.operations.pending_creates import PendingCreates
+from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
 from dejaq.storage.rocksdb.reading.answering import RocksQueries
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -24,7 +24,7 @@ class RocksTopics(RocksQueries):
 
     _states: dict[int, TopicState]
     _writer: ChangeWriter
-    _pending_creates: PendingCreates
+    _pending: PendingChanges
     _large: LargeBodies
     logs: RocksLogs
 
@@ -60,7 +60,7 @@ class RocksTopics(RocksQueries):
     async def drop_topic(self, topic: Topic, now: int, context: CallContext) -> None:
         """Remove everything of a topic and free the disk space."""
         self._check_working()
-        self._pending_creates.flush(topic.number)
+        self._pending.flush(topic.number)
         await self.logs.abort_all(topic, now)
         state = self._states.get(topic.number)
         if state is None:

@@ -54,8 +54,12 @@ class ChangeWriter:
         change: Callable[[Batch], Result],
         *,
         waits: bool = False,
+        changes: int = 1,
     ) -> tuple[Result, asyncio.Future[None] | None]:
-        """Apply one change to the state and write it; returns its result and what its caller has to wait for."""
+        """Apply one change to the state and write it; returns its result and what its caller has to wait for.
+
+        The one change may be several `changes` that waited for each other.
+        """
         batch = new_batch()
         for state in states:
             state.now = now
@@ -74,7 +78,7 @@ class ChangeWriter:
             self._fail(f"a change was only partly applied: {cause!r}")
             raise
         with self.altering():
-            durable = self.write(states, batch, now, context)
+            durable = self.write(states, batch, now, context, changes=changes)
         if durable is None and result is not None:
             # A refusal describes a state that a crash must not undo; the answer "nothing is due" does not.
             durable = self._committer.pending()
@@ -91,7 +95,7 @@ class ChangeWriter:
             raise
 
     def write(
-        self, states: Sequence[TopicState], batch: Batch, now: int, context: CallContext
+        self, states: Sequence[TopicState], batch: Batch, now: int, context: CallContext, *, changes: int = 1
     ) -> asyncio.Future[None] | None:
         """Write the batch of a change, with its journal record; None when the batch is empty."""
         for state in states:
@@ -100,7 +104,7 @@ class ChangeWriter:
         self._merger.changed(states, now)
         if not len(batch):
             return None
-        return self._committer.write(batch)
+        return self._committer.write(batch, changes=changes)
 
     def put_record(self, batch: Batch, now: int, context: CallContext) -> None:
         """Put the journal record of what happened since the last one into the batch."""

@@ -33,6 +33,8 @@ YOUNG_MS = 60_000
 # Small enough for a processor's cache, and large enough that there are few generations to search.
 GENERATION_IDS = 32_768
 GENERATIONS_MAX = 32
+# The buckets of so few ids are computed one by one.
+_FEW_IDS = 16
 
 
 # A generation removes deleted ids when it has this many times as many ids as its runs.
@@ -116,7 +118,7 @@ class Index:
     def buckets_of(self, ids: Iterable[str]) -> list[int]:
         """The bucket of each natural id."""
         buckets = self._buckets
-        if isinstance(ids, IdColumn):
+        if isinstance(ids, IdColumn) and len(ids) > _FEW_IDS:
             listed: list[int] = bucket_column(hash_column(ids), buckets).tolist()
             return listed
         return [number % buckets for number in map(bucket_hash, map(str.encode, ids))]

@@ -25,6 +25,8 @@ _ORDER_SLACK_MS = 20
 # in so many of their lateness, and to within a slice. Otherwise batches whose times lie between each other would leave
 # a row or two of each run to each lease.
 _CROWD_RUNS, _LATE_PARTS = 16, 4
+# So many sources are taken out of a heap and put back one by one.
+_FEW_SOURCES = 64
 
 
 @dataclass(slots=True)
@@ -247,8 +249,7 @@ class Window:
 
     def only(self, until: int, mask_of: Callable[[Run], int]) -> Window:
         """A window with some rows up to `until`, given by run; what is taken from it is taken from this one too."""
-        self._refresh(until)
-        waiting = [entry for entry in self._heap if entry[0][0] <= until]
+        waiting = self._refreshed(until)
         own = _OwnRows(self._topic, self._bucket, waiting, mask_of)
         own.crowded = self.crowded
         return own
@@ -265,18 +266,30 @@ class Window:
                 heapq.heappush(self._heap, (now_at, next(self._order), source))
         return None
 
-    def _refresh(self, until: int) -> None:
+    def _refreshed(self, until: int) -> list[tuple[Key, int, Source]]:
         """Put each source up to `until` where its next row is now, as rows were taken from parts of sources.
 
-        Otherwise every lease would divide again all sources from which other leases have taken.
+        Returns those whose next row is up to `until`. If sources were not moved, every lease would divide again all
+        of them from which other leases have taken.
         """
-        fresh: list[tuple[Key, int, Source]] = []
-        for entry in self._heap:
-            key = entry[2].head() if entry[0][0] <= until else entry[0]
+        heap, moved = self._heap, list[tuple[Key, int, Source]]()
+        while heap and heap[0][0][0] <= until and len(moved) < _FEW_SOURCES:
+            entry = heapq.heappop(heap)
+            key = entry[2].head()
             if key is not None:
-                fresh.append(entry if key == entry[0] else (key, *entry[1:]))
-        heapq.heapify(fresh)
-        self._heap = fresh
+                moved.append(entry if key == entry[0] else (key, *entry[1:]))
+        if heap and heap[0][0][0] <= until:
+            # So many are moved faster all at once.
+            for entry in heap:
+                key = entry[2].head() if entry[0][0] <= until else entry[0]
+                if key is not None:
+                    moved.append(entry if key == entry[0] else (key, *entry[1:]))
+            heapq.heapify(moved)
+            self._heap = moved
+            return [entry for entry in moved if entry[0][0] <= until]
+        for entry in moved:
+            heapq.heappush(heap, entry)
+        return [entry for entry in moved if entry[0][0] <= until]
 
     def pop(self) -> Source:
         """Remove the first source; there must be one."""

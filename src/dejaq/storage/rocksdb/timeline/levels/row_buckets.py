@@ -8,15 +8,19 @@ import numpy as np
 
 # So many sets of buckets are remembered; there are more while consumers come and go.
 _SETS_MAX = 16
+# The rows of so short a run are compared one by one.
+_FEW_ROWS = 16
 
 
 class RowBuckets:
     """The bucket of each row of a run."""
 
-    __slots__ = ("_buckets", "_masks")
+    __slots__ = ("_buckets", "_few", "_masks")
 
     def __init__(self, buckets: Sequence[int]) -> None:
-        self._buckets = np.array(buckets, dtype=np.uint16)
+        few = len(buckets) <= _FEW_ROWS
+        self._few = buckets if few else None
+        self._buckets = np.array(() if few else buckets, dtype=np.uint16)
         self._masks: dict[tuple[int, ...], int] = {}
 
     def mask_of(self, chosen: tuple[int, ...]) -> int:
@@ -25,7 +29,11 @@ class RowBuckets:
         if mask is None:
             if len(self._masks) >= _SETS_MAX:
                 self._masks.clear()
-            among = np.isin(self._buckets, np.array(chosen, dtype=np.uint16))
-            mask = int.from_bytes(np.packbits(among, bitorder="little").tobytes(), "little")
-            self._masks[chosen] = mask
+            mask = self._masks[chosen] = self._compute(chosen)
         return mask
+
+    def _compute(self, chosen: tuple[int, ...]) -> int:
+        if self._few is not None:
+            return sum([1 << row for row, bucket in enumerate(self._few) if bucket in chosen])
+        among = np.isin(self._buckets, np.array(chosen, dtype=np.uint16))
+        return int.from_bytes(np.packbits(among, bitorder="little").tobytes(), "little")

@@ -1,9 +1,11 @@
-"""Small creates wait for each other: what arrives during one sync is stored together, and shares the next sync.
+"""Small creates and deletes wait for each other: what arrives during one sync is applied together, and shares the next.
 
-A change that is written during a sync waits for the end of that sync and then for one of its own. A create that waits
-is therefore not slower if it is applied only when the first of the two ends. Nothing overtakes it where that could be
-seen: before a topic is read, or changed by its producers, what waits for it is applied. A lease applies what is due by
-its time, and the end of a lease concerns no message that waits.
+A change that is written during a sync waits for the end of that sync and then for one of its own. A change that waits
+is therefore not slower if it is applied only when the first of the two ends. Together they cost one write, one record
+of the journal and one update of the counts, and creates share runs.
+
+Nothing overtakes them where that could be seen: before a topic is read, or changed in another way, what waits for it is
+applied. A lease applies what is due by its time, and every delete if a lease has ended meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dejaq.domain.batch import Outcomes
-from dejaq.domain.changes import Create
+from dejaq.domain.changes import Change, Create, Delete
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.errors import Refused
@@ -21,9 +23,10 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 
 # A batch with more rows has runs of its own.
 SMALL_ROWS = 64
-# So many rows or bytes that wait are applied at once.
+# So many rows or bytes of one topic, or so many frames with deletes, that wait are applied at once.
 ROWS_MAX = 1_024
 BYTES_MAX = 512 * 1024
+DELETES_MAX = 32
 
 Answers = Sequence[Outcomes | Refused]
 Answer = asyncio.Future[list[Outcomes | Refused]]
@@ -57,22 +60,51 @@ class PendingGroup:
         self.bytes += sum(map(len, create.batch.bodies))
 
 
+@dataclass(slots=True)
+class PendingDeletes:
+    """Deletes of one frame, and the time at which they arrived."""
+
+    changes: Sequence[Change]
+    now: int
+    context: CallContext
+    answer: Answer
+
+    def concerns(self, number: int) -> bool:
+        """Whether it deletes messages of the topic of this number."""
+        return any(change.topic.number == number for change in self.changes)
+
+
+# What is applied in one write: the answers to each frame of deletes and to each group of creates, and what is to be
+# durable before them.
+Applied = tuple[tuple[Sequence[Answers], Sequence[Answers]], asyncio.Future[None] | None]
+ApplyTogether = Callable[[Sequence[PendingDeletes], Sequence[PendingGroup]], Applied]
+
+
 def is_small(create: Create) -> bool:
     """Whether a create waits for others."""
     return len(create.batch) <= SMALL_ROWS
 
 
-class PendingCreates:
-    """The creates that wait. `apply` applies a group; it returns the answers, and what is to be durable before them."""
+def deletes_few(changes: Sequence[Change]) -> bool:
+    """Whether changes are deletes of few rows, which wait for others."""
+    rows = 0
+    for change in changes:
+        if not isinstance(change, Delete) or change.rows is None:
+            return False
+        rows += sum([end - start for start, end in change.rows])
+    return rows <= SMALL_ROWS
 
-    def __init__(
-        self, committer: Committer, apply: Callable[[PendingGroup], tuple[Answers, asyncio.Future[None] | None]]
-    ) -> None:
+
+class PendingChanges:
+    """The changes that wait. `apply` applies those of one caller, as the journal knows it, in one write."""
+
+    def __init__(self, committer: Committer, apply: ApplyTogether) -> None:
         self._committer = committer
         self._apply = apply
         self._loop = asyncio.get_running_loop()
         # By the number of the topic and the caller.
         self._groups: dict[tuple[int, str], PendingGroup] = {}
+        self._deletes: list[PendingDeletes] = []
 
     def add(self, create: Create, now: int, context: CallContext) -> Answer:
         """Have a create applied soon; returns its answer."""
@@ -84,8 +116,7 @@ class PendingCreates:
             # The second create with an id is decided when the first one is done.
             self.flush(topic.number)
             group = None
-        if not self._groups:
-            self._loop.call_soon(self._turn_over)
+        self._expect_turn()
         if group is None:
             group = self._groups[place] = PendingGroup(topic, context)
         answer: Answer = self._loop.create_future()
@@ -94,9 +125,22 @@ class PendingCreates:
             self.flush(topic.number)
         return answer
 
+    def add_deletes(self, changes: Sequence[Change], now: int, context: CallContext) -> Answer:
+        """Have the deletes of a frame applied soon; returns their answers."""
+        self._expect_turn()
+        answer: Answer = self._loop.create_future()
+        self._deletes.append(PendingDeletes(changes, now, context, answer))
+        if len(self._deletes) >= DELETES_MAX or any(_is_relaxed(change.topic) for change in changes):
+            self.flush()
+        return answer
+
+    def _expect_turn(self) -> None:
+        if not self._groups and not self._deletes:
+            self._loop.call_soon(self._turn_over)
+
     def _turn_over(self) -> None:
         """Apply what waits, unless a sync is in progress, whose end does it."""
-        relaxed = any(group.topic.settings.durability is not Durability.FSYNC for group in self._groups.values())
+        relaxed = any(_is_relaxed(group.topic) for group in self._groups.values())
         if relaxed or not self._committer.syncing:
             self.flush()
 
@@ -113,28 +157,53 @@ class PendingCreates:
         if first is not None and first <= until:
             self.flush(topic.number)
 
+    def flush_deletes(self, number: int) -> None:
+        """Apply what waits for a topic, if a delete does."""
+        if any(one.concerns(number) for one in self._deletes):
+            self.flush(number)
+
     def _of(self, number: int) -> list[PendingGroup]:
         return [group for (topic, _), group in self._groups.items() if topic == number]
 
     def flush(self, number: int | None = None) -> None:
         """Apply what waits, for the topic of this number or for all of them."""
-        if not self._groups:
+        if not self._groups and not self._deletes:
             return
         if number is None:
             groups, self._groups = list(self._groups.values()), {}
+            deletes, self._deletes = self._deletes, []
         else:
             groups = self._of(number)
             self._groups = {place: group for place, group in self._groups.items() if place[0] != number}
+            deletes = [one for one in self._deletes if one.concerns(number)]
+            self._deletes = [one for one in self._deletes if not one.concerns(number)]
+        callers: dict[tuple[str, bool], tuple[list[PendingDeletes], list[PendingGroup]]] = {}
+        for one in deletes:
+            relaxed = all(_is_relaxed(change.topic) for change in one.changes)
+            callers.setdefault((one.context.principal.recorded, relaxed), ([], []))[0].append(one)
         for group in groups:
-            try:
-                answers, durable = self._apply(group)
-            except Exception as cause:  # noqa: BLE001  each caller raises it
-                _fail(group.answers, cause)
-                continue
-            if durable is None:
-                _give(group.answers, [[answer] for answer in answers])
-            else:
-                durable.add_done_callback(_Giving(group.answers, [[answer] for answer in answers]))
+            caller = group.context.principal.recorded, _is_relaxed(group.topic)
+            callers.setdefault(caller, ([], []))[1].append(group)
+        for mine, made in callers.values():
+            self._apply_together(mine, made)
+
+    def _apply_together(self, deletes: Sequence[PendingDeletes], groups: Sequence[PendingGroup]) -> None:
+        waiting = [one.answer for one in deletes] + [answer for group in groups for answer in group.answers]
+        try:
+            (deleted, created), durable = self._apply(deletes, groups)
+        except Exception as cause:  # noqa: BLE001  each caller raises it
+            _fail(waiting, cause)
+            return
+        answers = [list(answer) for answer in deleted] + [[answer] for group in created for answer in group]
+        if durable is None:
+            _give(waiting, answers)
+        else:
+            durable.add_done_callback(_Giving(waiting, answers))
+
+
+def _is_relaxed(topic: Topic) -> bool:
+    """Whether callers of a topic do not wait for a sync."""
+    return topic.settings.durability is not Durability.FSYNC
 
 
 def answer_when(durable: asyncio.Future[None] | None, answers: list[Outcomes | Refused]) -> Answer:
