@@ -121,6 +121,11 @@ class BrokerConfig:
     memory_bytes_max: int = _key(
         2 * 1024**3, "The resident memory above which creates are refused with OVERLOADED; 0: no limit."
     )
+    disk_free_min: int = _key(
+        256 * 1024**2,
+        "The free space of the data directory's disk below which creates are refused with OVERLOADED, so that "
+        "consumers can go on; at most a sixteenth of the disk; 0: no limit.",
+    )
     sessions_max: int = _key(limits.SESSIONS_MAX, "The number of client sessions at one time.")
     connections_max: int = _key(limits.CONNECTIONS_MAX, "The number of client connections with a session at one time.")
     topics_max: int = _key(limits.TOPICS_MAX, "The number of topics at one time.")
@@ -225,6 +230,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "window_bytes": (1024 * 1024, 2**50),
     "prefetch_ms_max": (0, limits.PREFETCH_MS_MAX),
     "memory_bytes_max": (0, 2**50),
+    "disk_free_min": (0, 2**50),
     "sessions_max": (1, limits.SESSIONS_MAX),
     "connections_max": (1, limits.CONNECTIONS_MAX),
     "topics_max": (1, limits.TOPICS_MAX),

@@ -104,7 +104,9 @@ async def serving(address: str) -> bool:
 @pytest.mark.chaos
 async def test_r12_a_full_disk(disk: SmallDisk) -> None:
     """G1, G7, G8: without space the broker acknowledges nothing and reports it; with space again it continues."""
-    async with BrokerProcess(disk.path / "data") as broker, Ledger.on(broker.url) as ledger:
+    # The last part of the disk is not kept for consumers, so that creates use up all of it.
+    serving_on = BrokerProcess(disk.path / "data", options=["--disk-free-min", "0"])
+    async with serving_on as broker, Ledger.on(broker.url) as ledger:
         for _ in range(20):
             assert await ledger.send()
         disk.fill(leave_bytes=100_000)
@@ -120,6 +122,38 @@ async def test_r12_a_full_disk(disk: SmallDisk) -> None:
         assert await serving(broker.address)
         await ledger.check()
         await broker.restart()
+        await ledger.healthy_again()
+        await ledger.check()
+
+
+@pytest.mark.chaos
+async def test_r12_a_disk_with_little_space_left(disk: SmallDisk) -> None:
+    """G7, G8: creates are refused with the reason, consumers go on, and creates are admitted again by themselves."""
+    async with BrokerProcess(disk.path / "data") as broker, Ledger.on(broker.url) as ledger:
+        async with ledger.client.producer("mail", group="now") as producer:
+            await producer.send_batch([b"x" * 100] * 200, delay=0.2)
+        assert await ledger.send()
+        # Half of the sixteenth that is kept.
+        disk.fill(leave_bytes=disk.size_bytes // 32)
+
+        async def refused() -> bool:
+            return not await ledger.send()
+
+        await eventually(refused, within=20, what="creates are refused", poll=0.05)
+        assert "free space" in " ".join(await ledger.degradations())
+        with pytest.raises(dejaq.Unavailable, match="creates are refused until there is more") as caught:
+            async with ledger.client.producer("mail", group="refused") as producer:
+                await producer.send(b"x", delay=3_600)
+        assert caught.value.code is dejaq.Code.OVERLOADED
+        assert await serving(broker.address)
+        assert await ledger.client.count("mail") == 200 + len(ledger.acknowledged)
+        delivered = 0
+        async with ledger.client.consumer("mail", name="worker", max_messages=200) as consumer:
+            async for leases in consumer.batches(50):
+                (await leases.delete()).raise_for_failures()
+                delivered += len(leases)
+        assert delivered == 200
+        disk.free()
         await ledger.healthy_again()
         await ledger.check()
 

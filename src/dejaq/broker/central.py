@@ -93,9 +93,7 @@ class Central:
         self.auth = load_settings(config.auth) if config.auth is not None else None
         self.background = Background()
         self.rosters, self.pinger = Rosters(), Pinger()
-        self.doctor = Doctor(
-            storage=storage, clock=clock, memory_bytes_max=config.memory_bytes_max, drift_ms_max=config.drift_ms_max
-        )
+        self.doctor = Doctor.of(config, storage, clock)
         self.watchdog = self._make_watchdog(shares_loop=shares_loop)
         self.catalog = Catalog(storage=storage, clock=clock, background=self.background, topics_max=config.topics_max)
         self.recorder = Recorder(config=config, storage=storage, clock=clock, doctor=self.doctor, metrics=self.metrics)

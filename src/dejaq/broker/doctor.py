@@ -7,6 +7,7 @@
 | synchronization_full | creating and deleting topics; the rest works | a record can be written again |
 | drift | the same; also while a clock that jumped is not yet compared | the clock is near the others' again |
 | memory | creates, with OVERLOADED | memory is below the limit again |
+| disk | creates, with OVERLOADED | enough of the disk is free again |
 | clock | nothing: it is a warning | a minute after the jump |
 | journal | nothing: what happened waits in the store | the exporter gets through |
 | event_loop | nothing: it is a warning | the loop answers in half the time of the limit |
@@ -24,7 +25,9 @@ from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
+from dejaq.broker.disk_space import DiskSpace
 from dejaq.broker.events import ClusterState, HealthListener, NoListener, SingleBroker
+from dejaq.config import BrokerConfig
 from dejaq.errors import Code, DejaqError, Indefinite, StoreError, Unavailable, error_of
 from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
@@ -77,6 +80,7 @@ class Doctor:
         memory_bytes_max: int,
         drift_ms_max: int,
         read_memory: Callable[[], int] = resident_bytes,
+        disk: DiskSpace | None = None,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -84,6 +88,7 @@ class Doctor:
         self._memory_bytes_max = memory_bytes_max
         self._drift_ms_max = drift_ms_max
         self._read_memory = read_memory
+        self._disk = disk or DiskSpace(None, 0)
         self._degradations: dict[str, str] = {}
         self._jump_shown_until = 0.0
         self._was_blocked = False
@@ -97,6 +102,17 @@ class Doctor:
         self.memory_bytes = 0
         self._cluster: ClusterState = SingleBroker()
         self._listener: HealthListener = NoListener()
+
+    @classmethod
+    def of(cls, config: BrokerConfig, storage: Storage, clock: Clock) -> Doctor:
+        """The doctor of a broker with this configuration."""
+        return cls(
+            storage=storage,
+            clock=clock,
+            memory_bytes_max=config.memory_bytes_max,
+            drift_ms_max=config.drift_ms_max,
+            disk=DiskSpace(config.data, config.disk_free_min),
+        )
 
     def connect(self, cluster: ClusterState, listener: HealthListener) -> None:
         """Read the state of `cluster` and report to `listener`; both are constructed after the doctor."""
@@ -163,8 +179,8 @@ class Doctor:
             raise self._cut_off_error()
         if "draining" in self._degradations and command not in ("settle", "deletes", "transact"):
             raise error_of(Code.DRAINING)
-        if "memory" in self._degradations and command == "create":
-            raise error_of(Code.OVERLOADED, self._degradations["memory"], throttled_ms=THROTTLED_MS)
+        if command == "create" and (short := self._degradations.get("memory") or self._degradations.get("disk")):
+            raise error_of(Code.OVERLOADED, short, throttled_ms=THROTTLED_MS)
 
     def confirm(self) -> None:
         """Raise INDEFINITE when what was just done may no longer be answered for: the membership ran out meanwhile."""
@@ -250,6 +266,7 @@ class Doctor:
         """Examine everything but the storage, whose recovery may take long."""
         self._examine_clock()
         self._examine_memory()
+        self.report("disk", self._disk.shortage())
         await self._examine_membership()
 
     def _examine_clock(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from dejaq.broker import Broker
+from dejaq.broker.disk_space import DiskSpace, Space, space_of
 from dejaq.broker.doctor import Doctor, resident_bytes
 from dejaq.broker.events import NoListener, SingleBroker
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
@@ -226,6 +228,39 @@ async def test_a_broker_above_its_memory_limit_refuses_only_creates() -> None:
     used[0] = 999
     await doctor.examine()
     doctor.admit("create")
+
+
+async def test_a_broker_with_little_free_space_refuses_only_creates_until_there_is_enough_again() -> None:
+    """G8: disk. A sixteenth of the disk is kept for consumers, or less where the limit is lower."""
+    storage = MemoryStorage()
+    await storage.open(0)
+    free = [100]
+    disk = DiskSpace("/data", 10_000, read=lambda path: Space(free[0], 1_600))
+    doctor = Doctor(storage=storage, clock=VirtualClock(), memory_bytes_max=0, drift_ms_max=500, disk=disk)
+    await doctor.examine()
+    doctor.admit("create")
+    for free[0] in (99, 100, 124):
+        await doctor.examine()
+        with pytest.raises(DejaqError, match="/data") as caught:
+            doctor.admit("create")
+        assert (caught.value.code, caught.value.retryable) == (Code.OVERLOADED, True)
+        for command in ("settle", "edit", "cancel", "subscribe", "consumer"):
+            doctor.admit(command)
+        assert doctor.ready
+    free[0] = 125
+    await doctor.examine()
+    assert doctor.degradations == {}
+    doctor.admit("create")
+    assert DiskSpace("/data", 50, read=lambda path: Space(51, 1_600)).shortage() is None
+    assert DiskSpace("/data", 0, read=lambda path: Space(0, 1_600)).shortage() is None
+    assert DiskSpace(None, 50).shortage() is None
+
+
+def test_the_free_space_of_a_directory_is_known(tmp_path: Path) -> None:
+    space = space_of(str(tmp_path))
+    assert space is not None
+    assert 0 < space.free < space.total
+    assert space_of(str(tmp_path / "missing")) is None
 
 
 def test_the_memory_of_this_process_is_known() -> None:

@@ -27,8 +27,8 @@ class FaultUnavailable(RuntimeError):
 class SmallDisk:
     """A file system of a few megabytes that can be filled and freed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path, self.size_bytes = path, size_bytes
         self._filler = path / "filler"
 
     def fill(self, *, leave_bytes: int = 0) -> None:
@@ -62,7 +62,7 @@ def small_disk(path: Path, size_bytes: int) -> Iterator[SmallDisk]:
         reason = getattr(cause, "stderr", "") or str(cause)
         raise FaultUnavailable(f"tmpfs cannot be mounted here: {reason.strip()}") from None
     try:
-        yield SmallDisk(path)
+        yield SmallDisk(path, size_bytes)
     finally:
         # A lazy unmount: a process that a test killed may not have ended completely.
         subprocess.run(["umount", "--lazy", str(path)], check=False, capture_output=True)

@@ -28,6 +28,7 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
+    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -74,6 +75,9 @@ class RocksDatabase:
         self._write_options = WriteOptions()
         # The type stubs of rocksdict declare a method; it is an attribute.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        # What a scan reads is hardly ever read again: kept in the cache, it would grow for days.
+        self._scan_options = ReadOptions()
+        self._scan_options.fill_cache(False)  # type: ignore[call-arg]
         # Changes that are not in the database yet.
         self.overlay = Overlay()
         # The form of the values of runs and bodies.
@@ -128,7 +132,7 @@ class RocksDatabase:
 
     def scan_applied(self, start: bytes, end: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         """The same without the changes that are not in the database yet."""
-        iterator = self._db.iter()
+        iterator = self._db.iter(self._scan_options)
         try:
             iterator.seek(start)
             while iterator.valid():
@@ -157,7 +161,7 @@ class RocksDatabase:
         yield from (key for key, _ in pairs)
 
     def _scan_stored_keys(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        iterator = self._db.iter()
+        iterator = self._db.iter(self._scan_options)
         try:
             iterator.seek(start)
             while iterator.valid():
@@ -198,7 +202,7 @@ class RocksDatabase:
         def last_stored(start: bytes, end: bytes) -> tuple[bytes, bytes] | None:
             nonlocal iterator
             if iterator is None:
-                iterator = self._db.iter()
+                iterator = self._db.iter(self._scan_options)
             iterator.seek_for_prev(end)
             while iterator.valid() and iterator.key() >= start and self.overlay.hides(iterator.key()):
                 iterator.prev()
@@ -241,7 +245,9 @@ class RocksDatabase:
 
     def view(self) -> View:
         """Everything as it is now, to be read later."""
-        made = View(self, self._db.iter(), self.overlay.copy(), 0 if self.log is None else self.log.number)
+        made = View(
+            self, self._db.iter(self._scan_options), self.overlay.copy(), 0 if self.log is None else self.log.number
+        )
         self.views.add(made)
         return made
 

@@ -1,0 +1,55 @@
+"""The free space of the disk on which a broker has its data: creates are refused before there is none.
+
+A disk without any space stops everything, because a lease and a delete are written too. So the last part of it is kept
+for them: consumers go on, and make space.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+# Of a small disk, one part in so many is kept at most.
+DISK_PARTS = 16
+
+
+class Space(NamedTuple):
+    """Bytes of a disk."""
+
+    free: int
+    total: int
+
+
+def space_of(path: str) -> Space | None:
+    """The space of the disk that has a directory; None where the system does not report it."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+class DiskSpace:
+    """Whether the disk of a directory has less free space than it should; without a directory it has enough."""
+
+    def __init__(self, path: str | None, free_min: int, *, read: Callable[[str], Space | None] = space_of) -> None:
+        self._path, self._free_min, self._read = path, free_min, read
+        self._short = False
+
+    def shortage(self) -> str | None:
+        """What is missing, as a sentence; None while there is enough.
+
+        After a shortage a quarter more must be free, so that creates are not admitted and refused in turns.
+        """
+        space = self._read(self._path) if self._path and self._free_min else None
+        if space is None:
+            return None
+        least = min(self._free_min, space.total // DISK_PARTS)
+        self._short = space.free < (least + least // 4 if self._short else least)
+        if not self._short:
+            return None
+        return (
+            f"the disk of {self._path} has {space.free >> 20} MiB of free space, and {least >> 20} MiB are kept for "
+            "consumers; creates are refused until there is more"
+        )
