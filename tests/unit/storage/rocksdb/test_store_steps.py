@@ -68,6 +68,30 @@ async def test_the_choice_of_the_next_merge_is_made_in_short_steps(owners: int, 
     assert sorted(rests.times)[-3] < 0.002
 
 
+async def test_a_large_shelf_is_looked_at_again_when_a_part_of_it_has_changed_or_a_run_came_near() -> None:
+    """Each merge adds runs to the next level; to look at all of them each time took as long as the merge."""
+    runs, levels = 1_600, LevelSettings(merge_runs=8)
+    wide = wide_runs(1, runs, overlap=False)
+
+    async def looks(now: int) -> bool:
+        rests = Rests()
+        assert await next_merge(wide, levels, now, rests.rest) is None
+        return len(rests.times) > 1
+
+    def change(count: int) -> None:
+        for _ in range(count):
+            wide.remove(new_batch(), next(key for key, run in wide if run.first > NOW + 2 * HOUR_MS))
+
+    assert await looks(NOW)
+    assert not await looks(NOW)
+    change(runs // 16 - 8)
+    assert not await looks(NOW)
+    change(8)
+    assert await looks(NOW)
+    assert not await looks(NOW)
+    assert await looks(NOW + HOUR_MS)
+
+
 async def test_runs_that_leave_while_a_merge_is_chosen_are_not_in_it() -> None:
     wide = wide_runs(2, 40, overlap=True)
     gone = [key for key, _ in list(wide)[::2]]

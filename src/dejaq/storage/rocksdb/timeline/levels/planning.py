@@ -12,6 +12,9 @@ from dejaq.storage.rocksdb.timeline.levels.wide_runs import Shelf, WideRuns
 
 # So many runs are looked at before others may run.
 _STRETCH = 256
+# A shelf with nothing to merge is looked at again when one part in so many of it has changed, or when a run came near:
+# among 20,000 runs a look takes 18 ms.
+_CHANGED_PART = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ async def next_merge(
         if shelf.level >= settings.levels or len(counted) < min(settings.merge_runs, settings.near_runs):
             continue
         seen = wide.changes(shelf), bisect_left(counted, (now + settings.near_merge_ms,))
-        if wide.fruitless.get(shelf) == seen:
+        before = wide.fruitless.get(shelf)
+        enough = max(1, len(counted) // _CHANGED_PART)
+        if before is not None and before[1] == seen[1] and seen[0] - before[0] < enough:
             continue
         entries = wide.on_shelf(shelf)
         if not entries:
