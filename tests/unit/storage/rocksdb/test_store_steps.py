@@ -24,9 +24,9 @@ from dejaq.storage.rocksdb.timeline import session_sequences
 from dejaq.storage.rocksdb.timeline.ids.columns import Entries
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import PIECE_ENTRIES, MergeJob, RunWriter, SortedRun
 from dejaq.storage.rocksdb.timeline.levels import merger
-from dejaq.storage.rocksdb.timeline.levels.planning import next_merge
+from dejaq.storage.rocksdb.timeline.levels.planning import MergePlan, next_merge
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
-from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, WideRun, WideRuns
+from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
 from dejaq.testing.loop_steps import measured_steps
 
 NOW = 1_800_000_000_000
@@ -90,6 +90,16 @@ async def test_a_large_shelf_is_looked_at_again_when_a_part_of_it_has_changed_or
     assert await looks(NOW)
     assert not await looks(NOW)
     assert await looks(NOW + HOUR_MS)
+
+
+def test_a_merge_takes_more_of_the_time_the_more_runs_wait() -> None:
+    shelf = Shelf(0, 1, 0, generated=False, young=False)
+    shares = [
+        merger.share_of(MergePlan(shelf, [], near=False, waiting=runs), 8_192) for runs in (0, 2_048, 4_096, 9_999)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert (shares[0], shares[-1]) == (merger.FAR_SHARE, merger.SHARE)
+    assert merger.share_of(MergePlan(shelf, [], near=True, waiting=0), 8_192) == merger.SHARE
 
 
 async def test_runs_that_leave_while_a_merge_is_chosen_are_not_in_it() -> None:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 # A step ends when it took so long.
 STEP_S = 0.001
 # While others have work, a merge of rows that are due soon takes about one part in so many of the time. Other merges
-# take less, unless many runs wait.
+# take less: the more runs wait, the more, so that creates that continue for minutes pay only for what has to be done.
 SHARE = 3
 FAR_SHARE = 12
 # A loop that comes back within this time had nothing else to do.
@@ -52,7 +52,7 @@ class _Pace:
     def __init__(self) -> None:
         self.busy_s = 0.0
         self.longest_s = 0.0
-        self.share = SHARE
+        self.share: float = SHARE
         self._began = time.perf_counter()
 
     def start(self) -> None:
@@ -193,8 +193,7 @@ class Merger:
     async def _merge(self, state: TopicState, plan: MergePlan) -> None:
         """Move every free row of the planned runs."""
         kept: list[Run] = []
-        urgent = plan.near or 4 * plan.waiting >= state.levels.behind_runs
-        self._pace.share = SHARE if urgent else FAR_SHARE
+        self._pace.share = share_of(plan, state.levels.behind_runs)
         merge = state.next_number()
         try:
             columns = await self._gather(state, plan, kept)
@@ -271,6 +270,12 @@ class Merger:
         self._committer.write(batch)
         crash_at("storage.after_merge")
         self.rows += len(positions)
+
+
+def share_of(plan: MergePlan, behind_runs: int) -> float:
+    """A merge takes one part in so many of a busy loop's time; so many runs that wait slow creates down."""
+    waiting = 1.0 if plan.near else min(1.0, plan.waiting / behind_runs)
+    return FAR_SHARE - (FAR_SHARE - SHARE) * waiting
 
 
 def _free_of(
