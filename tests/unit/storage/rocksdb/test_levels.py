@@ -22,11 +22,13 @@ from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.reading.touching import RunsTouching
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.ids import id_entries
 from dejaq.storage.rocksdb.timeline.levels import merger
 from dejaq.storage.rocksdb.timeline.levels.columns import Encoded, MergedColumns
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
+from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.testing.waiting import patient
 
 NOW = 1_800_000_000_000
@@ -350,4 +352,29 @@ async def test_an_id_is_taken_wherever_its_message_lies(tmp_path: Path) -> None:
         outcomes = await apply_one(stage.storage, Create(TOPIC, batch), stage.now, DIRECT_CALL)
         assert set(outcomes.codes.values()) == {Code.ID_TAKEN}
         assert len(outcomes.codes) == 50
+    await stage.storage.close()
+
+
+async def test_a_page_reads_only_the_runs_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L5: also where all rows of a minute lie at its end, so the length of a range says nothing."""
+    stage = Stage(tmp_path / "s", LevelSettings(merge_runs=4, near_runs=4, piece_rows=50))
+    await stage.begin()
+    stage.now = NOW + (50_000 - NOW) % 60_000 + 5 * 60_000
+    for _ in range(16):
+        await stage.create(100, own=True, spread_ms=9_000)
+    await asyncio.wait_for(stage.storage.merger.settle(), patient(60))
+    assert stage.count(keys.EXTENT) >= 30
+    read: list[bytes] = []
+    wide = RunsTouching.wide
+
+    def counted(touching: RunsTouching, key: bytes) -> tuple[Run, int]:
+        read.append(key)
+        return wide(touching, key)
+
+    monkeypatch.setattr(RunsTouching, "wide", counted)
+    page = await stage.storage.browse(TOPIC, Filter(), None, 77, stage.now)
+    assert [message.ts for message in page.messages] == sorted(ts for ts, _, _ in stage.expected.values())[:77]
+    assert len(read) <= 16
+    monkeypatch.undo()
+    await stage.check()
     await stage.storage.close()

@@ -19,19 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakSet
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    RdictIter,
-    ReadOptions,
-    WriteBatch,
-    WriteOptions,
-)
+from rocksdict import Checkpoint, Rdict, RdictIter, WriteBatch, WriteOptions
 
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.commit_log.operations import DELETE, PUT, Operations
@@ -39,10 +27,8 @@ from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.engine.frames import FrameSource, address_in
 from dejaq.storage.rocksdb.engine.overlay import Overlay, Unknown, merged
 from dejaq.storage.rocksdb.engine.recording import RecordedBatch
+from dejaq.storage.rocksdb.options import database_options, scan_options
 
-_CACHE_BYTES = 64 * 1024 * 1024
-# The default of RocksDB.
-_LEVELS = 7
 # To give the GIL away and take it back costs more than to read so many keys.
 _FEW_KEYS = 4
 # A seek costs as much as so many steps to the next key.
@@ -69,15 +55,13 @@ class RocksDatabase:
         self.on_fault: Callable[[StoreError], None] = lambda error: None
         self.on_moved: Callable[[bytes], None] = lambda key: None
         try:
-            self._db = Rdict(str(path), options=_options())
+            self._db = Rdict(str(path), options=database_options())
         except Exception as cause:  # noqa: BLE001  rocksdict raises plain Exception
             raise open_error(path, cause) from None
         self._write_options = WriteOptions()
         # The type stubs of rocksdict declare a method; it is an attribute.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
-        # What a scan reads is hardly ever read again: kept in the cache, it would grow for days.
-        self._scan_options = ReadOptions()
-        self._scan_options.fill_cache(False)  # type: ignore[call-arg]
+        self._scan_options = scan_options()
         # Changes that are not in the database yet.
         self.overlay = Overlay()
         # The form of the values of runs and bodies.
@@ -473,33 +457,3 @@ def _error_of_disk(message: str, cause: object) -> StoreError:
 def _tells_of_damage(text: str) -> bool:
     """Whether RocksDB speaks of damaged or missing files; it has no codes."""
     return "orruption" in text or "checksum" in text or "No such file" in text
-
-
-def _options() -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_paranoid_checks(True)
-    # A torn last record is what a power cut leaves of an unacknowledged write. Anything else is damage, and is
-    # refused; the watermark finds a log that ends too early.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    # Most of what leaves the memtable is gone before it reaches the second level, and is not worth packing.
-    lz4 = DBCompressionType.lz4()
-    options.set_compression_per_level([DBCompressionType.none(), *[lz4] * (_LEVELS - 1)])
-    options.set_write_buffer_size(64 * 1024 * 1024)
-    options.set_max_write_buffer_number(3)
-    options.set_max_background_jobs(2)
-    options.set_level_compaction_dynamic_level_bytes(True)
-    # Runs are short-lived; files dense with deletions are compacted early so that scans need not step over them.
-    options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
-    # Most ids that are looked for are not there; filters say so for half the cost (1.7 to 0.8 us an id).
-    tables = BlockBasedOptions()
-    tables.set_bloom_filter(10, False)
-    tables.set_block_cache(Cache(_CACHE_BYTES))
-    options.set_block_based_table_factory(tables)
-    options.set_memtable_whole_key_filtering(True)
-    options.set_memtable_prefix_bloom_ratio(0.05)
-    options.set_max_open_files(512)
-    options.set_keep_log_file_num(4)
-    options.set_max_log_file_size(4 * 1024 * 1024)
-    options.set_stats_dump_period_sec(0)
-    return options

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -22,7 +22,7 @@ from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
 from dejaq.storage.rocksdb.reading.histograms import TS_END, free_range
-from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading, Term, matching_terms
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeasedRows, LeaseReading, Term, matching_terms
 from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.touching import RunsTouching, lost_run
 from dejaq.storage.rocksdb.timeline import masks
@@ -46,6 +46,8 @@ _CURSOR = struct.Struct(">q")
 
 # Its place in the order, its run and row, and the lease that holds it.
 Entry = tuple[int, str, bytes, int, Run, CopiedLease | None, LeasePart | None]
+# The first entry of a source, and the source.
+Head = tuple[Entry, Iterator[Entry]]
 
 
 class Browsing:
@@ -96,8 +98,8 @@ class Browsing:
                 end = horizon
                 if low < self._high:
                     end = min(self._region_end(low, self._high, max(self._limit, self._region_rows)), horizon)
-                run_keys = [key for run, key in wide if run.first < end and run.last >= low]
-                if await self._read_region(end, view, run_keys, terms, leased):
+                touched = [(run.first, key) for run, key in wide if run.first < end and run.last >= low]
+                if await self._read_region(end, view, touched, terms, leased):
                     self._after = end - 1, _LAST_ID
                     self._start = end
                 await self._pace.rest()
@@ -105,27 +107,39 @@ class Browsing:
             view.close()
 
     async def _read_region(
-        self, end: int, view: View, wide: list[bytes], terms: list[Term], leased: dict[bytes, int]
+        self, end: int, view: View, wide: list[tuple[int, bytes]], terms: list[Term], leased: LeasedRows
     ) -> bool:
-        """Read the rows up to `end`; False if not all of them were wanted."""
+        """Read the rows up to `end`; False if not all of them were wanted.
+
+        Of the wide runs, given with their first times, those are read that may have one of the next rows: a region may
+        be much larger than what is wanted, because rows do not lie evenly.
+        """
         wanted = self._limit + 1 - len(self._found)
         first = max(self._start, self._after[0])
         low, high = max(self._low, first), min(end, self._high)
         # The first entry of each source, and the source.
-        heads = _head_of(await self._of_leases(terms, first, end, wanted))
+        heads = head_of(await self._of_leases(terms, first, end, wanted))
+        sources = Sources(heads)
         if low < high:
-            touching = RunsTouching(self._state, view, [(low, high)], self._owner, wide=wide)
-            async for run, live in touching.each(self._pace):
-                rows = live & ~leased.get(run.key, 0) & run.rows_between(low, high)
-                if rows:
-                    heads += _head_of(_in_order(run, rows, self._after))
-        made = await self._make(islice(_merged(heads), wanted), view)
+            of_owner = [(at, key) for at, key in wide if self._owner is None or keys.owner_of(key) == self._owner]
+            touching = RunsTouching(
+                self._state, view, [(low, high)], wide=[key for _, key in of_owner], owner=self._owner
+            )
+
+            def source_of(run: Run, live: int) -> Iterator[Entry]:
+                rows = live & ~leased.of(run.key) & run.rows_between(low, high)
+                return _in_order(run, rows, self._after)
+
+            async for run, live in touching.narrow(self._pace):
+                heads += head_of(source_of(run, live))
+            sources = Sources(heads, of_owner, lambda key: source_of(*touching.wide(key)))
+        made = await self._make(sources, wanted, view)
         # To free a thousand sources with their runs takes many milliseconds.
         while heads:
             del heads[-_SOURCES_AT_ONCE:]
             await self._pace.rest()
         if made < wanted // 2:
-            self._region_rows *= 2
+            self._region_rows *= 2 if sources.any_read else 8
         return made < wanted
 
     def _region_end(self, low: int, high: int, rows_wanted: int) -> int:
@@ -146,15 +160,12 @@ class Browsing:
     def _has_rows(self, low: int, high: int) -> bool:
         return low < high and next(iter(self._state.minute_counts.between(low, high)), None) is not None
 
-    async def _leased_rows(self, leases: list[CopiedLease]) -> dict[bytes, int]:
+    async def _leased_rows(self, leases: list[CopiedLease]) -> LeasedRows:
         """The leased rows of every run."""
-        leased: dict[bytes, int] = {}
+        leased = LeasedRows()
         if self._low < self._high:
             for lease in leases:
-                rows = lease.rows
-                for part, _ in lease.parts:
-                    key = part.run.key
-                    leased[key] = leased.get(key, 0) | part.in_run(rows)
+                leased.add(lease)
                 await self._pace.rest()
         return leased
 
@@ -181,14 +192,21 @@ class Browsing:
         entries.sort(key=lambda entry: entry[:4])
         return iter(entries)
 
-    async def _make(self, entries: Iterator[Entry], view: View) -> int:
-        """Make the messages of entries that are in order; how many."""
-        before = len(self._found)
-        for entry in entries:
-            self._found.append(self._message(entry, view))
-            if len(self._found) % _MESSAGES_AT_ONCE == 0:
+    async def _make(self, sources: Sources, wanted: int, view: View) -> int:
+        """Make the messages of the first entries, as many as are wanted; how many they are."""
+        made = 0
+        while made < wanted:
+            while sources.must_read:
+                sources.read()
                 await self._pace.rest()
-        return len(self._found) - before
+            entry = sources.take()
+            if entry is None:
+                break
+            self._found.append(self._message(entry, view))
+            made += 1
+            if made % _MESSAGES_AT_ONCE == 0:
+                await self._pace.rest()
+        return made
 
     def _message(self, entry: Entry, view: View) -> Message:
         ts, message_id, key, row, run, lease, part = entry
@@ -228,23 +246,54 @@ class Browsing:
         return self._state.database.values.opened_body(key, value)
 
 
-def _head_of(source: Iterator[Entry]) -> list[tuple[Entry, Iterator[Entry]]]:
+def head_of(source: Iterator[Entry]) -> list[Head]:
     """The first entry of a source with the source, if it has one."""
     entry = next(source, None)
     return [] if entry is None else [(entry, source)]
 
 
-def _merged(heads: list[tuple[Entry, Iterator[Entry]]]) -> Iterator[Entry]:
-    """All entries of the sources in order. `heapq.merge` would read the first entries of all sources in one step."""
-    heapq.heapify(heads)
-    while heads:
-        entry, source = heads[0]
-        yield entry
+class Sources:
+    """All entries of some sources in order.
+
+    `heads` has sources with their first entries; `later` has the keys of runs with the first times of their rows, each
+    of which `open_run` makes a source of when its turn comes.
+    """
+
+    def __init__(
+        self,
+        heads: list[Head],
+        later: Sequence[tuple[int, bytes]] = (),
+        open_run: Callable[[bytes], Iterator[Entry]] = lambda key: iter(()),
+    ) -> None:
+        self._heads = heads
+        self._later = sorted(later, reverse=True)
+        self._open_run = open_run
+        # Whether there was any source.
+        self.any_read = bool(heads)
+        heapq.heapify(heads)
+
+    @property
+    def must_read(self) -> bool:
+        """Whether a run that was not read may have the next entry."""
+        return bool(self._later) and (not self._heads or self._later[-1][0] <= self._heads[0][0][0])
+
+    def read(self) -> None:
+        """Read the next run."""
+        self.any_read = True
+        for head in head_of(self._open_run(self._later.pop()[1])):
+            heapq.heappush(self._heads, head)
+
+    def take(self) -> Entry | None:
+        """The next entry; None behind the last one."""
+        if not self._heads:
+            return None
+        entry, source = self._heads[0]
         following = next(source, None)
         if following is None:
-            heapq.heappop(heads)
+            heapq.heappop(self._heads)
         else:
-            heapq.heapreplace(heads, (following, source))
+            heapq.heapreplace(self._heads, (following, source))
+        return entry
 
 
 def _in_order(run: Run, rows: int, after: tuple[int, str]) -> Iterator[Entry]:

@@ -89,6 +89,31 @@ class LeaseReading:
             self._copies[lease_id] = CopiedLease.of(lease)
 
 
+class LeasedRows:
+    """The leased rows of runs; of a run they are found when it is read."""
+
+    def __init__(self) -> None:
+        # Of each run, its parts of leases, each with the rows that remain in the lease.
+        self._parts: dict[bytes, list[tuple[LeasePart, int]]] = {}
+        self._rows: dict[bytes, int] = {}
+
+    def add(self, lease: CopiedLease) -> None:
+        """Add what remains in a lease."""
+        rows = lease.rows
+        for part, _ in lease.parts:
+            self._parts.setdefault(part.run.key, []).append((part, rows))
+
+    def of(self, key: bytes) -> int:
+        """The leased rows of a run, as a mask."""
+        mask = self._rows.get(key)
+        if mask is None:
+            mask = 0
+            for part, rows in self._parts.get(key, ()):
+                mask |= part.in_run(rows)
+            self._rows[key] = mask
+        return mask
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """Rows of a lease that end at the same time."""

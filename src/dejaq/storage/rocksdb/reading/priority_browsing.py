@@ -16,8 +16,8 @@ from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
-from dejaq.storage.rocksdb.reading.browsing import Browsing
-from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeaseReading, matching_terms
+from dejaq.storage.rocksdb.reading.browsing import Browsing, Sources, head_of
+from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeasedRows, LeaseReading, matching_terms
 from dejaq.storage.rocksdb.reading.touching import RunsTouching, gone_rows
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
@@ -86,9 +86,9 @@ class PriorityBrowsing(Browsing):
                 for bucket in range(self._state.topic.settings.buckets):
                     await self._add_ready(bucket, touching, view, leased)
                 async for run, live in touching.each(self._pace):
-                    await self._add_free(run, live & ~leased.get(run.key, 0))
+                    await self._add_free(run, live & ~leased.of(run.key))
             found = self._first.in_order()
-            await self._make((entry[1:] for entry in found[: self._limit]), view)
+            await self._make(Sources(head_of(entry[1:] for entry in found[: self._limit])), self._limit, view)
         finally:
             view.close()
         messages = self._found
@@ -109,7 +109,7 @@ class PriorityBrowsing(Browsing):
                 )
                 await self._pace.rest()
 
-    async def _add_ready(self, bucket: int, touching: RunsTouching, view: View, leased: dict[bytes, int]) -> None:
+    async def _add_ready(self, bucket: int, touching: RunsTouching, view: View, leased: LeasedRows) -> None:
         """Add due rows of a bucket, until its next run begins behind the entries of the page."""
         topic = self._state.topic.number
         # A run of several priorities has the first one in its key.
@@ -123,7 +123,7 @@ class PriorityBrowsing(Browsing):
                     return
                 if self._owner is None or keys.owner_of(key) == self._owner:
                     run, live = touching.run_of(key, stored, gone.get(key[1:], 0))
-                    await self._add_free(run, live & ~leased.get(key, 0))
+                    await self._add_free(run, live & ~leased.of(key))
                 await self._pace.rest()
             start = items[-1][0] + b"\0" if len(items) == _KEYS_AT_ONCE else end
 
