@@ -124,7 +124,7 @@ class BrokerConfig:
     disk_free_min: int = _key(
         256 * 1024**2,
         "The free space of the data directory's disk below which creates are refused with OVERLOADED, so that "
-        "consumers can go on; at most a sixteenth of the disk; 0: no limit.",
+        "consumers can continue; at most a sixteenth of the disk; 0: no limit.",
     )
     sessions_max: int = _key(limits.SESSIONS_MAX, "The number of client sessions at one time.")
     connections_max: int = _key(limits.CONNECTIONS_MAX, "The number of client connections with a session at one time.")

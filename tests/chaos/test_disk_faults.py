@@ -128,7 +128,7 @@ async def test_r12_a_full_disk(disk: SmallDisk) -> None:
 
 @pytest.mark.chaos
 async def test_r12_a_disk_with_little_space_left(disk: SmallDisk) -> None:
-    """G7, G8: creates are refused with the reason, consumers go on, and creates are admitted again by themselves."""
+    """G7, G8: creates are refused with the reason, consumers continue, and creates are admitted again by themselves."""
     async with BrokerProcess(disk.path / "data") as broker, Ledger.on(broker.url) as ledger:
         async with ledger.client.producer("mail", group="now") as producer:
             await producer.send_batch([b"x" * 100] * 200, delay=0.2)

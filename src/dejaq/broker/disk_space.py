@@ -1,7 +1,7 @@
 """The free space of the disk on which a broker has its data: creates are refused before there is none.
 
 A disk without any space stops everything, because a lease and a delete are written too. So the last part of it is kept
-for them: consumers go on, and make space.
+for them: consumers continue, and make space.
 """
 
 from __future__ import annotations
