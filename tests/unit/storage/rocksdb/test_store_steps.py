@@ -92,6 +92,25 @@ async def test_a_large_shelf_is_looked_at_again_when_a_part_of_it_has_changed_or
     assert await looks(NOW + HOUR_MS)
 
 
+async def test_runs_that_were_never_merged_are_merged_before_others_and_count_in_every_plan() -> None:
+    """Otherwise they gather behind merges of merges, and nothing slows creates down."""
+    wide, batch = WideRuns(1, lambda key: False), new_batch()
+    for level in (1, 0):
+        for number in range(40):
+            first = NOW + HOUR_MS
+            key = keys.run(1, keys.SPREAD, first // keys.SLICE_MS, 1 + 100 * level + number, 1)
+            wide.add(batch, key, WideRun(first, first + 25_000, 1_000, 100_000, level, Ids.LISTED_ELSEWHERE))
+    levels = LevelSettings(merge_runs=8, merge_runs_max=16)
+    plan = await next_merge(wide, levels, NOW, Rests().rest)
+    assert plan is not None
+    assert (plan.shelf.level, plan.waiting) == (0, 40)
+    wide.set_aside([key for key, run in wide if run.level == 0][:30])
+    plan = await next_merge(wide, levels, NOW, Rests().rest)
+    assert plan is not None
+    # More of the others overlap now.
+    assert (plan.shelf.level, plan.waiting) == (1, 10)
+
+
 def test_a_merge_takes_more_of_the_time_the_more_runs_wait() -> None:
     shelf = Shelf(0, 1, 0, generated=False, young=False)
     shares = [

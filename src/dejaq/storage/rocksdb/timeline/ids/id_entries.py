@@ -41,7 +41,7 @@ Arrival = tuple[int, int]
 _Found = tuple[int, int]
 
 # So many entries, or records of commits, are kept apart before they become a sorted run.
-RECENT_ENTRIES = 8_192
+RECENT_ENTRIES = 16_384
 RECENT_RECORDS = 256
 # So many runs of a level are merged into one of the next.
 FAN_IN = 8

@@ -82,16 +82,20 @@ class SortedRun:
 
     def find(self, prints: Prints) -> list[tuple[int, int, int]]:
         """(position in `prints`, first and last position in the run) of the prints that the run has."""
-        rows = self._seen.rows(prints) if len(prints) > _FEW_PRINTS else np.arange(len(prints))
-        if not len(rows):
-            return []
-        wanted = prints[rows]
+        if len(prints) <= _FEW_PRINTS:
+            return self._search(prints, range(len(prints)))
+        rows = self._seen.rows(prints)
+        return self._search(prints[rows], rows.tolist()) if len(rows) else []
+
+    def _search(self, wanted: Prints, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+        """The same for prints that may be there, with their positions."""
         low = self.prints.searchsorted(wanted)
         there = np.flatnonzero(self.prints.take(low, mode="clip") == wanted)
         if not len(there):
             return []
         high = self.prints.searchsorted(wanted[there], side="right")
-        return list(zip(rows[there].tolist(), low[there].tolist(), high.tolist(), strict=True))
+        found = [rows[at] for at in there.tolist()]
+        return list(zip(found, low[there].tolist(), high.tolist(), strict=True))
 
     def piece_key(self, piece: int) -> bytes:
         """The key of a piece."""

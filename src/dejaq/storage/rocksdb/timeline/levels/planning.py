@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Shelf, WideRuns
@@ -25,7 +25,7 @@ class MergePlan:
     runs: list[bytes]
     # Whether some of it is due soon.
     near: bool
-    # How many runs that were never merged are on the shelf.
+    # How many runs wait that were never merged, on this shelf or others.
     waiting: int
 
 
@@ -37,6 +37,7 @@ async def next_merge(
     `rest` is called often and lets other tasks run. Runs of the plan may have gone meanwhile.
     """
     best: MergePlan | None = None
+    waiting = 0
     for shelf, counted in wide.shelves():
         await rest()
         if shelf.level >= settings.levels or len(counted) < min(settings.merge_runs, settings.near_runs):
@@ -56,9 +57,16 @@ async def next_merge(
             # A shelf that changed meanwhile is looked at again.
             if wide.changes(shelf) == seen[0]:
                 wide.fruitless[shelf] = seen
-        elif best is None or (near, len(runs)) > (best.near, len(best.runs)):
-            best = MergePlan(shelf, runs, near, 0 if shelf.level else len(entries))
-    return best
+            continue
+        waiting += 0 if shelf.level else len(entries)
+        if best is None or _urgency(near, runs, shelf) > _urgency(best.near, best.runs, best.shelf):
+            best = MergePlan(shelf, runs, near, 0)
+    return best and replace(best, waiting=waiting)
+
+
+def _urgency(near: bool, runs: list[bytes], shelf: Shelf) -> tuple[bool, int, int]:
+    """Of equal ones the lower level is first: runs that were never merged must not gather behind merges of merges."""
+    return near, len(runs), -shelf.level
 
 
 async def _overlapping(
