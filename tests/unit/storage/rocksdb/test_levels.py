@@ -14,17 +14,22 @@ import numpy as np
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
+from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Recall
 from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code
+from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.reading.touching import RunsTouching
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
 from dejaq.storage.rocksdb.timeline.ids import id_entries
+from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column
 from dejaq.storage.rocksdb.timeline.levels import merger
 from dejaq.storage.rocksdb.timeline.levels.columns import Encoded, MergedColumns
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -52,6 +57,8 @@ class Stage:
         self.now = NOW
         self.sequence = 0
         self.expected: dict[str, tuple[int, bytes, int]] = {}
+        # Whether all ids have one length, and all bodies: then they are merged as bytes.
+        self.even = False
 
     async def begin(self) -> None:
         self.storage = RocksStorage(self._path, journal=True, levels=self._levels)
@@ -72,8 +79,8 @@ class Stage:
             session=ProducerSession(NOW, 5),
             sequence=self.sequence,
             ts=ts,
-            bodies=[self.chance.randbytes(self.chance.choice([0, 3, 20])) for _ in range(count)],
-            ids=[f"own-{self.sequence + row}" for row in range(count)] if own else None,
+            bodies=[self.chance.randbytes(20 if self.even else self.chance.choice([0, 3, 20])) for _ in range(count)],
+            ids=[f"own-{self.sequence + row:0{6 * self.even}}" for row in range(count)] if own else None,
             bucket=self.chance.randrange(BUCKETS),
             priorities=None if own else [0] * count,
         )
@@ -179,6 +186,7 @@ async def test_merging_is_seen_by_nobody(tmp_path: Path, seed: int, monkeypatch:
         monkeypatch.setattr(id_entries, "RECENT_ENTRIES", 100)
         monkeypatch.setattr(id_entries, "FAN_IN", 2)
     stage = Stage(tmp_path / "s", seed=seed)
+    stage.even = seed % 3 == 0
     await stage.begin()
     known: dict[str, Message] = {}
     leases: list[LeaseSet] = []
@@ -264,6 +272,51 @@ async def test_what_is_leased_during_a_merge_stays_where_it_is(tmp_path: Path, m
     await stage.check()
     assert sorted(await stage.drain()) == sorted(stage.expected)
     await stage.storage.close()
+
+
+@pytest.mark.parametrize("odd", [None, "id", "body", "headers"])
+def test_rows_are_merged_as_bytes_as_they_are_merged_as_objects(odd: str | None) -> None:
+    """Until a run has an id or a body of another length, or headers: then all rows become objects."""
+    chance = random.Random(3)
+    runs: list[Run] = []
+    for number in range(1, 6):
+        ids = [f"m-{number}-{row:03d}" for row in range(60)]
+        bodies = [chance.randbytes(300) for _ in ids]
+        record = records.Run(owner="o", ts=sorted(chance.randrange(NOW, NOW + 1_000) for _ in ids))
+        if number == 4 and odd is not None:
+            ids[7] += "x" * (odd == "id")
+            bodies[7] += b"x" * (odd == "body")
+            record.headers.extend([b"h" if odd == "headers" else b""] * len(ids))
+        if number % 2:
+            record.versions.extend(chance.randrange(1 << 50) for _ in ids)
+        key = keys.run(1, keys.SPREAD, NOW // keys.SLICE_MS, number, 1)
+        runs.append(Run.parse(key, record.SerializeToString() + IdColumn(ids).wire + BodyBlock(bodies).data))
+    merged: list[list[bytes]] = []
+    for as_bytes in (True, False):
+        columns = MergedColumns()
+        for run in runs:
+            stored = PackedRun(run.key, _stored(run), 0)
+            columns.add(run, run.free & ~(0b1011 << 20), stored if as_bytes else None)
+        assert columns.are_cells is (as_bytes and odd is None)
+        columns.sort()
+        pieces = [columns.positions(start, start + 50, {0: 1 << 5, 2: 0b110}) for start in range(0, len(columns), 50)]
+        made = [one for piece in pieces for one in columns.encoded("o", keys.SPREAD, piece, None)]
+        assert [list(ids) for _, _, ids, _ in made] == [ids.text.split("\n") for _, _, ids, _ in made]
+        assert all(hash_column(ids).tolist() == hash_column(list(ids)).tolist() for _, _, ids, _ in made)
+        assert all(block is not None and list(block) == block[0:] for *_, block in made)
+        merged.append(
+            [record.SerializeToString() + ids.wire + (block or BodyBlock([])).data for _, record, ids, block in made]
+        )
+    assert merged[0] == merged[1]
+
+
+def _stored(run: Run) -> bytes:
+    """A run as it is written: ids and bodies are behind its other columns."""
+    rest = records.Run()
+    rest.CopyFrom(run.record)
+    rest.ClearField("ids")
+    rest.ClearField("bodies")
+    return rest.SerializeToString() + run.ids.wire + BodyBlock(list(run.bodies)).data
 
 
 async def test_what_is_cancelled_before_its_piece_is_written_stays_cancelled(
