@@ -295,7 +295,7 @@ def test_rows_are_merged_as_bytes_as_they_are_merged_as_objects(odd: str | None)
     for as_bytes in (True, False):
         columns = MergedColumns()
         for run in runs:
-            stored = PackedRun(run.key, _stored(run), 0)
+            stored = PackedRun(_stored(run))
             columns.add(run, run.free & ~(0b1011 << 20), stored if as_bytes else None)
         assert columns.are_cells is (as_bytes and odd is None)
         columns.sort()
