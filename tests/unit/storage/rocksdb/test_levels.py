@@ -316,7 +316,7 @@ def _stored(run: Run) -> bytes:
     rest.CopyFrom(run.record)
     rest.ClearField("ids")
     rest.ClearField("bodies")
-    return rest.SerializeToString() + run.ids.wire + BodyBlock(list(run.bodies)).data
+    return b"".join((rest.SerializeToString(), run.ids.wire, BodyBlock(list(run.bodies)).data))
 
 
 async def test_what_is_cancelled_before_its_piece_is_written_stays_cancelled(
