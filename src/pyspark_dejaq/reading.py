@@ -72,10 +72,21 @@ class PendingReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the buckets among partitions."""
+        return self._divided(*self._look())
+
+    def few(self, messages_max: int) -> list[BucketRange] | None:
+        """The partitions of a topic that has at most so many messages; None for a larger one."""
+        url, seen = self._look()
+        return self._divided(url, seen) if seen.messages <= messages_max else None
+
+    def _look(self) -> tuple[str, carrier.SnapshotResponse]:
+        topic = self._options.need("subscribe")
+        self._options.need("dejaq.url")
+        return look_at(self._options, topic)
+
+    def _divided(self, url: str, seen: carrier.SnapshotResponse) -> list[BucketRange]:
         options = self._options
         topic = options.need("subscribe")
-        options.need("dejaq.url")
-        url, seen = look_at(options, topic)
         relation, buckets = secrets.token_hex(12), seen.buckets
         parts = min(options.min_partitions, buckets)
         edges = [buckets * part // parts for part in range(parts + 1)]

@@ -373,3 +373,19 @@ def test_an_export_has_the_rows_of_a_read_and_is_removed_at_the_end(
         assert sorted(map(repr, frame.collect())) == expected
         assert frame.select("ts").where("ts % 2 = 0").count() == 500
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_topic_of_many_messages_is_compared_through_tasks_and_a_small_one_by_the_driver(
+    spark: SparkSession, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dejaq.pipeline.spark import snapshot
+
+    _write(_rows(spark, 300), broker, topic)
+    small = snapshot.from_broker(spark, broker.url, [topic]).rows
+    monkeypatch.setattr(snapshot, "ROWS_FEW", 299)
+    large = snapshot.from_broker(spark, broker.url, [topic]).rows
+    assert small.schema.names == large.schema.names == ["topic", "id", "due_ms"]
+    assert small.count() == 300
+    assert sorted(map(tuple, small.collect())) == sorted(map(tuple, large.collect()))
+    planned = [rows._jdf.queryExecution().analyzed().toString() for rows in (small, large)]
+    assert ["RelationV2" in plan for plan in planned] == [False, True]

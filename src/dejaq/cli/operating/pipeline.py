@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -388,10 +389,14 @@ def report(
             lambda: findings.retries(opened, topics=topics),
             lambda: findings.traffic(opened, topics=topics),
         ]
-        with ProgressBar("asking", len(jobs), quiet=invocation.json) as progress:
-            for job in jobs:
-                found.append(job())
-                progress.advance(1, found[-1].job)
+        # Two at once: while one is planned, the tasks of another run.
+        with (
+            ProgressBar("asking", len(jobs), quiet=invocation.json) as progress,
+            ThreadPoolExecutor(2, thread_name_prefix="dejaq-job") as threads,
+        ):
+            for one in threads.map(lambda job: job(), jobs):
+                found.append(one)
+                progress.advance(1, one.job)
         for one in found:
             _keep(invocation, opened, one, topics)
         text = page(found, lake=opened.files.address, made_ms=now_ms, newest_ms=opened.head.reached_ms or None)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from dejaq.errors import PipelineError
 from dejaq.pipeline.spark.failures import explained
+from pyspark_dejaq.columns import ARROW_SCHEMA
+from pyspark_dejaq.options import Options
+from pyspark_dejaq.reading import PendingReader, read_range
+from pyspark_dejaq.worker import forget_transport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # How far the clocks of the driver and the broker may be apart.
 CLOCK_MS = 1_000
+# A topic with at most so many messages is read by the driver.
+ROWS_FEW = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,9 @@ def from_broker(spark: SparkSession, url: str, topics: Sequence[str], *, silent:
     begun_ms = int(time.time() * 1000)
     with explained():
         parts = [
-            spark.read.format("dejaq")
-            .option("dejaq.url", url)
-            .option("subscribe", topic)
-            .option("includeBody", "false")
-            .load()
-            .select("topic", "id", F.col("ts").alias("due_ms"))
+            _topic(spark, {"dejaq.url": url, "subscribe": topic, "includeBody": "false"}).select(
+                "topic", "id", F.col("ts").alias("due_ms")
+            )
             for topic in topics
         ]
         if parts:
@@ -51,6 +55,19 @@ def from_broker(spark: SparkSession, url: str, topics: Sequence[str], *, silent:
         else:
             rows = spark.range(0).selectExpr("'' AS topic", "'' AS id", "0L AS due_ms")
     return TableSnapshot(rows, begun_ms - CLOCK_MS, int(time.time() * 1000) + CLOCK_MS, tuple(silent))
+
+
+def _topic(spark: SparkSession, given: Mapping[str, str]) -> DataFrame:
+    """The messages of a topic. Few of them are read here, which takes less than starting Python processes for tasks."""
+    parts = PendingReader(Options.parse({**given, "minPartitions": "1"})).few(ROWS_FEW)
+    if parts is None:
+        return spark.read.format("dejaq").options(**given).load()
+    (part,) = parts
+    try:
+        rows = pa.Table.from_batches(read_range(part), ARROW_SCHEMA)
+    finally:
+        forget_transport(part.url)
+    return spark.createDataFrame(rows.select(["topic", "id", "ts"]))
 
 
 def from_parquet(spark: SparkSession, path: str, taken_ms: int) -> TableSnapshot:
