@@ -2,9 +2,10 @@
 
     python -m bench.lake_commits --commits 10000
 
-The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy. New segments
-come, and the figures are the seconds until Spark runs, from there until the pipeline begins with the first of them, and
-until they are committed. They go to `bench/results/lake_commits.json`.
+The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy, which takes some
+minutes in all, because each commit lists those that are kept. New segments come, and the figures are the seconds until
+Spark runs, from there until the pipeline begins with the first of them, and until they are committed. They go to
+`bench/results/lake_commits.json`.
 """
 
 from __future__ import annotations
