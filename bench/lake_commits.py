@@ -2,8 +2,8 @@
 
     python -m bench.lake_commits --commits 10000
 
-The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy, which takes some
-minutes in all, because each commit lists those that are kept. New segments come, and the figures are the seconds until
+The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy, which takes
+some minutes, because each lists those that are kept. New segments come, and the figures are the seconds until
 Spark runs, from there until the pipeline begins with the first of them, and until they are committed. They go to
 `bench/results/lake_commits.json`.
 """
