@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
+from pathlib import Path
+
 import pytest
 
+from dejaq.domain.batch import CreateBatch, LeaseRequest
+from dejaq.domain.changes import Create
+from dejaq.domain.context import DIRECT_CALL
+from dejaq.domain.ids import ProducerSession, bucket_of
+from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.ready import ReadyWindow
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.window import FreeRows, Window
+
+NOW = 1_700_000_000_000
 
 
 def key(time_slice: int, number: int) -> bytes:
@@ -52,3 +64,35 @@ def run(key: bytes) -> Run:
     made = Run(key, records.Run(owner="billing", ids=["a"], ts=[1]), 10)
     made.in_window = True
     return made
+
+
+async def test_a_lost_lease_does_not_overtake_an_earlier_message_on_disk(tmp_path: Path) -> None:
+    """Found by the model: rows of a lease that ended are in memory before the rows before them are read."""
+    storage = RocksStorage(tmp_path / "store", journal=True)
+    await storage.open(NOW)
+    topic = Topic("t", 1, TopicSettings(buckets=64))
+    await storage.put_topic(topic, DIRECT_CALL)
+    names = (f"m{number}" for number in count())
+    first, held, between = islice((name for name in names if bucket_of(name, 64) == 1), 3)
+
+    async def create(number: int, name: str, ts: int) -> None:
+        batch = CreateBatch("g", ProducerSession(1, number), 0, [ts], [b"x"], ids=[name])
+        assert not (await apply_one(storage, Create(topic, batch), NOW, DIRECT_CALL)).codes
+
+    async def lease(now: int, lease_ms: int, rows_max: int, bucket: int = 1) -> list[str]:
+        request = LeaseRequest([bucket], "c", now, now + lease_ms, rows_max=rows_max)
+        found = await storage.lease(topic, request, now, DIRECT_CALL)
+        return [] if found is None else found.ids()
+
+    # The rows of a topic with many consumers are in runs of their buckets.
+    assert await lease(NOW, 500, 1) == []
+    await create(1, first, NOW)
+    await create(2, held, NOW + 1)
+    assert await lease(NOW + 1, 500, 1) == [first]
+    assert await lease(NOW + 1, 3_600_000, 1) == [held]
+    await create(3, between, NOW + 20_000)
+    # This ends the leases, and reads nothing of the other bucket.
+    assert await lease(NOW + 7_200_000, 500, 2, bucket=2) == []
+    assert await lease(NOW + 7_200_000, 500, 2) == [first]
+    assert await lease(NOW + 7_200_000, 500, 2) == [between, held]
+    await storage.close()

@@ -291,6 +291,11 @@ class Window:
             heapq.heappush(heap, entry)
         return [entry for entry in moved if entry[0][0] <= until]
 
+    @property
+    def expired_first(self) -> bool:
+        """Whether the next row, of which there must be one, is of an expired lease."""
+        return isinstance(self._heap[0][2], ExpiredRows)
+
     def pop(self) -> Source:
         """Remove the first source; there must be one."""
         return heapq.heappop(self._heap)[2]
