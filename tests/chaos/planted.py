@@ -41,8 +41,8 @@ def _ack_before_fsync() -> None:
     """A write is acknowledged before its sync."""
     write = Committer.write
 
-    def hasty(self: Committer, *arguments: Any) -> asyncio.Future[None]:
-        write(self, *arguments)
+    def hasty(self: Committer, *arguments: Any, **named: Any) -> asyncio.Future[None]:
+        write(self, *arguments, **named)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done

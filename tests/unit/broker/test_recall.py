@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dejaq.broker import Broker
+from dejaq.broker.delivery import leaser
 from dejaq.broker.delivery.leaser import GATHER_MS
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.errors import Code
@@ -195,8 +196,12 @@ async def test_a_message_can_be_moved_again_and_again(connect: Connect, clock: V
         assert list(consumer.pushes[-1].ts) == [ts]
 
 
-async def unread(connect: Connect, clock: VirtualClock) -> tuple[RawClient, RawClient, list[str]]:
+async def unread(
+    connect: Connect, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> tuple[RawClient, RawClient, list[str]]:
     """A producer, a consumer that holds leases and no longer reads its session, and the ids of all messages."""
+    # Each message is leased by itself, so that the pushes fill the session.
+    monkeypatch.setattr(leaser, "URGENT_MS", 3_600_000)
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=WINDOW_MS)
     producer = await (await connect()).produce()
     consumer._reader.cancel()
@@ -209,9 +214,11 @@ async def unread(connect: Connect, clock: VirtualClock) -> tuple[RawClient, RawC
     return producer, consumer, ids
 
 
-async def test_a_consumer_that_stops_reading_does_not_block_an_owner(connect: Connect, clock: VirtualClock) -> None:
+async def test_a_consumer_that_stops_reading_does_not_block_an_owner(
+    connect: Connect, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D4: only the wait for the client's answer had a limit, not the waits before it."""
-    producer, _, ids = await unread(connect, clock)
+    producer, _, ids = await unread(connect, clock, monkeypatch)
     waiting = await producer.start(cancel=carrier.CancelBatch(ids=ids))
     for _ in range(100):
         await asyncio.sleep(0)
@@ -222,10 +229,14 @@ async def test_a_consumer_that_stops_reading_does_not_block_an_owner(connect: Co
 
 
 async def test_a_consumer_that_stops_reading_and_disconnects_does_not_block_an_owner(
-    connect: Connect, clock: VirtualClock, broker: Broker, transport: InProcessTransport
+    connect: Connect,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    broker: Broker,
+    transport: InProcessTransport,
 ) -> None:
     """D4: the owner's cancel was never answered, and the topic could not be deleted."""
-    producer, consumer, ids = await unread(connect, clock)
+    producer, consumer, ids = await unread(connect, clock, monkeypatch)
     waiting = await producer.start(cancel=carrier.CancelBatch(ids=ids))
     for _ in range(100):
         await asyncio.sleep(0)

@@ -115,10 +115,10 @@ def _take_due(
             if head is not None and head[0] <= until:
                 heapq.heappush(heads, (head, bucket))
             continue
-        if parts and window.expired_first and not state.window(bucket).has_enough(first[0]):
-            # Rows of an expired lease are in memory whatever their time, and earlier rows may still be on disk.
-            heapq.heappush(heads, (first, bucket))
-            break
+        if parts and window.expired_first and state.read_before(bucket, first[0]):
+            if (head := window.head()) is not None:
+                heapq.heappush(heads, (head, bucket))
+            continue
         source, taken = window.take(heads[0][0] if heads else None, until, now, allowance)
         if not taken:
             break

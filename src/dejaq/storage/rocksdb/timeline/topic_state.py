@@ -185,6 +185,14 @@ class TopicState:
             return False
         return load_step(window, self.runs.read, until)
 
+    def read_before(self, bucket: int, ts: int) -> bool:
+        """Read one step of the rows before `ts`; False when all of them are in memory.
+
+        Rows of an expired lease are in memory whatever their time, and earlier rows may still be on disk.
+        """
+        window = self.window(bucket)
+        return not window.has_enough(ts) and load_step(window, self.runs.read, ts)
+
     @property
     def loaded(self) -> list[int]:
         """The buckets that have rows in memory."""
