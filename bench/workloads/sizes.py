@@ -68,6 +68,8 @@ class Sizes:
     slow_seconds: float = 3_600.0
     slow_seconds_max: float = 7_200.0
     slow_lease_seconds: float = 30.0
+    # At most so many are sent per second; 0 is no limit.
+    slow_per_s: int = 0
 
     # L14: messages through, messages pending, and the rounds of clients and topics that come and go.
     uptime_messages: int = 100_000_000

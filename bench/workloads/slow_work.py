@@ -103,7 +103,8 @@ async def _produce(
         enough = progress.sent >= sizes.slow_messages and seconds >= sizes.slow_seconds
         if enough or seconds >= sizes.slow_seconds_max:
             return
-        if progress.ahead >= AHEAD_MAX:
+        early = sizes.slow_per_s and progress.sent > seconds * sizes.slow_per_s
+        if early or progress.ahead >= AHEAD_MAX:
             await asyncio.sleep(WAIT_SECONDS)
             continue
         batch = batch_of(number, sizes)
