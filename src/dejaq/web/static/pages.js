@@ -268,15 +268,18 @@ function consume() {
     const base = `${form.dataset.path}/${held.lease}`;
     place.append(element("strong", held.id), " ", left, element("pre", held.body ?? held.body_base64 ?? "", { tabindex: "0" }));
     if (Object.keys(held.headers).length) place.append(element("p", Object.entries(held.headers).map(([name, value]) => `${name}: ${value}`).join(", "), { class: "muted" }));
-    let until = held.expires_ms;
+    let until = held.expires_ms, running = Promise.resolve();
     const tick = () => { const seconds = (until - Date.now()) / 1000; left.textContent = seconds > 0 ? `attempt ${held.attempts}, ${seconds.toFixed(0)} s left` : "the lease is over; the message is delivered again"; if (seconds <= 0) { clearInterval(timer); for (const one of $$("button", place)) one.disabled = true; } };
     const timer = setInterval(tick, 250);
     const act = (label, method, path, json, done, cli, python) => {
       const button = element("button", label, { type: "button", "data-method": method, "data-path": path, "data-cli": cli, "data-python": python, ...(json ? { "data-json": JSON.stringify(json) } : {}) });
-      button.addEventListener("click", async () => {
+      // One action after the other: a deletion right after "Extend" must not overtake it.
+      const run = async () => {
+        if (!place.isConnected) return;
         try { const answer = await api(method, path, { json }); if (done) { clearInterval(timer); place.remove(); say($(".outcome", form), `${held.id}: ${done}`, true); } else until = answer.expires_ms; }
         catch (error) { say(output, error.message, false); }
-      });
+      };
+      button.addEventListener("click", () => { running = running.then(run); });
       place.append(button, " ");
     };
     const topic = form.dataset.topic, none = "a lease belongs to the program that took it; no command continues it";
