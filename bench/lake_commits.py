@@ -2,9 +2,10 @@
 
     python -m bench.lake_commits --commits 10000
 
-The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy, which takes
-some minutes, because each lists those that are kept. New segments come, and the figures are the seconds until
-Spark runs, from there until the pipeline begins with the first of them, and until they are committed. They go to
+The lake is filled from a small synthetic journal. Then each commit replaces the file of facts by a copy, without Spark
+and without waiting for the disk. New segments come, and the figures are the seconds until Spark runs, from there until
+the pipeline begins with the first of them, and until they are committed; the seconds that the command
+`dejaq pipeline run` takes from its start to its end; and the processor time of a commit in each tenth. They go to
 `bench/results/lake_commits.json`.
 """
 
@@ -13,11 +14,16 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from bench.figures import keep
 from bench.lake_journal import SyntheticJournal
@@ -54,23 +60,43 @@ def _measure(home: Path, spark: SparkSession, commits: int) -> dict[str, object]
     journal.write(EVENTS)
     lake = Lake(spark, str(home / "lake"))
     list(run(lake, home / "journal", keep_ms=YEAR_MS))
-    few = _add(journal, home, spark)
+    few = _add(journal, home, spark) | _run_command(journal, home)
     begun = time.perf_counter()
-    lake = Lake(spark, str(home / "lake"))
-    with lake.writing():
-        while lake.head.version < commits:
-            _replace_facts(lake)
+    commit_ms = _fill(Lake(spark, str(home / "lake")), commits)
     made_s = time.perf_counter() - begun
-    print(f"{lake.head.version:,} commits made in {made_s:.0f} s", file=sys.stderr, flush=True)
-    many = _add(journal, home, spark)
+    print(f"{commits:,} commits made in {made_s:.0f} s", file=sys.stderr, flush=True)
+    many = _add(journal, home, spark) | _run_command(journal, home)
     return {
-        "commits": lake.head.version,
+        "commits": commits,
         "made_s": round(made_s, 1),
+        "cpu_ms_per_commit_of_each_tenth": commit_ms,
         "with_few_commits": few,
         "with_all_commits": many,
         "goal_until_first_step_s": GOAL_S,
         "load": round(os.getloadavg()[0], 1),
     }
+
+
+def _fill(lake: Lake, commits: int) -> list[float]:
+    """Commit until the lake has so many commits; the processor time of a commit in each tenth of them."""
+    found = []
+    with _without_syncing(), lake.writing():
+        lake.head = replace(lake.head, keep_ms=YEAR_MS)
+        first = lake.head.version
+        for tenth in range(1, 11):
+            before, cpu_s = lake.head.version, time.process_time()
+            while lake.head.version < first + (commits - first) * tenth // 10:
+                _replace_facts(lake)
+            made = max(1, lake.head.version - before)
+            found.append(round((time.process_time() - cpu_s) / made * 1000, 2))
+    return found
+
+
+@contextmanager
+def _without_syncing() -> Iterator[None]:
+    """A lake of a benchmark need not survive a power failure, and half an hour would be waiting for the disk."""
+    with patch("os.fsync"):
+        yield
 
 
 def _replace_facts(lake: Lake) -> None:
@@ -89,6 +115,15 @@ def _add(journal: SyntheticJournal, home: Path, spark: SparkSession) -> dict[str
     (added,) = run(lake, home / "journal", step=lambda what, events: steps.append(time.perf_counter() - begun))
     assert added.version == lake.head.version
     return {"until_first_step_s": round(steps[0], 2), "until_committed_s": round(time.perf_counter() - begun, 2)}
+
+
+def _run_command(journal: SyntheticJournal, home: Path) -> dict[str, float]:
+    """Add new segments by the command, which starts a Spark of its own."""
+    journal.write(EVENTS)
+    command = [str(Path(sys.executable).with_name("dejaq")), "pipeline", "run", "--master", "local[2]"]
+    begun = time.perf_counter()
+    subprocess.run([*command, "--journal", str(home / "journal"), "--lake", str(home / "lake")], check=True)
+    return {"command_s": round(time.perf_counter() - begun, 2)}
 
 
 if __name__ == "__main__":

@@ -23,6 +23,16 @@ DIGITS = 20
 
 
 @dataclass(slots=True)
+class _LogVersions:
+    """Which versions the directory of a log contains."""
+
+    # No version before this one.
+    first: int
+    # Those with a checkpoint, in ascending order.
+    checkpoints: list[int]
+
+
+@dataclass(slots=True)
 class _LogState:
     """What the log says a table is."""
 
@@ -41,6 +51,8 @@ class DeltaLog:
         self._directory = f"{table.name}/_delta_log"
         self._state: _LogState | None = None
         self._read_only: _LogState | None = None
+        # None until the first commit, which lists the directory. Later commits do not: it contains every version kept.
+        self._kept: _LogVersions | None = None
 
     @property
     def name(self) -> str:
@@ -102,11 +114,16 @@ class DeltaLog:
 
     def clear_away(self, before: int) -> None:
         """Remove what no version from `before` on needs."""
-        base = max((version for version in self._versions(".checkpoint.parquet") if version <= before), default=-1)
-        for ending in (".json", ".checkpoint.parquet"):
-            for version in self._versions(ending):
-                if version < base:
-                    self._files.remove(self._name(version, ending))
+        if self._kept is None:
+            checkpoints = sorted(self._versions(".checkpoint.parquet"))
+            self._kept = _LogVersions(min([*self._versions(".json"), *checkpoints], default=0), checkpoints)
+        kept = self._kept
+        base = max((version for version in kept.checkpoints if version <= before), default=-1)
+        for version in range(kept.first, base):
+            self._files.remove(self._name(version, ".json"))
+        while kept.checkpoints and kept.checkpoints[0] < base:
+            self._files.remove(self._name(kept.checkpoints.pop(0), ".checkpoint.parquet"))
+        kept.first = max(kept.first, base)
 
     # Writing
 
@@ -121,6 +138,7 @@ class DeltaLog:
 
     def _begin(self, commit: Commit) -> _LogState:
         """A log that begins with a commit: the lake is older than its log, or the log is not ours or not whole."""
+        self._kept = None
         for name in self._files.list(self._directory):
             self._files.remove(f"{self._directory}/{name}")
         self._files.make(self._directory)
@@ -171,6 +189,8 @@ class DeltaLog:
         self._files.put(self._name(state.version, ".checkpoint.parquet"), to_parquet(everything))
         self._files.put(f"{self._directory}/_last_checkpoint", last_checkpoint(state.version, len(everything)))
         state.checkpoint = state.version
+        if self._kept is not None:
+            self._kept.checkpoints.append(state.version)
 
     # Reading
 

@@ -63,6 +63,7 @@ class Lake:
         self.spark = spark
         self.files = files_of(root, spark)
         self.delta = DeltaLogs(self.files)
+        self._names: list[str] = []
         self.head = self._newest()
 
     @classmethod
@@ -170,15 +171,17 @@ class Lake:
             operation=operation,
         )
         crash_at("pipeline.before_commit")
-        self.files.write_new(f"{COMMITS}/{after.version:0{DIGITS}d}.json", after.to_json())
+        name = f"{after.version:0{DIGITS}d}.json"
+        self.files.write_new(f"{COMMITS}/{name}", after.to_json())
         crash_at("pipeline.committed")
         self.head = after
+        self._names.append(name)
         self.delta.publish([after])
         self.clear_away()
 
     def clear_away(self) -> None:
         """Remove what no commit needs any more that readers may still use: the last few, and those of the time kept."""
-        names = self._commit_names()
+        names = self._names
         while len(names) > COMMITS_KEPT:
             expired = self._load(names[0])
             if self.head.written_ms - expired.written_ms < self.head.keep_ms:
@@ -202,7 +205,7 @@ class Lake:
         """Give the logs of other engines what an earlier pipeline did not live to give them."""
         if self.head.format < FORMAT or not self.head.version:
             return
-        self.delta.publish([*map(self._load, self._commit_names()[-COMMITS_KEPT:-1]), self.head])
+        self.delta.publish([*map(self._load, self._names[-COMMITS_KEPT:-1]), self.head])
 
     def _files_in(self, where: str, table: Table) -> list[str]:
         """The files of a batch, each below the directories of its partition."""
@@ -218,12 +221,10 @@ class Lake:
 
     # Commits
 
-    def _commit_names(self) -> list[str]:
-        return [name for name in self.files.list(COMMITS) if name.endswith(".json")]
-
     def _newest(self) -> Commit:
-        names = self._commit_names()
-        return self._load(names[-1]) if names else Commit()
+        # Listed once: a lake that keeps thousands of commits would be slower with each of them.
+        self._names = [name for name in self.files.list(COMMITS) if name.endswith(".json")]
+        return self._load(self._names[-1]) if self._names else Commit()
 
     def _load(self, name: str) -> Commit:
         return Commit.from_json(self.files.read(f"{COMMITS}/{name}"), self.files.path(f"{COMMITS}/{name}"))
