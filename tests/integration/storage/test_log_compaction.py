@@ -143,6 +143,20 @@ async def test_a_tombstone_is_removed_a_day_later(tmp_path: Path) -> None:
     await stage.storage.close()
 
 
+async def test_no_message_comes_back_whose_old_tombstone_is_in_another_part(tmp_path: Path) -> None:
+    """A pass of several parts begins when the tombstones are a day old already."""
+    stage = Stage(tmp_path, SegmentSettings(bytes=10**6, least_bytes=1, compacted_bytes=10**9, keys=3))
+    await stage.open()
+    for number in range(20):
+        await stage.append((b"key-%d" % number, b"value"))
+    for number in range(20):
+        await stage.append((b"key-%d" % number, b""))
+    stage.now += 2 * compacting.TOMBSTONE_MS
+    await stage.compact()
+    assert await stage.read() == {}
+    await stage.storage.close()
+
+
 async def test_passes_begin_by_themselves_beside_retention(tmp_path: Path) -> None:
     """Twenty keys that are written again and again take little space, and old ones are removed by their age."""
     stage = Stage(tmp_path, SegmentSettings(bytes=4_000, least_bytes=1, compacted_bytes=1_000))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ from dejaq.storage.rocksdb.engine import inspecting
 from dejaq.storage.rocksdb.engine.database import new_batch
 from dejaq.storage.rocksdb.engine.engine import LogSizes
 from dejaq.storage.rocksdb.engine.starting import begin_copy
-from dejaq.storage.rocksdb.log import records
+from dejaq.storage.rocksdb.log import moving, records, rewriting
 from dejaq.storage.rocksdb.log.opening import SegmentSettings
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.segments.files import OPEN_MAX, SegmentFiles
@@ -132,6 +134,72 @@ async def test_a_dropped_topic_frees_its_files(tmp_path: Path) -> None:
     assert files_in(tmp_path)
     await storage.drop_topic(TOPIC, NOW, DIRECT_CALL)
     await eventually(lambda: files_in(tmp_path) == [], within=10)
+    await storage.close()
+
+
+class Held:
+    """A call of a thread waits, from its begin until `go`."""
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        self._call, self._begun, self._go = call, threading.Event(), threading.Event()
+
+    def __call__(self, *arguments: object) -> object:
+        self._begun.set()
+        assert self._go.wait(30)
+        return self._call(*arguments)
+
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, 30)
+
+    def go(self) -> None:
+        self._go.set()
+
+
+async def test_a_reader_of_a_log_that_is_dropped_meanwhile_finds_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = await opened(tmp_path)
+    await filled(storage, 200)
+    await storage.logs.segments.settle()
+    files = storage.logs.segments.files
+    held = Held(files.index)
+    monkeypatch.setattr(files, "index", held)
+    read = asyncio.ensure_future(
+        storage.logs.read(TOPIC, 0, 0, end=None, bytes_max=1_000, committed=True, now=NOW + 10**6)
+    )
+    await held.begun()
+    await storage.drop_topic(TOPIC, NOW + 300, DIRECT_CALL)
+    await eventually(lambda: files_in(tmp_path) == [], within=10)
+    held.go()
+    with pytest.raises(DejaqError) as caught:
+        await read
+    assert caught.value.code is Code.TOPIC_NOT_FOUND
+    assert storage.failure is None
+    await storage.close()
+
+
+@pytest.mark.parametrize("work", ["move", "join"])
+async def test_a_log_can_be_dropped_while_its_batches_move(
+    work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = await opened(tmp_path, SegmentSettings(bytes=1 << 20, least_bytes=1, merged=2))
+    bucket, keeper = storage.logs._state(TOPIC).buckets[0], storage.logs.segments
+    await filled(storage, 10)
+    if work == "join":
+        await keeper.move_out(storage.logs._state(TOPIC), bucket)
+        await filled(storage, 10, start=10)
+    held = Held(moving._copy if work == "move" else rewriting._copy)
+    monkeypatch.setattr(moving if work == "move" else rewriting, "_copy", held)
+    moved = asyncio.ensure_future(keeper.move_out(storage.logs._state(TOPIC), bucket))
+    await held.begun()
+    await storage.drop_topic(TOPIC, NOW + 300, DIRECT_CALL)
+    await eventually(lambda: storage._committer.pending() is None, within=10)
+    await eventually(lambda: len(files_in(tmp_path)) == 1, within=10)
+    held.go()
+    await moved
+    await keeper.settle()
+    assert storage.failure is None
+    assert work == "join" or files_in(tmp_path) == []
     await storage.close()
 
 

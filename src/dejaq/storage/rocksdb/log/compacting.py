@@ -58,6 +58,10 @@ class LatestOffsets:
         name = self._name(key)
         return name is not None and self._offsets.get(name, offset) > offset
 
+    def covers(self, key: bytes) -> bool:
+        """Whether a key is in this part of all keys."""
+        return self._name(key) is not None
+
 
 class Chooser:
     """Says what is kept of a batch; tombstones of batches before `tombstones_ms` are not."""
@@ -73,9 +77,10 @@ class Chooser:
         records = log_pb2.LogRecords.FromString(batch.records)
         if not records.keys:
             return (batch,)
-        old = batch.ts < self._tombstones_ms
+        latest, old = self._latest, batch.ts < self._tombstones_ms
+        # A tombstone leaves in the turn of its part, together with the earlier messages of its key.
         kept = [
-            not key or not (self._latest.is_superseded(key, batch.base + place) or (old and not body))
+            not key or not (latest.is_superseded(key, batch.base + place) or (old and not body and latest.covers(key)))
             for place, (key, body) in enumerate(zip(records.keys, records.bodies, strict=True))
         ]
         time.sleep(0)

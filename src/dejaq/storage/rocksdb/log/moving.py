@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from dejaq.crashpoints import crash_at
-from dejaq.errors import Code, error_of
+from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES
 from dejaq.storage.log.base import StoredBatch
 from dejaq.storage.rocksdb.engine.committer import Committer
@@ -115,7 +115,12 @@ async def _write(
             work.give_up(writer.segment.number)
             return None
         began = time.monotonic()
-        await asyncio.to_thread(_copy, work, state.topic.number, bucket.number, writer, end, copied)
+        try:
+            await asyncio.to_thread(_copy, work, state.topic.number, bucket.number, writer, end, copied)
+        except StoreError:
+            if work.is_live(state):
+                raise
+            # The log was dropped during the step, with its batches; the next turn gives up.
         await work.pause(began)
     return await asyncio.to_thread(writer.finish), copied
 

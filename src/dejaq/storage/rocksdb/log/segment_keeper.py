@@ -153,6 +153,14 @@ class SegmentKeeper:
         """Compact a bucket, or make one segment of several small ones, when that is worth while."""
         if bucket.replacing or not self._work.goes_on(state):
             return
+        try:
+            await self._compact_or_join(state, bucket)
+        except StoreError:
+            # A log that was dropped meanwhile has no files.
+            if self._is_live(state):
+                raise
+
+    async def _compact_or_join(self, state: LogState, bucket: LogBucket) -> None:
         if state.topic.settings.compact:
             if is_due(bucket):
                 await compact(self._work, state, bucket, self._now)

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 
 from dejaq.domain.topic import Topic
-from dejaq.errors import Code, error_of
+from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.log.base import MINUTE_MS, BucketOffsets, CommittedOffset, MinuteCount, StoredBatch
 from dejaq.storage.log.prepared import NEVER_MS
 from dejaq.storage.rocksdb.engine import keys
@@ -327,6 +327,11 @@ class LogStates:
             loading.count -= 1
             if not loading.count:
                 del self._loading[topic.number]
+
+    def report(self, topic: Topic, error: StoreError) -> None:
+        """Report that a file could not be read; raises TOPIC_NOT_FOUND where it was dropped with its log meanwhile."""
+        self.of(topic)
+        self._database.on_fault(error)
 
     def drop(self, number: int) -> None:
         """Forget a log that was dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 
 from dejaq import limits
@@ -251,7 +252,8 @@ class RocksLogs:
         self._check()
         found = state.entry_at(self._database, number, base)
         if found is None:
-            moved = await reading_segments.batch_at(self.segments.files, bucket, base, self._database.on_fault)
+            report = partial(self._states.report, topic)
+            moved = await reading_segments.batch_at(self.segments.files, bucket, base, report)
             aborted = moved is not None and moved.aborted
         else:
             aborted = found[0].aborted
@@ -282,14 +284,13 @@ class RocksLogs:
         stop = stop if end is None else min(stop, end)
         if start >= stop:
             return LogSlice((), start)
-        tail = reading.read_tail(held, start, stop, bytes_max, committed=committed)
-        if tail is not None:
+        if (tail := reading.read_tail(held, start, stop, bytes_max, committed=committed)) is not None:
             return tail
         if start < held.border:
             return await reading_segments.read(
                 *(state, self.segments.files, held, start, stop, bytes_max),
                 committed=committed,
-                on_fault=self._database.on_fault,
+                on_fault=partial(self._states.report, topic),
             )
         return await reading.read_stored(state, self._database, held, start, stop, bytes_max, committed=committed)
 
@@ -305,7 +306,8 @@ class RocksLogs:
     async def offset_for_time(self, topic: Topic, bucket: int, ts: int) -> int:
         """The first offset of a time."""
         state, held = await self._bucket(topic, bucket)
-        found = await reading_segments.offset_for_time(self.segments.files, held, ts, self._database.on_fault)
+        report = partial(self._states.report, topic)
+        found = await reading_segments.offset_for_time(self.segments.files, held, ts, report)
         return reading.offset_for_time(state, self._database, held, ts) if found is None else found
 
     async def minutes(self, topic: Topic, bucket: int, start: int, end: int) -> list[MinuteCount]:
