@@ -318,6 +318,8 @@ class Topic:
     @property
     def unsupported_setting(self) -> str | None:
         """A setting with a value that this release does not know, so that it cannot serve the topic; or None."""
+        if not self.newer:
+            return None
         known = {f.name for f in fields(TopicSettings)}
         return next((f"{name}={value}" for name, value in self.newer if name in known), None)
 

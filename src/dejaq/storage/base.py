@@ -340,6 +340,14 @@ class BeginsChanges(Protocol):
         None, and nothing is applied, when these changes have to wait for something else: then `apply` does it.
         """
 
+    def begin_transactions(
+        self, transactions: Sequence[Transaction], now: int, context: CallContext
+    ) -> asyncio.Future[list[Verdict | Refused]] | None:
+        """Do transactions in their order, each as `transact` does; the future has their verdicts.
+
+        None, and nothing is done, when one of them has to wait for something else: then `transact` does them.
+        """
+
 
 @runtime_checkable
 class Wraps(Protocol):

@@ -22,7 +22,7 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark
-from dejaq.storage.rocksdb.operations import leasing
+from dejaq.storage.rocksdb.operations import leasing, transacting_together
 from dejaq.storage.rocksdb.operations.loading import RowLoader
 from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
@@ -44,6 +44,7 @@ from tests.regressions.bugs import Bug
 CONFORMANCE = "tests/conformance/test_conformance.py::test_storage"
 DOCTOR = "tests/unit/broker/test_doctor.py"
 PENDING_CREATES = "tests/unit/storage/rocksdb/test_pending_creates.py"
+PENDING_TRANSACTIONS = "tests/unit/storage/rocksdb/test_pending_transactions.py"
 COUNTED = "tests/unit/storage/rocksdb/test_counted_memory.py"
 MEMORY = "tests/unit/storage/rocksdb/test_memory.py"
 BOUNDS = "tests/unit/storage/rocksdb/test_bounds.py"
@@ -89,6 +90,11 @@ def let_an_id_occur_twice_in_a_group() -> None:
         return answer
 
     PendingChanges.add = twice  # type: ignore[assignment, method-assign]
+
+
+def decide_transactions_on_the_state_before_all_of_them() -> None:
+    """Of transactions that are done together, none sees what one before it deletes or creates."""
+    transacting_together._Together._concerns = lambda together, transaction: False  # type: ignore[method-assign]
 
 
 def let_changes_overtake_creates() -> None:
@@ -454,6 +460,10 @@ BUGS = {
     ),
     "an_id_occurs_twice_in_a_group": Bug(
         let_an_id_occur_twice_in_a_group, f"{PENDING_CREATES}::test_the_first_of_two_creates_with_one_id_wins"
+    ),
+    "transactions_that_are_done_together_see_nothing_of_each_other": Bug(
+        decide_transactions_on_the_state_before_all_of_them,
+        f"{PENDING_TRANSACTIONS}::test_each_transaction_has_its_own_verdict",
     ),
     "changes_overtake_creates_that_wait": Bug(
         let_changes_overtake_creates, f"{PENDING_CREATES}::test_what_follows_a_create_sees_it"

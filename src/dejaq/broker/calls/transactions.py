@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dejaq import limits
 from dejaq.broker.calls.replies import ReplyCalls
@@ -29,10 +29,22 @@ from dejaq.errors import Code, DejaqError, InvalidArgument, StoreError, Unavaila
 from dejaq.protocol.columns import create_from_proto, session_from_proto
 from dejaq.protocol.status import error_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.storage.base import BeginsChanges
 from dejaq.storage.transactions import LogStep, Step, Transaction, Verdict
 
-# How many transactions of one call are done in one go, while deliveries wait.
-AT_ONCE = 8
+# How many transactions of one call are begun in one go, while deliveries wait.
+AT_ONCE = 16
+
+_Answer = carrier.TransactResponse | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """A transaction of a client that the storage can do."""
+
+    transaction: Transaction
+    # The numbers of the steps in the request, in the order of the transaction: those of logs are behind the others.
+    numbers: Sequence[int]
 
 
 class Transactions:
@@ -41,40 +53,75 @@ class Transactions:
     def __init__(self, broker: BrokerContext, replies: ReplyCalls) -> None:
         self._broker = broker
         self._replies = replies
+        storage = broker.storage
+        self._begin = storage.begin_transactions if isinstance(storage, BeginsChanges) else None
 
     async def transact(self, context: CallContext, request: carrier.TransactRequest) -> carrier.TransactResponse:
         """Do the steps of a client, or say which row of which step was refused."""
         self._broker.doctor.admit("transact")
-        return await self._transact(context, request, recalling=True)
+        prepared = self._prepare(context, request)
+        if isinstance(prepared, Verdict):
+            return self._answer(prepared)
+        return self._answer_to(prepared, await self.do(context, prepared.transaction))
 
     async def transact_many(
         self, context: CallContext, request: carrier.TransactManyRequest
     ) -> carrier.TransactManyResponse:
         """Do transactions of clients that wait for each other in nothing but the commit that they share."""
         self._broker.doctor.admit("transact")
-        most = limits.TRANSACTIONS_PER_CALL_MAX
-        if not 1 <= len(request.transactions) <= most:
-            raise InvalidArgument(f"a call carries 1 to {most} transactions, not {len(request.transactions)}")
-        doing: list[asyncio.Task[carrier.TransactResponse]] = []
-        for number, one in enumerate(request.transactions, 1):
-            doing.append(asyncio.ensure_future(self._transact(context, one, recalling=False)))
-            if not number % AT_ONCE:
-                # Deliveries that are due meanwhile go first.
-                await asyncio.sleep(0)
+        every, most = list(request.transactions), limits.TRANSACTIONS_PER_CALL_MAX
+        if not 1 <= len(every) <= most:
+            raise InvalidArgument(f"a call carries 1 to {most} transactions, not {len(every)}")
+        doing: list[asyncio.Task[list[_Answer]]] = []
+        for start in range(0, len(every), AT_ONCE):
+            # Deliveries that are due meanwhile go first.
+            doing.append(asyncio.ensure_future(self._transact_some(context, every[start : start + AT_ONCE])))
+            await asyncio.sleep(0)
         response = carrier.TransactManyResponse()
-        for answer in await asyncio.gather(*doing, return_exceptions=True):
-            if isinstance(answer, carrier.TransactResponse):
-                response.answers.append(answer)
-            elif isinstance(answer, DejaqError) and not isinstance(answer, StoreError):
-                response.answers.add(error=error_to_proto(answer))
-            else:
-                # The storage or a fault of ours: the caller repeats all of them, under the same names.
-                raise answer
+        # All of them are waited for, also when one fails.
+        for answers in await asyncio.gather(*doing, return_exceptions=True):
+            if isinstance(answers, BaseException):
+                raise answers
+            for answer in answers:
+                if isinstance(answer, carrier.TransactResponse):
+                    response.answers.append(answer)
+                elif isinstance(answer, DejaqError) and not isinstance(answer, StoreError):
+                    response.answers.add(error=error_to_proto(answer))
+                else:
+                    # The storage or a fault of ours: the caller repeats all of them, under the same names.
+                    raise answer
         return response
 
-    async def _transact(
-        self, context: CallContext, request: carrier.TransactRequest, *, recalling: bool
-    ) -> carrier.TransactResponse:
+    async def _transact_some(self, context: CallContext, requests: Sequence[carrier.TransactRequest]) -> list[_Answer]:
+        """The answer to each transaction, or its error. Messages that are held ahead of their time are not recalled."""
+        prepared: list[PreparedTransaction | Verdict | DejaqError] = []
+        for request in requests:
+            try:
+                prepared.append(self._prepare(context, request))
+            except DejaqError as error:
+                prepared.append(error)
+        ready = [one.transaction for one in prepared if isinstance(one, PreparedTransaction)]
+        verdicts = iter(await self._do_many(context, ready))
+        return [self._outcome(one, verdicts) for one in prepared]
+
+    def _outcome(
+        self, prepared: PreparedTransaction | Verdict | DejaqError, verdicts: Iterator[Verdict | BaseException]
+    ) -> _Answer:
+        if isinstance(prepared, Verdict):
+            return self._answer(prepared)
+        if isinstance(prepared, DejaqError):
+            return prepared
+        verdict = next(verdicts)
+        if isinstance(verdict, BaseException):
+            return verdict
+        if verdict.code is Code.LEASED:
+            # The caller repeats it in a call of its own, which recalls messages.
+            step = prepared.numbers[verdict.step]
+            return carrier.TransactResponse(code=verdict.code.name, step=step, row=verdict.row, alone=True)
+        return self._answer_to(prepared, verdict)
+
+    def _prepare(self, context: CallContext, request: carrier.TransactRequest) -> PreparedTransaction | Verdict:
+        """What the storage has to do, or why a row of a step is refused before."""
         # Also here, because each transaction of `TransactMany` is allowed or refused by itself.
         self._broker.guard.admit(context, "Carrier.Transact", request)
         now = self._broker.clock.now_ms()
@@ -86,7 +133,6 @@ class Transactions:
         _check_size(request)
         steps: list[Step] = []
         log_steps: list[LogStep] = []
-        # The numbers of the steps in the request: those of logs are behind the others in the transaction.
         numbers: list[int] = []
         log_numbers: list[int] = []
         for number, proto in enumerate(request.steps):
@@ -98,17 +144,12 @@ class Transactions:
             step, refused = _step_of(proto, topic, session, now)
             if refused:
                 row = min(refused)
-                return self._answer(Verdict(refused[row], number, row))
+                return Verdict(refused[row], number, row)
             steps.append(step)
             numbers.append(number)
         self._throttle(context, request.client, steps)
         names = (session, request.sequence, steps, request.acknowledged, request.check)
-        verdict = await self.do(context, Transaction(*names, log_steps=log_steps), recalling=recalling)
-        if not verdict.code.succeeded:
-            verdict = replace(verdict, step=[*numbers, *log_numbers][verdict.step])
-        if verdict.code is Code.LEASED and not recalling:
-            return carrier.TransactResponse(code=verdict.code.name, step=verdict.step, row=verdict.row, alone=True)
-        return self._answer(verdict)
+        return PreparedTransaction(Transaction(*names, log_steps=log_steps), [*numbers, *log_numbers])
 
     def _throttle(self, context: CallContext, client: str, steps: Sequence[Step]) -> None:
         """Count what an owner creates or changes in topics that bound it; raises OVERLOADED for a client above that."""
@@ -125,26 +166,56 @@ class Transactions:
         for number, topic in topics.items():
             self._broker.throttles.take(topic, client, rows[number])
 
+    async def _do_many(
+        self, context: CallContext, transactions: Sequence[Transaction]
+    ) -> Sequence[Verdict | BaseException]:
+        """Do transactions in one call to the storage where that is possible; the verdict on each, or its error."""
+        begun = None
+        if self._begin is not None and transactions:
+            begun = self._begin(transactions, self._broker.clock.now_ms(), context)
+        if begun is None:
+            every = (self.do(context, one, recalling=False) for one in transactions)
+            return await asyncio.gather(*every, return_exceptions=True)
+        self._notify([step for one in transactions for step in one.steps])
+        verdicts = await begun
+        for transaction, verdict in zip(transactions, verdicts, strict=True):
+            if isinstance(verdict, Verdict):
+                self._complete(transaction, verdict)
+        return verdicts
+
     async def do(self, context: CallContext, transaction: Transaction, *, recalling: bool = True) -> Verdict:
         """Do steps that were looked at before; messages that are held ahead of their time are called back for it."""
         broker = self._broker
-        if not broker.storage.capabilities.shared:
+        shared = broker.storage.capabilities.shared
+        if not shared:
             # Pumps run while this one waits for the commit, so what is due at once is leased in the same one.
             self._notify(transaction.steps)
         verdict = await broker.storage.transact(transaction, broker.clock.now_ms(), context)
+        retried = False
         for _ in transaction.steps:
             if verdict.code is not Code.LEASED or not recalling:
                 break
+            retried = True
             verdict = await self._recall_and_retry(context, transaction, verdict)
+        self._complete(transaction, verdict)
+        if verdict.code is Code.OK and (shared or retried):
+            self._notify(transaction.steps)
+        return verdict
+
+    def _complete(self, transaction: Transaction, verdict: Verdict) -> None:
+        """What the broker does after a transaction."""
         if verdict.code.succeeded:
             self._free_credit(transaction.steps)
         if verdict.code is Code.OK:
             self._done(transaction.steps)
-            log_steps_done(broker.logs, transaction.log_steps)
-            self._notify(transaction.steps)
+            log_steps_done(self._broker.logs, transaction.log_steps)
         outcome = "done" if verdict.code is Code.OK else "repeated" if verdict.code.succeeded else "refused"
-        broker.metrics.add(TRANSACTIONS, 1, outcome)
-        return verdict
+        self._broker.metrics.add(TRANSACTIONS, 1, outcome)
+
+    def _answer_to(self, prepared: PreparedTransaction, verdict: Verdict) -> carrier.TransactResponse:
+        if not verdict.code.succeeded:
+            verdict = replace(verdict, step=prepared.numbers[verdict.step])
+        return self._answer(verdict)
 
     def _answer(self, verdict: Verdict) -> carrier.TransactResponse:
         if not verdict.code.succeeded:
@@ -191,10 +262,15 @@ class Transactions:
             self._broker.metrics.add(metric, count, step.topic.name)
 
     def _notify(self, steps: Sequence[Step]) -> None:
+        """Wake the consumers of what the steps put on the timeline, each topic once."""
+        first: dict[int, tuple[Topic, int]] = {}
         for step in steps:
-            times = list(_times_of(step))
-            if times:
-                self._broker.rosters.of(step.topic).notify(min(times))
+            ts = min(_times_of(step), default=None)
+            if ts is not None:
+                number = step.topic.number
+                first[number] = step.topic, min(ts, first[number][1]) if number in first else ts
+        for topic, ts in first.values():
+            self._broker.rosters.of(topic).notify(ts)
 
 
 def _session_of(request: carrier.TransactRequest) -> ProducerSession:
@@ -205,14 +281,22 @@ def _session_of(request: carrier.TransactRequest) -> ProducerSession:
 
 
 def _check_size(request: carrier.TransactRequest) -> None:
-    rows = sum(len(step.create.ts) + len(step.edit.ids) + len(step.cancel.ids) for step in request.steps)
-    # The messages of batches of logs are bounded by their bytes.
+    rows = size = 0
+    for step in request.steps:
+        match step.WhichOneof("change"):
+            case "create":
+                rows += len(step.create.ts)
+                size += sum(map(len, step.create.bodies))
+            case "edit":
+                rows += len(step.edit.ids)
+                size += sum(map(len, step.edit.bodies))
+            case "cancel":
+                rows += len(step.cancel.ids)
+            case "append":
+                # The messages of batches of logs are bounded by their bytes.
+                size += len(step.append.records)
     if rows > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{rows} messages in one transaction; at most {limits.BATCH_COUNT_MAX}")
-    size = sum(
-        sum(map(len, step.create.bodies)) + sum(map(len, step.edit.bodies)) + len(step.append.records)
-        for step in request.steps
-    )
     if size > limits.BATCH_BYTES_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one transaction; at most {limits.BATCH_BYTES_MAX}")
 

@@ -30,12 +30,12 @@ from dejaq.storage.rocksdb.engine.starting import SEGMENTS, mark_of, stored_topi
 from dejaq.storage.rocksdb.engine.watermark import Watermark, check_manifest
 from dejaq.storage.rocksdb.log.opening import OpenedSegments, SegmentSettings
 from dejaq.storage.rocksdb.log.store import RocksLogs
-from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, pending_changes, transacting
+from dejaq.storage.rocksdb.operations import applying, dead_letters, leasing, pending_changes
 from dejaq.storage.rocksdb.operations.creating_together import create_together
 from dejaq.storage.rocksdb.operations.loading import RowLoader
 from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges, is_small
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
-from dejaq.storage.rocksdb.operations.topics import RocksTopics
+from dejaq.storage.rocksdb.operations.transactions import RocksTransactions
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
 from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -43,7 +43,6 @@ from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.session_sequences import ForgottenSessions, SessionSequences
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
-from dejaq.storage.transactions import Transaction, Verdict
 from dejaq.storage.value_ciphers import ValueCiphers
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ _COUNTER_BITS = 40
 _CLOSED = "the store is not open"
 
 
-class RocksStorage(RocksTopics):
+class RocksStorage(RocksTransactions):
     """Topics and messages in one directory, which only one process can use."""
 
     def __init__(
@@ -149,7 +148,7 @@ class RocksStorage(RocksTopics):
         self._producers = ProducerQueue(self._committer, self.merger)
         self._rows = RowLoader(lambda: list(self._states.values()), self._is_live)
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
-        self._pending = PendingChanges(self._committer, self._apply_together)
+        self._pending = PendingChanges(self._committer, self._apply_together, self._transact_together)
         self._committer.before_sync = self._pending.flush
         self.logs = RocksLogs(
             *(database, self._committer, segments, engine.keeper),
@@ -464,25 +463,6 @@ class RocksStorage(RocksTopics):
     def _is_live(self, state: TopicState) -> bool:
         """Whether a state is that of its topic, and the store works; a topic that was dropped has none."""
         return self._failure is None and self._states.get(state.topic.number) is state
-
-    # Transactions
-
-    async def transact(self, transaction: Transaction, now: int, context: CallContext) -> Verdict:
-        """Apply all steps in one write, or none; a repeat changes nothing, not even rows of expired leases."""
-        await self._producers.make_room(transaction.steps)
-        await self.logs.make_ready(transaction.log_steps)
-        for step in transaction.steps:
-            self._check_known(step.topic)
-        self._forget_sessions(now)
-        states = {step.topic.number: self._state(step.topic) for step in transaction.steps}
-        if not self._transactions.rows(transaction, 1):
-            for state in states.values():
-                self._delay_expired(state, now, context)
-        change = partial(transacting.transact, states, self._transactions, self.logs, transaction, now)
-        waits = bool(transaction.log_steps)
-        verdict, durable = self._writer.apply(list(states.values()), now, context, change, waits=waits)
-        await self.logs.until_shown(transaction.log_steps, durable)
-        return verdict
 
     # The journal
 

@@ -1,4 +1,5 @@
-"""Small creates and deletes wait for each other: what arrives during one sync is applied together, and shares the next.
+"""Small creates, deletes and transactions wait for each other: what arrives during one sync is applied together, and
+shares the next.
 
 A change that is written during a sync waits for the end of that sync and then for one of its own. A change that waits
 is therefore not slower if it is applied only when the first of the two ends. Together they cost one write, one record
@@ -11,8 +12,10 @@ applied. A lease applies what is due by its time, and every delete if a lease ha
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Change, Create, Delete
@@ -20,13 +23,16 @@ from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.errors import Refused
 from dejaq.storage.rocksdb.engine.committer import Committer
+from dejaq.storage.transactions import Transaction, Verdict
 
 # A batch with more rows has runs of its own.
 SMALL_ROWS = 64
-# So many rows or bytes of one topic, or so many frames with deletes, that wait are applied at once.
+# So many rows or bytes of one topic, or so many frames with deletes, or so many transactions, that wait are applied at
+# once.
 ROWS_MAX = 1_024
 BYTES_MAX = 512 * 1024
 DELETES_MAX = 32
+TRANSACTIONS_MAX = 16
 
 Answers = Sequence[Outcomes | Refused]
 Answer = asyncio.Future[list[Outcomes | Refused]]
@@ -74,10 +80,43 @@ class PendingDeletes:
         return any(change.topic.number == number for change in self.changes)
 
 
+@dataclass(slots=True)
+class PendingTransactions:
+    """Transactions of one call, and the time at which they arrived."""
+
+    transactions: Sequence[Transaction]
+    now: int
+    context: CallContext
+    answer: asyncio.Future[list[Verdict | Refused]]
+    # The numbers of their topics, and the earliest time of a message that they create in each topic.
+    topics: set[int]
+    first_ts: dict[int, int]
+
+    @classmethod
+    def of(cls, transactions: Sequence[Transaction], now: int, context: CallContext) -> PendingTransactions:
+        """Some transactions, which are not answered yet."""
+        topics: set[int] = set()
+        first_ts: dict[int, int] = {}
+        for transaction in transactions:
+            for step in transaction.steps:
+                number = step.topic.number
+                topics.add(number)
+                if isinstance(step, Create):
+                    first = min(step.batch.ts)
+                    first_ts[number] = min(first, first_ts.get(number, first))
+        return cls(transactions, now, context, asyncio.get_running_loop().create_future(), topics, first_ts)
+
+
 # What is applied in one write: the answers to each frame of deletes and to each group of creates, and what is to be
 # durable before them.
 Applied = tuple[tuple[Sequence[Answers], Sequence[Answers]], asyncio.Future[None] | None]
 ApplyTogether = Callable[[Sequence[PendingDeletes], Sequence[PendingGroup]], Applied]
+# Some transactions, each with the time of its arrival, of which the first ones are done in one write: their verdicts,
+# and what is to be durable before them.
+Verdicts = list[Verdict | Refused]
+TransactTogether = Callable[
+    [Sequence[tuple[Transaction, int]], CallContext], tuple[Verdicts, asyncio.Future[None] | None]
+]
 
 
 def is_small(create: Create) -> bool:
@@ -96,15 +135,19 @@ def deletes_few(changes: Sequence[Change]) -> bool:
 
 
 class PendingChanges:
-    """The changes that wait. `apply` applies those of one caller, as the journal knows it, in one write."""
+    """The changes that wait. `apply` and `transact` do those of one caller, as the journal knows it, in one write."""
 
-    def __init__(self, committer: Committer, apply: ApplyTogether) -> None:
+    def __init__(self, committer: Committer, apply: ApplyTogether, transact: TransactTogether) -> None:
         self._committer = committer
         self._apply = apply
+        self._transact = transact
         self._loop = asyncio.get_running_loop()
         # By the number of the topic and the caller.
         self._groups: dict[tuple[int, str], PendingGroup] = {}
         self._deletes: list[PendingDeletes] = []
+        self._calls: list[PendingTransactions] = []
+        # How many transactions these calls have.
+        self._transactions = 0
 
     def add(self, create: Create, now: int, context: CallContext) -> Answer:
         """Have a create applied soon; returns its answer."""
@@ -134,8 +177,24 @@ class PendingChanges:
             self.flush()
         return answer
 
+    def add_transactions(
+        self, transactions: Sequence[Transaction], now: int, context: CallContext
+    ) -> asyncio.Future[list[Verdict | Refused]]:
+        """Have transactions done soon; returns their verdicts."""
+        self._expect_turn()
+        call = PendingTransactions.of(transactions, now, context)
+        self._calls.append(call)
+        self._transactions += len(transactions)
+        if self._transactions >= TRANSACTIONS_MAX:
+            self.flush()
+        return call.answer
+
+    @property
+    def _empty(self) -> bool:
+        return not (self._groups or self._deletes or self._calls)
+
     def _expect_turn(self) -> None:
-        if not self._groups and not self._deletes:
+        if self._empty:
             self._loop.call_soon(self._turn_over)
 
     def _turn_over(self) -> None:
@@ -146,9 +205,10 @@ class PendingChanges:
 
     def earliest(self, topic: Topic, stored: int | None) -> int | None:
         """The earliest time of what waits for a topic, or that of what is stored."""
-        if not self._groups:
+        if not self._groups and not self._calls:
             return stored
         times = [group.first_ts for group in self._of(topic.number)]
+        times += [call.first_ts[topic.number] for call in self._calls if topic.number in call.first_ts]
         return min(times if stored is None else [stored, *times], default=None)
 
     def flush_due(self, topic: Topic, until: int) -> None:
@@ -158,8 +218,8 @@ class PendingChanges:
             self.flush(topic.number)
 
     def flush_deletes(self, number: int) -> None:
-        """Apply what waits for a topic, if a delete does."""
-        if any(one.concerns(number) for one in self._deletes):
+        """Apply what waits for a topic, if a delete or a transaction does."""
+        if any(one.concerns(number) for one in self._deletes) or any(number in one.topics for one in self._calls):
             self.flush(number)
 
     def _of(self, number: int) -> list[PendingGroup]:
@@ -167,16 +227,20 @@ class PendingChanges:
 
     def flush(self, number: int | None = None) -> None:
         """Apply what waits, for the topic of this number or for all of them."""
-        if not self._groups and not self._deletes:
+        if self._empty:
             return
         if number is None:
             groups, self._groups = list(self._groups.values()), {}
             deletes, self._deletes = self._deletes, []
+            calls, self._calls = self._calls, []
         else:
             groups = self._of(number)
             self._groups = {place: group for place, group in self._groups.items() if place[0] != number}
             deletes = [one for one in self._deletes if one.concerns(number)]
             self._deletes = [one for one in self._deletes if not one.concerns(number)]
+            calls = [one for one in self._calls if number in one.topics]
+            self._calls = [one for one in self._calls if number not in one.topics]
+        self._transactions = sum([len(one.transactions) for one in self._calls])
         callers: dict[tuple[str, bool], tuple[list[PendingDeletes], list[PendingGroup]]] = {}
         for one in deletes:
             relaxed = all(_is_relaxed(change.topic) for change in one.changes)
@@ -186,6 +250,11 @@ class PendingChanges:
             callers.setdefault(caller, ([], []))[1].append(group)
         for mine, made in callers.values():
             self._apply_together(mine, made)
+        transacting: defaultdict[str, list[PendingTransactions]] = defaultdict(list)
+        for call in calls:
+            transacting[call.context.principal.recorded].append(call)
+        for some in transacting.values():
+            self._transact_together(some)
 
     def _apply_together(self, deletes: Sequence[PendingDeletes], groups: Sequence[PendingGroup]) -> None:
         waiting = [one.answer for one in deletes] + [answer for group in groups for answer in group.answers]
@@ -194,11 +263,26 @@ class PendingChanges:
         except Exception as cause:  # noqa: BLE001  each caller raises it
             _fail(waiting, cause)
             return
-        answers = [list(answer) for answer in deleted] + [[answer] for group in created for answer in group]
-        if durable is None:
-            _give(waiting, answers)
-        else:
-            durable.add_done_callback(_Giving(waiting, answers))
+        _give_when(
+            durable, waiting, [list(answer) for answer in deleted] + [[one] for group in created for one in group]
+        )
+
+    def _transact_together(self, calls: Sequence[PendingTransactions]) -> None:
+        """Do transactions in one write, or in several where one names a message of another one."""
+        waiting = [call.answer for call in calls]
+        left = [(transaction, call.now) for call in calls for transaction in call.transactions]
+        verdicts: Verdicts = []
+        durable = None
+        try:
+            while left:
+                some, durable = self._transact(left, calls[0].context)
+                verdicts += some
+                left = left[len(some) :]
+        except Exception as cause:  # noqa: BLE001  each caller raises it
+            _fail(waiting, cause)
+            return
+        answers = iter(verdicts)
+        _give_when(durable, waiting, [[next(answers) for _ in call.transactions] for call in calls])
 
 
 def _is_relaxed(topic: Topic) -> bool:
@@ -209,17 +293,23 @@ def _is_relaxed(topic: Topic) -> bool:
 def answer_when(durable: asyncio.Future[None] | None, answers: list[Outcomes | Refused]) -> Answer:
     """A future that has these answers when `durable` is done."""
     answer: Answer = asyncio.get_running_loop().create_future()
-    if durable is None:
-        answer.set_result(answers)
-    else:
-        durable.add_done_callback(_Giving([answer], [answers]))
+    _give_when(durable, [answer], [answers])
     return answer
+
+
+def _give_when(
+    durable: asyncio.Future[None] | None, waiting: Sequence[asyncio.Future[Any]], answers: Sequence[Sequence[object]]
+) -> None:
+    if durable is None:
+        _give(waiting, answers)
+    else:
+        durable.add_done_callback(_Giving(waiting, answers))
 
 
 class _Giving:
     """Gives answers when a future is done."""
 
-    def __init__(self, waiting: Sequence[Answer], answers: Sequence[list[Outcomes | Refused]]) -> None:
+    def __init__(self, waiting: Sequence[asyncio.Future[Any]], answers: Sequence[Sequence[object]]) -> None:
         self._waiting, self._answers = waiting, answers
 
     def __call__(self, durable: asyncio.Future[None]) -> None:
@@ -231,13 +321,13 @@ class _Giving:
             _give(self._waiting, self._answers)
 
 
-def _give(waiting: Sequence[Answer], answers: Sequence[list[Outcomes | Refused]]) -> None:
+def _give(waiting: Sequence[asyncio.Future[Any]], answers: Sequence[Sequence[object]]) -> None:
     for one, answer in zip(waiting, answers, strict=True):
         if not one.done():
             one.set_result(answer)
 
 
-def _fail(waiting: Sequence[Answer], cause: BaseException) -> None:
+def _fail(waiting: Sequence[asyncio.Future[Any]], cause: BaseException) -> None:
     for one in waiting:
         if not one.done():
             one.set_exception(cause)

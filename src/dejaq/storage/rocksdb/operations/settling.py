@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 from dejaq import limits
-from dejaq.domain.batch import Outcomes, RowRange, whole
+from dejaq.domain.batch import Outcomes, RowRange, ranges_of_rows, whole
 from dejaq.domain.transitions import Standing, decide_by_consumer
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1.journal_pb2 import EventKind
@@ -77,6 +77,12 @@ class LeaseChange:
                 ids[part.lease_row(row)] = part.run.id_at(row)
         for start, end in self.asked:
             yield from ((row, ids[row]) for row in range(start, end) if row in ids)
+
+    def include(self, others: Iterable[LeaseChange]) -> None:
+        """Add the rows of other settlements of the same lease."""
+        every = [self, *others]
+        self.asked = ranges_of_rows(row for one in every for start, end in one.asked for row in range(start, end))
+        self.held = reduce(or_, [one.held for one in every])
 
     def parts(self) -> list[tuple[LeasePart, int]]:
         """Each part with rows to change, and these rows as a mask of its run."""

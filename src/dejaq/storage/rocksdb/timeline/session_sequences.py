@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from dejaq import limits
@@ -29,6 +30,20 @@ class SessionSequences:
         self._cache: dict[bytes, UsedSequences] = {}
         # The last session that was looked up: a change looks up its session several times.
         self._last: tuple[ids.ProducerSession, UsedSequences] | None = None
+        # Sessions whose records are written at the end of a block of `written_once`.
+        self._unwritten: dict[bytes, UsedSequences] | None = None
+
+    @contextmanager
+    def written_once(self, now: int, batch: Batch) -> Iterator[None]:
+        """Within this block, the record of a session is put into `batch` only at the end, however often it is used."""
+        unwritten: dict[bytes, UsedSequences] = {}
+        self._unwritten = unwritten
+        try:
+            yield
+        finally:
+            self._unwritten = None
+            for packed, used in unwritten.items():
+                self._write(packed, used, now, batch)
 
     def rows(self, named: CreateBatch | Transaction, count: int) -> set[int]:
         """The rows of a batch whose counters were used before; raises BATCH_NAME_TAKEN when another batch used them."""
@@ -51,6 +66,12 @@ class SessionSequences:
         packed, used = session.pack(), self.of(session)
         for start, end in counters:
             used.use(start, end)
+        if self._unwritten is None:
+            self._write(packed, used, now, batch)
+        else:
+            self._unwritten[packed] = used
+
+    def _write(self, packed: bytes, used: UsedSequences, now: int, batch: Batch) -> None:
         record = records.SeenCounters(
             used_ms=now,
             ranges=[edge for pair in used.ranges for edge in pair],
