@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import unittest.mock
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dejaq.domain.batch import Outcomes
-from dejaq.domain.changes import Change, Create
+from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, Refused, StoreError, Unavailable
@@ -22,9 +21,8 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark
-from dejaq.storage.rocksdb.operations import leasing, transacting_together
+from dejaq.storage.rocksdb.operations import leasing
 from dejaq.storage.rocksdb.operations.loading import RowLoader
-from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index, kept_runs, lease
@@ -43,8 +41,6 @@ from tests.regressions.bugs import Bug
 
 CONFORMANCE = "tests/conformance/test_conformance.py::test_storage"
 DOCTOR = "tests/unit/broker/test_doctor.py"
-PENDING_CREATES = "tests/unit/storage/rocksdb/test_pending_creates.py"
-PENDING_TRANSACTIONS = "tests/unit/storage/rocksdb/test_pending_transactions.py"
 COUNTED = "tests/unit/storage/rocksdb/test_counted_memory.py"
 MEMORY = "tests/unit/storage/rocksdb/test_memory.py"
 BOUNDS = "tests/unit/storage/rocksdb/test_bounds.py"
@@ -77,40 +73,6 @@ def keep_half_a_change() -> None:
         yield
 
     ChangeWriter.altering = altering  # type: ignore[method-assign]
-
-
-def let_an_id_occur_twice_in_a_group() -> None:
-    """Of two creates with one id that arrive together, both are stored."""
-    add = PendingChanges.add
-
-    def twice(pending: PendingChanges, create: Create, now: int, context: CallContext) -> object:
-        answer = add(pending, create, now, context)
-        for group in pending._groups.values():
-            group.ids.clear()
-        return answer
-
-    PendingChanges.add = twice  # type: ignore[assignment, method-assign]
-
-
-def decide_transactions_on_the_state_before_all_of_them() -> None:
-    """Of transactions that are done together, none sees what one before it deletes or creates."""
-    transacting_together._Together._concerns = lambda together, transaction: False  # type: ignore[method-assign]
-
-
-def let_changes_overtake_creates() -> None:
-    """What arrives behind a create does not see it while it waits."""
-    state_of = RocksStorage._state
-
-    def overtake(storage: RocksStorage, topic: Topic, *, waiting: bool = True) -> TopicState:
-        with unittest.mock.patch.object(storage._pending, "flush"):
-            return state_of(storage, topic, waiting=waiting)
-
-    RocksStorage._state = overtake  # type: ignore[method-assign]
-
-
-def give_each_turn_a_run() -> None:
-    """Creates that arrive during a sync do not wait for its end."""
-    Committer.syncing = property(lambda committer: False)  # type: ignore[assignment]
 
 
 def build_settlements_while_they_are_done() -> None:
@@ -457,19 +419,6 @@ BUGS = {
     ),
     "the_first_lease_reads_in_one_step": Bug(
         read_due_rows_in_one_step, f"{MEMORY}::test_the_first_lease_after_a_restart_lets_others_run"
-    ),
-    "an_id_occurs_twice_in_a_group": Bug(
-        let_an_id_occur_twice_in_a_group, f"{PENDING_CREATES}::test_the_first_of_two_creates_with_one_id_wins"
-    ),
-    "transactions_that_are_done_together_see_nothing_of_each_other": Bug(
-        decide_transactions_on_the_state_before_all_of_them,
-        f"{PENDING_TRANSACTIONS}::test_each_transaction_has_its_own_verdict",
-    ),
-    "changes_overtake_creates_that_wait": Bug(
-        let_changes_overtake_creates, f"{PENDING_CREATES}::test_what_follows_a_create_sees_it"
-    ),
-    "single_sends_of_a_sync_have_a_run_each": Bug(
-        give_each_turn_a_run, f"{PENDING_CREATES}::test_creates_that_arrive_during_a_sync_wait_for_its_end"
     ),
     "a_merge_forgets_where_rows_moved": Bug(forget_where_rows_moved, f"{LEVELS}::test_merging_is_seen_by_nobody"),
     "a_restart_forgets_where_rows_moved": Bug(

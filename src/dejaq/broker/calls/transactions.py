@@ -39,7 +39,7 @@ _Answer = carrier.TransactResponse | BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedTransaction:
+class CheckedTransaction:
     """A transaction of a client that the storage can do."""
 
     transaction: Transaction
@@ -94,18 +94,18 @@ class Transactions:
 
     async def _transact_some(self, context: CallContext, requests: Sequence[carrier.TransactRequest]) -> list[_Answer]:
         """The answer to each transaction, or its error. Messages that are held ahead of their time are not recalled."""
-        prepared: list[PreparedTransaction | Verdict | DejaqError] = []
+        prepared: list[CheckedTransaction | Verdict | DejaqError] = []
         for request in requests:
             try:
                 prepared.append(self._prepare(context, request))
             except DejaqError as error:
                 prepared.append(error)
-        ready = [one.transaction for one in prepared if isinstance(one, PreparedTransaction)]
+        ready = [one.transaction for one in prepared if isinstance(one, CheckedTransaction)]
         verdicts = iter(await self._do_many(context, ready))
         return [self._outcome(one, verdicts) for one in prepared]
 
     def _outcome(
-        self, prepared: PreparedTransaction | Verdict | DejaqError, verdicts: Iterator[Verdict | BaseException]
+        self, prepared: CheckedTransaction | Verdict | DejaqError, verdicts: Iterator[Verdict | BaseException]
     ) -> _Answer:
         if isinstance(prepared, Verdict):
             return self._answer(prepared)
@@ -120,7 +120,7 @@ class Transactions:
             return carrier.TransactResponse(code=verdict.code.name, step=step, row=verdict.row, alone=True)
         return self._answer_to(prepared, verdict)
 
-    def _prepare(self, context: CallContext, request: carrier.TransactRequest) -> PreparedTransaction | Verdict:
+    def _prepare(self, context: CallContext, request: carrier.TransactRequest) -> CheckedTransaction | Verdict:
         """What the storage has to do, or why a row of a step is refused before."""
         # Also here, because each transaction of `TransactMany` is allowed or refused by itself.
         self._broker.guard.admit(context, "Carrier.Transact", request)
@@ -149,7 +149,7 @@ class Transactions:
             numbers.append(number)
         self._throttle(context, request.client, steps)
         names = (session, request.sequence, steps, request.acknowledged, request.check)
-        return PreparedTransaction(Transaction(*names, log_steps=log_steps), [*numbers, *log_numbers])
+        return CheckedTransaction(Transaction(*names, log_steps=log_steps), [*numbers, *log_numbers])
 
     def _throttle(self, context: CallContext, client: str, steps: Sequence[Step]) -> None:
         """Count what an owner creates or changes in topics that bound it; raises OVERLOADED for a client above that."""
@@ -212,7 +212,7 @@ class Transactions:
         outcome = "done" if verdict.code is Code.OK else "repeated" if verdict.code.succeeded else "refused"
         self._broker.metrics.add(TRANSACTIONS, 1, outcome)
 
-    def _answer_to(self, prepared: PreparedTransaction, verdict: Verdict) -> carrier.TransactResponse:
+    def _answer_to(self, prepared: CheckedTransaction, verdict: Verdict) -> carrier.TransactResponse:
         if not verdict.code.succeeded:
             verdict = replace(verdict, step=prepared.numbers[verdict.step])
         return self._answer(verdict)
