@@ -130,25 +130,6 @@ async def test_a_reader_begins_where_it_is_asked_to(client: dejaq.Client) -> Non
         await log.reader(start="somewhere").open()
 
 
-async def test_a_range_of_offsets_ends_where_a_bucket_ends(client: dejaq.Client) -> None:
-    """Offsets of buckets that are not read do not matter."""
-    log = client.log(TOPIC)
-    await log.append_batch([b"%d" % n for n in range(10)], bucket=1)
-    await log.append_batch([b"other"], bucket=2)
-
-    async def read(start: int, end: int, *buckets: int) -> list[bytes]:
-        found = log.read(start=start, end=end, buckets=buckets or None)
-        return [bytes(body) async for batch in found for body in batch.bodies]
-
-    assert await read(0, 3) == [b"0", b"1", b"2", b"other"]
-    assert await read(8, 99, 1) == [b"8", b"9"]
-    with pytest.raises(DejaqError) as caught:
-        await read(8, 99)
-    assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
-    async with log.reader(start=9, buckets=[1]) as reader:
-        assert [message.body for message in await taken(reader, 1)] == [b"9"]
-
-
 async def test_a_reader_seeks_pauses_and_knows_its_position(client: dejaq.Client) -> None:
     log = client.log(TOPIC)
     await log.append_batch([b"%d" % n for n in range(100)], bucket=0)

@@ -58,5 +58,8 @@ async def test_the_copies_of_a_topic_are_its_brokers_and_servers(
     assert (len(found.stores) > 1) == (backend == "sharded")
     assert sum(store.buckets for store in found.stores) == (8 if backend in shared else 0)
     assert all(store.standbys == () and store.confirmed == 0 for store in found.stores)
+    await client.create_topic("events", kind="log", buckets=4)
+    # All of a log is on the first shard.
+    assert [store.buckets for store in (await client.copies("events")).stores] == ([4] if backend in shared else [])
     with pytest.raises(dejaq.Missing):
         await client.copies("none")

@@ -236,7 +236,7 @@ class OverseerService:
 
     async def copies(self, context: CallContext, request: overseer.TopicRequest) -> overseer.CopiesResponse:
         """The brokers that serve a topic, and the servers that have copies of its messages."""
-        topic = self._broker.catalog.live(request.name)
+        topic = self._broker.catalog.usable(request.name)
         cluster, storage = self._broker.cluster, innermost(self._broker.storage)
         answer = overseer.CopiesResponse(brokers=[overseer.ServingBroker(id=cluster.own, address=self.address)])
         for member in cluster.members.values():

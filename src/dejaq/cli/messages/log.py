@@ -288,9 +288,7 @@ def reset(
     async def work(client: Client) -> dict[int, int]:
         target = client.log(topic)
         start = _place(place, client.now_ms())
-        found = await target.reset_group(group, start, dry_run=True)
-        chosen = {bucket: offset for bucket, offset in found.items() if not buckets or bucket in buckets}
-        return await target.reset_group(group, chosen, dry_run=dry_run)
+        return await target.reset_group(group, start, buckets=buckets or None, dry_run=dry_run)
 
     rows = [{"bucket": bucket, "offset": offset} for bucket, offset in sorted(invocation.run(work).items())]
     if dry_run and not invocation.json:

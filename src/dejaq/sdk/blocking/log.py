@@ -209,7 +209,8 @@ class Log(Blocking[AsyncLog]):
     ) -> Iterator[LogBatch]:
         """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
 
-        A bucket that ends before `end` is read to its end. With `headers` only the messages that have all of these.
+        A bucket that ends before `end` is read to its end. What retention removes meanwhile is passed. With `headers`
+        only the messages that have all of these.
         """
         return each(
             self._inner.read(start=start, end=end, buckets=buckets, uncommitted=uncommitted, headers=headers),
@@ -235,9 +236,14 @@ class Log(Blocking[AsyncLog]):
         """The groups of the log, with what they have committed and their lag."""
         return self._portal.run(self._inner.groups())
 
-    def reset_group(self, group: str, start: Start, *, dry_run: bool = False) -> dict[int, int]:
-        """Set the offsets of a group, and return them; its members read on from there. A dry run changes nothing."""
-        return self._portal.run(self._inner.reset_group(group, start, dry_run=dry_run))
+    def reset_group(
+        self, group: str, start: Start, *, buckets: Sequence[int] | None = None, dry_run: bool = False
+    ) -> dict[int, int]:
+        """Set the offsets of a group, in all buckets or in some, and return them; its members read on from there.
+
+        A dry run changes nothing.
+        """
+        return self._portal.run(self._inner.reset_group(group, start, buckets=buckets, dry_run=dry_run))
 
     def remove_group(self, group: str) -> bool:
         """Forget a group that has no members; whether there was one."""

@@ -169,19 +169,24 @@ class LogCalls:
     async def resolve(
         self, start: Start, *, uncommitted: bool = False, buckets: Sequence[int] | None = None, is_end: bool = False
     ) -> dict[int, int]:
-        """The offset at which reading begins, for every bucket that `start` names; one offset is that of all `buckets`.
+        """The offset at which reading begins, for every bucket that `start` names, or for those of them in `buckets`.
 
         Where it ends, an offset that the bucket does not have is its first or last one; where it begins, that raises.
         """
         offsets = await self.offsets()
+        chosen = range(len(offsets)) if buckets is None else buckets
+        for bucket in (*chosen, *(start if isinstance(start, Mapping) else ())):
+            if not 0 <= bucket < len(offsets):
+                raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} has {len(offsets)} buckets, not {bucket}")
         if start == "beginning":
-            return {bucket: one.start for bucket, one in enumerate(offsets)}
+            return {bucket: offsets[bucket].start for bucket in chosen}
         if start == "latest":
-            return {bucket: one.next if uncommitted else one.stable for bucket, one in enumerate(offsets)}
+            return {bucket: offsets[bucket].next if uncommitted else offsets[bucket].stable for bucket in chosen}
         if isinstance(start, datetime):
-            return dict(enumerate(await self.offsets_for_time(start)))
+            times = await self.offsets_for_time(start)
+            return {bucket: times[bucket] for bucket in chosen}
         if isinstance(start, int) and not isinstance(start, bool):
-            wanted: Mapping[int, int] = dict.fromkeys(range(len(offsets)) if buckets is None else buckets, start)
+            wanted: Mapping[int, int] = dict.fromkeys(chosen, start)
         elif isinstance(start, Mapping):
             wanted = start
         else:
@@ -190,10 +195,8 @@ class LogCalls:
                 f"{start!r} is not a place; give 'beginning', 'latest', an offset, {{bucket: offset}} or a time",
             )
         found: dict[int, int] = {}
-        for bucket, offset in wanted.items():
-            if not 0 <= bucket < len(offsets):
-                raise error_of(Code.INVALID_ARGUMENT, f"topic {self.topic!r} has {len(offsets)} buckets, not {bucket}")
-            held = offsets[bucket]
+        for bucket in sorted(wanted.keys() & set(chosen)):
+            offset, held = wanted[bucket], offsets[bucket]
             found[bucket] = min(max(offset, held.start), held.next)
             if found[bucket] != offset and not is_end:
                 raise error_of(

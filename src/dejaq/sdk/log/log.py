@@ -14,7 +14,7 @@ from dejaq import limits
 from dejaq.domain.backoff import Backoff
 from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import check_headers
-from dejaq.errors import Code, error_of
+from dejaq.errors import Code, Missing, error_of
 from dejaq.sdk.log.appender import Appender, WaitingBatch
 from dejaq.sdk.log.calls import LogBucketInfo, LogCalls, LogGroupInfo, LogPreparedInfo, Start
 from dejaq.sdk.log.group import LOG_RETRY, LogGroup, LogWorker, OnBuckets
@@ -289,14 +289,22 @@ class Log:
     ) -> AsyncIterator[LogBatch]:
         """The batches from `start` to before `end`, bucket by bucket, without waiting for more.
 
-        A bucket that ends before `end` is read to its end. With `headers` only the messages that have all of these.
+        A bucket that ends before `end` is read to its end. What retention removes meanwhile is passed. With `headers`
+        only the messages that have all of these.
         """
         begins = await self._calls.resolve(start, uncommitted=uncommitted, buckets=buckets)
         ends = await self._calls.resolve(end, uncommitted=uncommitted, buckets=buckets, is_end=True)
         for bucket in sorted(begins.keys() & ends.keys()):
             at, stop = begins[bucket], ends[bucket]
-            while (buckets is None or bucket in buckets) and at < stop:
-                answer = await self._calls.fetch(bucket, at, end=stop, uncommitted=uncommitted, headers=headers)
+            while at < stop:
+                try:
+                    answer = await self._calls.fetch(bucket, at, end=stop, uncommitted=uncommitted, headers=headers)
+                except Missing as error:
+                    oldest = (await self._calls.offsets())[bucket].start
+                    if error.code is not Code.OFFSET_OUT_OF_RANGE or oldest <= at:
+                        raise
+                    at = oldest
+                    continue
                 for part in answer.slices:
                     batch = LogBatch.of(part).part(at, stop)
                     if len(batch):
@@ -341,9 +349,14 @@ class Log:
         """The groups of the log, with what they have committed and their lag."""
         return await self._calls.groups()
 
-    async def reset_group(self, group: str, start: Start, *, dry_run: bool = False) -> dict[int, int]:
-        """Set the offsets of a group, and return them; its members read on from there. A dry run changes nothing."""
-        offsets = await self._calls.resolve(start)
+    async def reset_group(
+        self, group: str, start: Start, *, buckets: Sequence[int] | None = None, dry_run: bool = False
+    ) -> dict[int, int]:
+        """Set the offsets of a group, in all buckets or in some, and return them; its members read on from there.
+
+        A dry run changes nothing.
+        """
+        offsets = await self._calls.resolve(start, buckets=buckets)
         if not dry_run:
             await self._calls.reset(group, offsets)
         return offsets

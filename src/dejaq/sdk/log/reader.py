@@ -35,8 +35,7 @@ class LogReader(LogStream):
     async def _prepare(self) -> None:
         found = await self._calls.resolve(self._start, uncommitted=self._uncommitted, buckets=self._buckets)
         for bucket, offset in found.items():
-            if self._buckets is None or bucket in self._buckets:
-                self._buffer.begin(bucket, offset)
+            self._buffer.begin(bucket, offset)
 
     def _describe(self, opening: log_pb2.LogOpen) -> None:
         # What was received and not handed out is received again. The new session has a window of its own.

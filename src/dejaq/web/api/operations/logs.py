@@ -233,12 +233,8 @@ async def reset_group(call: ApiCall) -> ApiAnswer:
         if at is None:
             raise error_of(Code.INVALID_ARGUMENT, "give where the group reads on")
         start = to_datetime(int(at))
-    if wanted.bucket is not None:
-        resolved = await call.log.reset_group(call.path["group"], start, dry_run=True)
-        if wanted.bucket not in resolved:
-            raise error_of(Code.INVALID_ARGUMENT, f"topic {call.topic!r} has no bucket {wanted.bucket}")
-        start = {wanted.bucket: resolved[wanted.bucket]}
-    offsets = await call.log.reset_group(call.path["group"], start, dry_run=wanted.dry_run)
+    buckets = None if wanted.bucket is None else [wanted.bucket]
+    offsets = await call.log.reset_group(call.path["group"], start, buckets=buckets, dry_run=wanted.dry_run)
     return ApiAnswer(LogOffsets(offsets, wanted.dry_run))
 
 
