@@ -69,6 +69,13 @@ class SimulatedDisk:
         """Read what programs see."""
         return bytes(self._file(name).content[offset : offset + length])
 
+    def read_into(self, name: str, offsets: Sequence[int], parts: Sequence[memoryview]) -> list[int]:
+        """Read what programs see, to some places."""
+        found = [self.read(name, offset, len(part)) for offset, part in zip(offsets, parts, strict=True)]
+        for part, data in zip(parts, found, strict=True):
+            part[: len(data)] = data
+        return list(map(len, found))
+
     def size(self, name: str) -> int:
         """The length of a file."""
         return len(self._file(name).content)

@@ -35,6 +35,9 @@ class FileOperations(Protocol):
     def read(self, name: str, offset: int, length: int) -> bytes:
         """The bytes at an offset; fewer where the file ends earlier."""
 
+    def read_into(self, name: str, offsets: Sequence[int], parts: Sequence[memoryview]) -> list[int]:
+        """Fill each part with the bytes at its offset; how many they were, fewer where the file ends earlier."""
+
     def size(self, name: str) -> int:
         """The length of a file in bytes."""
 
@@ -108,10 +111,22 @@ class DiskFiles:
         """Read at an offset; one call of the system moves at most 2 GB."""
         with self._lock:
             data = os.pread(self._descriptor(name), length, offset)
-            if self._open_max is not None:
-                self._descriptors[name] = self._descriptors.pop(name)
-                self._close_oldest(self._open_max)
+            self._use(name)
             return data
+
+    def read_into(self, name: str, offsets: Sequence[int], parts: Sequence[memoryview]) -> list[int]:
+        """Fill parts with one call of the system each, which makes no objects."""
+        with self._lock:
+            descriptor = self._descriptor(name)
+            read = [os.preadv(descriptor, (part,), offset) for part, offset in zip(parts, offsets, strict=True)]
+            self._use(name)
+            return read
+
+    def _use(self, name: str) -> None:
+        """Record that a file was read, where only some stay open."""
+        if self._open_max is not None:
+            self._descriptors[name] = self._descriptors.pop(name)
+            self._close_oldest(self._open_max)
 
     def size(self, name: str) -> int:
         """The length of a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from dejaq.errors import Code, DejaqError, error_of
@@ -143,6 +144,23 @@ def read_part_at(files: FileOperations, address: FrameAddress, start: int, lengt
         raise _lost(name) from None
     except OSError as cause:
         raise _unreadable(name, cause) from None
+
+
+def read_parts_at(
+    files: FileOperations, numbers: Sequence[int], offsets: Sequence[int], parts: Sequence[memoryview]
+) -> list[int]:
+    """Fill each part with bytes of the file with its number; how many they were. The caller has to check them."""
+    read: list[int] = []
+    for number, some in groupby(range(len(parts)), key=numbers.__getitem__):
+        name, rows = file_name(number), list(some)
+        cut = slice(rows[0], rows[-1] + 1)
+        try:
+            read += files.read_into(name, offsets[cut], parts[cut])
+        except FileNotFoundError:
+            raise _lost(name) from None
+        except OSError as cause:
+            raise _unreadable(name, cause) from None
+    return read
 
 
 def read_frames_at(files: FileOperations, addresses: Sequence[FrameAddress]) -> list[bytes]:

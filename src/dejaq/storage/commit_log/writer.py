@@ -9,7 +9,14 @@ from itertools import pairwise
 
 from dejaq.errors import Code, StoreError, error_of
 from dejaq.storage.commit_log.files import FileOperations
-from dejaq.storage.commit_log.reader import RecordReader, file_name, read_frame_at, read_frames_at, read_part_at
+from dejaq.storage.commit_log.reader import (
+    RecordReader,
+    file_name,
+    read_frame_at,
+    read_frames_at,
+    read_part_at,
+    read_parts_at,
+)
 from dejaq.storage.commit_log.record import (
     FILE_HEADER_BYTES,
     FRAME_HEADER_BYTES,
@@ -203,6 +210,10 @@ class CommitLog:
     def read_part(self, address: FrameAddress, start: int, length: int) -> bytes:
         """Bytes of a frame, which the caller has to check."""
         return read_part_at(self._files, address, start, length)
+
+    def read_parts(self, numbers: Sequence[int], offsets: Sequence[int], parts: Sequence[memoryview]) -> list[int]:
+        """Fill each part with bytes of the file with its number; how many they were. The caller has to check them."""
+        return read_parts_at(self._files, numbers, offsets, parts)
 
     def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
         """The frames at some addresses. Blocks."""

@@ -42,13 +42,13 @@ _TAG, _TS_TAG = b"\x72", b"\x2a"
 _HEAD = Struct("<IIIHhi")
 _CRC_BYTES = 4
 # First time, end and checksum of a group: all first times come first.
-_TIME_BYTES, _PLACE = 8, Struct("<II")
+TIME_BYTES, _PLACE = 8, Struct("<II")
 _DIFFERS = -1
 _EMPTY = _TAG + b"\0"
 _COUNTS = Struct("<II")
 _DIGEST_BYTES = 32
-# The prefix of an id, which is short.
-_ID_HEAD_BYTES = 2
+# The prefix of an id, which is short; and that of the times has two bytes if they are fewer than these, else three.
+ID_HEAD_BYTES, SHORT_TIMES = 2, 16
 
 # Makes a group from the digest and its number, and from what stays readable of it and what does not.
 Seal = Callable[[bytes, int, bytes, bytes], bytes]
@@ -87,15 +87,18 @@ class RowGroups:
 
     @property
     def _firsts(self) -> memoryview:
-        end = _HEAD.size + _TIME_BYTES * self.count
+        end = _HEAD.size + TIME_BYTES * self.count
         return memoryview(self._packed)[_HEAD.size : end].cast("q")
 
     def ids_in(self, rows: int) -> tuple[int, int]:
         """Where the ids are in a group of so many rows whose cells all have their places: behind the times."""
-        times = _TIME_BYTES * rows
-        # The times have a prefix of two or three bytes.
-        start = times + (2 if times < 0x80 else 3)
-        return start, start + (_ID_HEAD_BYTES + self.id_bytes) * rows
+        start = TIME_BYTES * rows + (2 if rows < SHORT_TIMES else 3)
+        return start, start + (ID_HEAD_BYTES + self.id_bytes) * rows
+
+    @property
+    def table(self) -> bytes:
+        """The first time of each group, in eight bytes; then its end and its checksum, in four each."""
+        return self._packed[_HEAD.size : _HEAD.size + (TIME_BYTES + _PLACE.size) * self.count]
 
     @property
     def digest(self) -> bytes:
@@ -104,7 +107,7 @@ class RowGroups:
 
     def part(self, group: int) -> GroupPart:
         """Where a group is."""
-        places = _HEAD.size + _TIME_BYTES * self.count
+        places = _HEAD.size + TIME_BYTES * self.count
         end, crc = _PLACE.unpack_from(self._packed, places + _PLACE.size * group)
         start = _PLACE.unpack_from(self._packed, places + _PLACE.size * (group - 1))[0] if group else 0
         row = group * self.per_group
@@ -148,9 +151,9 @@ def divided(record: records.Run, ids: IdColumn, block: BodyBlock, seal: Seal | N
         groups = _equal_groups(ts, ids.wire, block.data, per_group)
     else:
         groups = _groups(record, ids, block, per_group, None if seal is None else partial(seal, digest))
-    id_bytes = _DIFFERS if width is None or others else width - _ID_HEAD_BYTES
+    id_bytes = _DIFFERS if width is None or others else width - ID_HEAD_BYTES
     body_bytes = _DIFFERS if block.size is None or others else block.size
-    firsts = b"".join(ts[_TIME_BYTES * row : _TIME_BYTES * (row + 1)] for row in range(0, count, per_group))
+    firsts = b"".join(ts[TIME_BYTES * row : TIME_BYTES * (row + 1)] for row in range(0, count, per_group))
     places = b"".join(map(_PLACE.pack, accumulate(map(len, groups)), map(crc32, groups)))
     packed_bytes = _HEAD.size + len(firsts) + len(places) + len(digest)
     tag = _TAG + varint(packed_bytes)
@@ -161,8 +164,8 @@ def divided(record: records.Run, ids: IdColumn, block: BodyBlock, seal: Seal | N
 
 def _equal_groups(ts: bytes, ids: bytes, bodies: bytes, per_group: int) -> list[bytes]:
     """The groups of a run of which all ids have one length, and all bodies."""
-    count = len(ts) // _TIME_BYTES
-    times, listed, stored = _TIME_BYTES * per_group, len(ids) // count * per_group, len(bodies) // count * per_group
+    count = len(ts) // TIME_BYTES
+    times, listed, stored = TIME_BYTES * per_group, len(ids) // count * per_group, len(bodies) // count * per_group
     before = _TS_TAG + varint(times)
     groups = [
         b"".join(
@@ -178,7 +181,7 @@ def _equal_groups(ts: bytes, ids: bytes, bodies: bytes, per_group: int) -> list[
     if left := count % per_group:
         last = len(groups)
         rest = ts[times * last :], ids[listed * last :], bodies[stored * last :]
-        groups.append(b"".join((_TS_TAG, varint(_TIME_BYTES * left), *rest)))
+        groups.append(b"".join((_TS_TAG, varint(TIME_BYTES * left), *rest)))
     return groups
 
 
@@ -233,7 +236,7 @@ def join_columns(groups: RowGroups, rest: bytes, data: Sequence[bytes]) -> bytes
     for group in data:
         rows = min(groups.per_group, left)
         start, end = groups.ids_in(rows)
-        times.append(group[start - _TIME_BYTES * rows : start])
+        times.append(group[start - TIME_BYTES * rows : start])
         if groups.id_bytes != _DIFFERS:
             ids.append(group[start:end])
             bodies.append(group[end:])
@@ -241,7 +244,7 @@ def join_columns(groups: RowGroups, rest: bytes, data: Sequence[bytes]) -> bytes
             bodies.append(group[start:])
         left -= rows
     between = b"" if groups.id_bytes != _DIFFERS else _EMPTY
-    return b"".join((rest, _TS_TAG, varint(_TIME_BYTES * groups.rows), *times, between, *ids, *bodies))
+    return b"".join((rest, _TS_TAG, varint(TIME_BYTES * groups.rows), *times, between, *ids, *bodies))
 
 
 def digest_of(rest: bytes, rows: int, per_group: int) -> bytes:
@@ -254,7 +257,7 @@ def _width_of(ids: IdColumn) -> int | None:
     wire, count = ids.wire, len(ids)
     width, rest = divmod(len(wire), count)
     # If the first has this size, the second begins behind it, and so on.
-    return width if not rest and wire[1::width] == bytes((width - _ID_HEAD_BYTES,)) * count else None
+    return width if not rest and wire[1::width] == bytes((width - ID_HEAD_BYTES,)) * count else None
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:

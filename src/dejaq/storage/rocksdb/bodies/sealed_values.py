@@ -86,6 +86,10 @@ class SealedValues:
         opened = None if cipher is None else cipher.open(key + readable, value[end:])
         return _unreadable(readable) if opened is None else readable + opened
 
+    def is_plain(self, key: bytes) -> bool:
+        """Whether the value of a run is stored as it is."""
+        return self._ciphers is None or self._cipher_of(key) is None
+
     def head_at(self, key: bytes, value: bytes) -> int | None:
         """Where the head of the groups of a value is, of which the beginning is given; None where it has none, or where
         its groups are not what the topic needs.

@@ -85,5 +85,8 @@ class FrameSource(Protocol):
     def read_part(self, address: FrameAddress, start: int, length: int) -> bytes:
         """Bytes of a frame, which the caller has to check."""
 
+    def read_parts(self, numbers: Sequence[int], offsets: Sequence[int], parts: Sequence[memoryview]) -> list[int]:
+        """Fill each part with bytes of the file with its number, which the caller has to check; how many they were."""
+
     def read_many(self, addresses: Sequence[FrameAddress]) -> list[bytes]:
         """The frames at some addresses."""

@@ -1,4 +1,4 @@
-"""Changes by an owner to messages of the far future, as columns: each run is read once and marked once.
+"""Changes by an owner to messages of the far future, as columns: each run is marked once for all of its rows.
 
 These messages are in runs that are only on disk and have no lease (`timeline.far`), so all rows of a run have the same
 answer, and what leaves and what is written again are columns. `owning` changes all other messages row by row.
@@ -7,7 +7,7 @@ answer, and what leaves and what is written again are columns. `owning` changes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,33 +20,37 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
-from dejaq.storage.rocksdb.timeline.far.finder import FarRow
+from dejaq.storage.rocksdb.timeline.far.far_rows import Column, FarRows, picked_bodies
 from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
+from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, bucket_column
 from dejaq.storage.rocksdb.timeline.levels.scatter import is_scattered, near_and_far
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
-FarRows = dict[int, FarRow]
-
 
 def decide_far(
-    rows: FarRows, owner: str, now: int, versions: Sequence[int | None] | None
+    state: TopicState, rows: FarRows, owner: str, now: int, versions: Sequence[int | None] | None
 ) -> tuple[FarRows, dict[int, Code]]:
-    """The rows that may be changed or cancelled, and the codes of the others."""
-    allowed: FarRows = {}
-    refused: dict[int, Code] = {}
+    """The rows that may be changed or cancelled, and the codes of the others by the positions of their ids."""
+    owners: list[int] = rows.owners().tolist()
     # Without versions the answer depends on the owner only: such a row has no lease.
-    of_owner = {name: _decide(name, owner, now) for name in {row.owner for row in rows.values()}}
-    for item, row in rows.items():
+    names = {number: state.owners.name(number) for number in set(owners)}
+    of_owner = {number: _decide(name, owner, now) for number, name in names.items()}
+    if versions is None and all(code is Code.OK for code in of_owner.values()):
+        return rows, {}
+    refused: dict[int, Code] = {}
+    allowed: list[int] = []
+    columns = zip(rows.items.tolist(), owners, rows.times.tolist(), rows.versions.tolist(), strict=True)
+    for at, (item, number, ts, present) in enumerate(columns):
         version = versions[item] if versions is not None else None
-        code = of_owner[row.owner]
+        code = of_owner[number]
         if version is not None:
-            standing = Standing(row.ts, row.owner, "", row.version)
+            standing = Standing(ts, names[number], "", present)
             code = decide_by_owner(standing, owner=owner, now=now, version=version)
         if code is Code.OK:
-            allowed[item] = row
+            allowed.append(at)
         else:
             refused[item] = code
-    return allowed, refused
+    return rows.picked(np.array(allowed, dtype=np.int64)) if refused else rows, refused
 
 
 def _decide(run_owner: str, owner: str, now: int) -> Code:
@@ -55,88 +59,84 @@ def _decide(run_owner: str, owner: str, now: int) -> Code:
 
 def remove_far(state: TopicState, batch: Batch, rows: FarRows) -> None:
     """Remove rows from their runs; a run without rows is removed too."""
-    runs: dict[bytes, tuple[StoredRun, int]] = {}
-    for row in rows.values():
-        run, mask = row.run, 1 << row.row
-        before = runs.get(run.key)
-        runs[run.key] = (run, mask if before is None else before[1] | mask)
-    emptied = {run.key for run, mask in runs.values() if run.live == mask}
-    for run, mask in runs.values():
-        if run.key in emptied:
+    leaving: dict[int, int] = {}
+    of_runs: list[int] = rows.of_runs.tolist()
+    for number, row in zip(of_runs, rows.rows.tolist(), strict=True):
+        leaving[number] = leaving.get(number, 0) | 1 << row
+    emptied: set[int] = set()
+    for number, mask in leaving.items():
+        run: StoredRun = rows.runs[number]
+        if run.live == mask:
+            emptied.add(number)
             state.remove_rows(batch, state.runs.at(keys.place(run.key)), mask, keep_bodies=True)
         else:
             run.live &= ~mask
             batch.put(keys.gone(run.key), masks.pack(masks.full(run.count) & ~run.live))
-    left = [row for row in rows.values() if row.run.key not in emptied] if emptied else list(rows.values())
-    times = [row.ts for row in left]
-    state.minute_counts.add_times(times, -1)
+    if emptied:
+        rows = rows.picked(np.array([at for at, number in enumerate(of_runs) if number not in emptied], dtype=np.int64))
+    state.minute_counts.add_times(rows.times, -1)
     if state.owner_counts is not None:
-        state.owner_counts.remove([(keys.owner_of(row.run.key), row.ts) for row in left])
-    state.index.remove_entries([row.hashed for row in left], [row.version for row in left], times)
+        state.owner_counts.remove(list(zip(rows.owners().tolist(), rows.times.tolist(), strict=True)))
+    state.index.remove_entries(rows.hashes, rows.versions, rows.times)
 
 
 @dataclass(slots=True)
 class FarColumns:
-    """Messages of one owner that are written again, each in the bucket that it has."""
+    """Messages of one owner that are written again, each in the bucket that it has.
 
-    ids: list[str] = field(default_factory=list)
-    ts: list[int] = field(default_factory=list)
-    bodies: list[bytes] = field(default_factory=list)
-    priorities: list[int] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-    buckets: list[int] = field(default_factory=list)
+    Priorities and headers are empty if no message has one.
+    """
 
-    def add(self, message_id: str, ts: int, body: bytes, priority: int, headers: bytes, bucket: int) -> None:
-        """Add one message."""
-        self.ids.append(message_id)
-        self.ts.append(ts)
-        self.bodies.append(body)
-        self.priorities.append(priority)
-        self.headers.append(headers)
-        self.buckets.append(bucket)
+    ids: Sequence[str]
+    hashes: Numbers
+    ts: Column
+    bodies: Sequence[bytes]
+    priorities: Sequence[int]
+    headers: Sequence[bytes]
+    buckets: Column
 
     def draft_row(self, row: int) -> DraftRow:
         """One message for a run that is written row by row."""
         return DraftRow(
             id=self.ids[row],
-            ts=self.ts[row],
+            ts=int(self.ts[row]),
             body=self.bodies[row],
-            priority=self.priorities[row],
+            priority=self.priorities[row] if self.priorities else 0,
             attempts=0,
-            headers=self.headers[row],
+            headers=self.headers[row] if self.headers else b"",
             apart=0,
         )
 
 
 def write_far(state: TopicState, batch: Batch, owner: str, columns: FarColumns) -> None:
     """Write messages as one run where their times are scattered, and as one per bucket and slice otherwise."""
-    if not columns.ids:
-        return
-    number, ts = state.owners.number(owner, batch), columns.ts
-    rows: Sequence[int] = range(len(ts))
+    number, ts, buckets = state.owners.number(owner, batch), columns.ts, state.topic.settings.buckets
+    rest = np.arange(len(ts))
     # A generated id, which is listed once its message was changed, stays in the bucket that it names.
-    natural = state.index.buckets_of(columns.ids)
-    wide = [row for row in rows if natural[row] == columns.buckets[row]]
-    times = np.array([ts[row] for row in wide], dtype=np.int64)
-    if is_scattered(state.levels, times, state.topic.settings.buckets):
-        wide.sort(key=lambda row: (ts[row], columns.priorities[row]))
-        for start, end in near_and_far(state.levels, np.sort(times), state.now):
+    natural = bucket_column(columns.hashes, buckets).astype(np.int64) == columns.buckets
+    wide = np.flatnonzero(natural)
+    if is_scattered(state.levels, ts[wide], buckets):
+        priorities = np.array(columns.priorities)[wide] if columns.priorities else np.zeros(len(wide))
+        wide = wide[np.lexsort((priorities, ts[wide]))]
+        for start, end in near_and_far(state.levels, ts[wide], state.now):
             _write_wide(state, batch, owner, number, columns, wide[start:end])
-        rows = [row for row in rows if natural[row] != columns.buckets[row]]
+        rest = np.flatnonzero(~natural)
     draft = Draft()
-    for row in rows:
-        draft.add(columns.buckets[row], number, columns.draft_row(row))
+    for row in rest.tolist():
+        draft.add(int(columns.buckets[row]), number, columns.draft_row(row))
     state.add_rows(batch, draft)
 
 
-def _write_wide(
-    state: TopicState, batch: Batch, owner: str, number: int, columns: FarColumns, rows: Sequence[int]
-) -> None:
-    record = records.Run(owner=owner, ts=[columns.ts[row] for row in rows])
-    if any(priorities := [columns.priorities[row] for row in rows]):
+def _write_wide(state: TopicState, batch: Batch, owner: str, number: int, columns: FarColumns, at: Column) -> None:
+    rows: list[int] = at.tolist()
+    record = records.Run(owner=owner, ts=columns.ts[at].tolist())
+    if columns.priorities and any(priorities := [columns.priorities[row] for row in rows]):
         record.priorities.extend(priorities)
-    if any(headers := [columns.headers[row] for row in rows]):
+    if columns.headers and any(headers := [columns.headers[row] for row in rows]):
         record.headers.extend(headers)
-    ids, block = IdColumn([columns.ids[row] for row in rows]), BodyBlock([columns.bodies[row] for row in rows])
+    ids = IdColumn([columns.ids[row] for row in rows])
+    ids.hashes = columns.hashes[at]
+    bodies = picked_bodies(columns.bodies, at)
+    block = bodies if isinstance(bodies, BodyBlock) else BodyBlock(bodies)
     bucket = keys.SPREAD if state.topic.settings.buckets > 1 else 0
     state.add_run(batch, bucket, record.ts[0] // keys.SLICE_MS, number, record, ids=ids, block=block)

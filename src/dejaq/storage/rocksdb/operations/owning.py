@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import numpy as np
+
 from dejaq.domain.batch import ChangeName, Outcomes
 from dejaq.domain.changes import Edits
 from dejaq.domain.headers import edited_headers
@@ -14,8 +16,9 @@ from dejaq.storage.base import Holder
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
 from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine.database import Batch
-from dejaq.storage.rocksdb.operations.far_rows import FarColumns, FarRows, decide_far, remove_far, write_far
+from dejaq.storage.rocksdb.operations.far_rows import FarColumns, decide_far, remove_far, write_far
 from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
+from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, FarRows
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.run import Run
@@ -86,7 +89,8 @@ def edit(
     if state.outbox is not None:
         state.expire_leases(now, batch)
     outcomes = Outcomes(len(edits.ids))
-    far, rest = _divide(state, edits.ids, located) if _is_small(state, edits) else ({}, _all(state, edits.ids, located))
+    small = _is_small(state, edits)
+    far, rest = _divide(state, edits.ids, located) if small else (NO_ROWS, _all(state, edits.ids, located))
     _edit_far(state, owner, edits, far, now, batch, outcomes)
     apart: dict[int, bytes] = {}
     moving: dict[tuple[bytes, int], tuple[Run, DraftRow]] = {}
@@ -144,15 +148,17 @@ def _all(state: TopicState, ids: Sequence[str], located: Located | None) -> list
 def _divide(
     state: TopicState, ids: Sequence[str], located: Located | None
 ) -> tuple[FarRows, list[tuple[int, tuple[Run, int] | None]]]:
-    """The rows that are changed as columns, by item; and the places of the others, with their items.
+    """The rows that are changed as columns; and the places of the others, with the positions of their ids.
 
     An id that occurs twice is changed in order, which columns cannot do.
     """
     if located is not None or len(set(ids)) < len(ids) or not (far := find_far(state, ids)):
-        return {}, _all(state, ids, located)
-    items = [item for item in range(len(ids)) if item not in far]
-    places = state.locate([ids[item] for item in items]) if items else []
-    return far, list(zip(items, places, strict=True))
+        return NO_ROWS, _all(state, ids, located)
+    if len(far) == len(ids):
+        return far, []
+    known = set(far.items.tolist())
+    items = [item for item in range(len(ids)) if item not in known]
+    return far, list(zip(items, state.locate([ids[item] for item in items]), strict=True))
 
 
 def _is_small(state: TopicState, edits: Edits) -> bool:
@@ -165,21 +171,31 @@ def _edit_far(
     state: TopicState, owner: str, edits: Edits, far: FarRows, now: int, batch: Batch, outcomes: Outcomes
 ) -> None:
     """Write the rows that may be changed again, with their new values."""
-    allowed, refused = decide_far(far, owner, now, edits.versions)
+    rows, refused = decide_far(state, far, owner, now, edits.versions)
     outcomes.codes.update(refused)
-    columns = FarColumns()
-    for item, row in list(allowed.items()):
-        headers = row.headers if edits.headers is None else edited_headers(row.headers, edits.headers[item])
-        if headers is None:
-            outcomes.codes[item] = Code.INVALID_HEADERS
-            del allowed[item]
-            continue
-        ts, priority = _value(edits.ts, item, row.ts), _value(edits.priorities, item, row.priority)
-        body, bucket = _value(edits.bodies, item, row.body), row.bucket(state.topic.settings.buckets)
-        columns.add(edits.ids[item], ts, body, priority, headers, bucket)
-    if not allowed:
+    headers: Sequence[bytes] = rows.headers
+    if edits.headers is not None:
+        items = rows.items.tolist()
+        present = rows.headers or [b""] * len(items)
+        changed = [edited_headers(old, edits.headers[item]) for item, old in zip(items, present, strict=True)]
+        good = [at for at, new in enumerate(changed) if new is not None]
+        headers = [new for new in changed if new is not None]
+        if len(good) < len(items):
+            outcomes.codes.update({items[at]: Code.INVALID_HEADERS for at, new in enumerate(changed) if new is None})
+            rows = rows.picked(np.array(good, dtype=np.int64))
+    if not len(rows):
         return
-    remove_far(state, batch, allowed)
+    items = rows.items.tolist()
+    columns = FarColumns(
+        ids=[edits.ids[item] for item in items],
+        hashes=rows.hashes,
+        ts=rows.times if edits.ts is None else np.array(_values(edits.ts, items, rows.times.tolist()), dtype=np.int64),
+        bodies=_values(edits.bodies, items, rows.bodies),
+        priorities=_values(edits.priorities, items, rows.priorities or [0] * len(items)),
+        headers=headers,
+        buckets=rows.buckets(state.topic.settings.buckets),
+    )
+    remove_far(state, batch, rows)
     write_far(state, batch, owner, columns)
     if state.outbox is not None:
         _record_edited(
@@ -188,10 +204,18 @@ def _edit_far(
             owner,
             edits,
             ids=columns.ids,
-            ts=columns.ts,
-            priorities=columns.priorities,
+            ts=columns.ts.tolist(),
+            priorities=columns.priorities or [0] * len(items),
             bodies=columns.bodies if edits.bodies is not None else [],
         )
+
+
+def _values(column: Sequence[Value | None] | None, items: Sequence[int], present: Sequence[Value]) -> Sequence[Value]:
+    """The new value of each of the items, or the present one of a row that keeps it."""
+    if column is None:
+        return present
+    new = [column[item] for item in items]
+    return [old if one is None else one for one, old in zip(new, present, strict=True)]
 
 
 def _decide_values(state: TopicState, edits: Edits, item: int, headers: bytes) -> Code:
@@ -220,10 +244,10 @@ def _record_edited(
     owner: str,
     edits: Edits,
     *,
-    ids: list[str],
-    ts: list[int],
-    priorities: list[int],
-    bodies: list[bytes],
+    ids: Sequence[str],
+    ts: Sequence[int],
+    priorities: Sequence[int],
+    bodies: Sequence[bytes],
 ) -> None:
     """A change of the time alone is a move."""
     moved = edits.bodies is None and edits.priorities is None and edits.headers is None
@@ -271,8 +295,13 @@ def cancel(
         state.expire_leases(now, batch)
     outcomes = Outcomes(len(ids))
     far, rest = _divide(state, ids, located)
-    allowed, outcomes.codes = decide_far({item: far[item] for item in far if item not in done}, owner, now, versions)
-    remove_far(state, batch, allowed)
+    if done and len(far):
+        far = far.picked(
+            np.array([at for at, item in enumerate(far.items.tolist()) if item not in done], dtype=np.int64)
+        )
+    allowed, outcomes.codes = decide_far(state, far, owner, now, versions)
+    if len(allowed):
+        remove_far(state, batch, allowed)
     leaving = Leaving()
     for item, at in rest:
         if item in done:

@@ -24,7 +24,7 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, bucket_column, hash_column
-from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, IdEntries, Times
+from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, Arrivals, IdEntries, Times
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.run import Run
 
@@ -147,9 +147,9 @@ class Index:
         """The runs in which ids may have arrived, by position in `ids`, and the time of the message in each."""
         return {} if self._entries.empty else self._entries.find(hash_column(ids))
 
-    def arrivals_of(self, hashes: Numbers) -> dict[int, list[Arrival]]:
-        """The same for ids with these hashes."""
-        return self._entries.find(hashes)
+    def arrivals_of(self, hashes: Numbers) -> Arrivals:
+        """The same for ids with these hashes, as columns."""
+        return self._entries.find_columns(hashes)
 
     @property
     def has_entries(self) -> bool:
@@ -245,7 +245,7 @@ class Index:
             if mask == run.live and not moved:
                 self.forget_place(batch, run)
 
-    def remove_entries(self, hashes: Sequence[int], numbers: Sequence[int], ts: Sequence[int]) -> None:
+    def remove_entries(self, hashes: Numbers, numbers: Numbers, ts: Times) -> None:
         """Remove ids that have entries under these runs and times, and whose runs have other rows."""
         self._entries.remove(hashes, numbers, ts)
 

@@ -1,4 +1,4 @@
-"""Finds messages of the far future by id: one search of the entries for all ids, and one read per run.
+"""Finds messages of the far future by id, as columns: one search of the entries, and one read per group of rows.
 
 A row is found here if its run is neither in memory nor has a lease, which holds for nearly all messages that are not
 due soon. `directory.Finder` finds the others.
@@ -6,84 +6,96 @@ due soon. `directory.Finder` finds the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dejaq.domain.id_column import joined
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.engine.database import RocksDatabase
+from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, Column, FarRows, FoundRows, joined_rows
+from dejaq.storage.rocksdb.timeline.far.group_search import WantedRows, find_rows
 from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
-from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_of_hash, hash_column
-from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival
+from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column, lines_of
+from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrivals
 
 if TYPE_CHECKING:
     from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 
-class FarRow(NamedTuple):
-    """One row of such a run, which was never leased; `version` is also the number of the run in which it arrived."""
-
-    run: StoredRun
-    owner: str
-    row: int
-    ts: int
-    version: int
-    hashed: int
-    body: bytes
-    priority: int
-    headers: bytes
-
-    def bucket(self, buckets: int) -> int:
-        """The bucket of the row in a topic with so many buckets."""
-        run_bucket = keys.bucket_of(self.run.key)
-        return bucket_of_hash(self.hashed, buckets) if run_bucket == keys.SPREAD else run_bucket
-
-
-# The position of an id among those that are looked for, the number of the run in which it arrived, and its time.
-_Wanted = tuple[int, int, int]
-
-
-def find_far(state: TopicState, ids: Sequence[str]) -> dict[int, FarRow]:
-    """The rows of the ids whose messages are in such runs, by the position of the id."""
+def find_far(state: TopicState, ids: Sequence[str]) -> FarRows:
+    """The rows of those ids whose messages are in such runs, in any order."""
     if state.topic.by_priority or state.runs.is_sharing or not state.index.has_entries:
-        return {}
-    hashed = hash_column(ids)
-    wanted = _runs_of(state, state.index.arrivals_of(hashed))
-    hashes: list[int] = hashed.tolist()
-    stored = [key for key in wanted if state.runs.kept(key) is None and not state.leases.on_run(key)]
-    found: dict[int, FarRow] = {}
-    database = state.database
-    for run in state.runs.stored.read(stored):
-        if run.is_rare:
-            continue
-        owner = state.owners.name(keys.owner_of(run.key))
-        for item, number, ts in wanted[run.key]:
-            at = run.find(database, ts, ids[item])
-            if at is not None:
-                found[item] = FarRow(run, owner, at[0], ts, number, hashes[item], *at[1])
-    return found
+        return NO_ROWS
+    hashes = hash_column(ids)
+    arrivals = state.index.arrivals_of(hashes)
+    at, run_keys = _runs_of(state, arrivals)
+    runs, of_runs = _stored_runs(state, run_keys)
+    usable = of_runs >= 0
+    at, of_runs = at[usable], of_runs[usable]
+    if not len(at):
+        return NO_ROWS
+    items, times = arrivals.rows[at], arrivals.times[at]
+    lines = lines_of(joined(ids), len(ids))
+    wanted = WantedRows(of_runs, times, items, ids, None if lines is None else lines[:, :-1])
+    found = joined_rows(list(_find(state.database, runs, wanted)))
+    _, firsts = np.unique(items[found.at], return_index=True)
+    rows = FarRows(
+        items=items[found.at],
+        runs=runs,
+        of_runs=of_runs[found.at],
+        rows=found.rows,
+        times=times[found.at],
+        versions=arrivals.numbers[at][found.at],
+        hashes=hashes[items[found.at]],
+        bodies=found.bodies,
+        priorities=found.priorities,
+        headers=found.headers,
+    )
+    # Ids with the same hash have entries that look alike.
+    return rows if len(firsts) == len(rows) else rows.picked(firsts)
 
 
-def _runs_of(state: TopicState, arrivals: dict[int, list[Arrival]]) -> dict[bytes, list[_Wanted]]:
-    """The runs that may have a row of each id."""
-    moved = state.moved
-    places = _places(state, {number for entries in arrivals.values() for number, _ in entries})
-    wanted: dict[bytes, list[_Wanted]] = {}
-    for item, entries in arrivals.items():
-        for number, ts in entries:
-            key = places.get(number)
-            if key is not None:
-                wanted.setdefault(key, []).append((item, number, ts))
-            if number in moved:
-                for key in moved.runs_of(number, ts):
-                    wanted.setdefault(key, []).append((item, number, ts))
-    return wanted
+def _find(database: RocksDatabase, runs: Sequence[StoredRun], wanted: WantedRows) -> Iterator[FoundRows]:
+    """Find rows in runs that are bytes of a file together, and rows of the other runs one by one."""
+    in_file = np.array([run.is_in_file(database) for run in runs], dtype=np.bool_)[wanted.runs]
+    together = np.flatnonzero(in_file)
+    if len(together):
+        some = wanted._replace(runs=wanted.runs[together], times=wanted.times[together], items=wanted.items[together])
+        for found in find_rows(database, runs, some):
+            yield found._replace(at=together[found.at])
+    yield from wanted.one_by_one(database, runs, np.flatnonzero(~in_file))
 
 
-def _places(state: TopicState, numbers: set[int]) -> dict[int, bytes]:
-    """The keys of the runs with these numbers, as far as they exist."""
-    known = {number: key for number in numbers if (key := state.wide.key_of(number)) is not None}
+def _stored_runs(state: TopicState, run_keys: Sequence[bytes]) -> tuple[list[StoredRun], Column]:
+    """The runs with these keys that are only on disk, and for each key which of them it is, or -1."""
+    numbers = dict.fromkeys(run_keys, -1)
+    runs: list[StoredRun] = []
+    kept, on_run = state.runs.kept, state.leases.on_run
+    for run in state.runs.stored.read([key for key in numbers if kept(key) is None and not on_run(key)]):
+        if not run.is_rare:
+            numbers[run.key] = len(runs)
+            runs.append(run)
+    return runs, np.array([numbers[key] for key in run_keys], dtype=np.int64)
+
+
+def _runs_of(state: TopicState, arrivals: Arrivals) -> tuple[Column, list[bytes]]:
+    """The runs that may have a row of each arrival: pairs of a position among them and the key of a run."""
+    moved, key_of = state.moved, state.wide.key_of
+    numbers: list[int] = arrivals.numbers.tolist()
+    found = [key_of(number) for number in numbers]
+    at = [row for row, key in enumerate(found) if key is not None]
+    run_keys = [key for key in found if key is not None]
+    elsewhere = [row for row, number in enumerate(numbers) if number in moved]
+    if elsewhere:
+        rows, pieces = moved.runs_of_rows([numbers[row] for row in elsewhere], arrivals.times[elsewhere])
+        at += [elsewhere[row] for row in rows]
+        run_keys += pieces
     # A run whose rows moved, and that is not among the wide runs, has no row any more.
-    unknown = [number for number in numbers if number not in known and number not in state.moved]
-    for number, place in zip(unknown, state.index.places(unknown), strict=True):
+    unknown = [row for row, key in enumerate(found) if key is None and numbers[row] not in moved]
+    for row, place in zip(unknown, state.index.places([numbers[row] for row in unknown]), strict=True):
         if place is not None:
-            known[number] = keys.at_place(keys.RUN, state.topic.number, place)
-    return known
+            at.append(row)
+            run_keys.append(keys.at_place(keys.RUN, state.topic.number, place))
+    return np.array(at, dtype=np.int64), run_keys

@@ -31,7 +31,7 @@ def groups_at(database: RocksDatabase, place: RunPlace) -> RowGroups | None:
         beginning = _bytes_at(database, place, 0, at + size)
     groups = read_head(beginning[at:])
     if groups is None:
-        raise _damaged(database, place, "the head of a run")
+        raise damaged(database, place, "the head of a run")
     # Places are from the head on.
     groups.start += at
     return groups
@@ -41,7 +41,7 @@ def rows_at(database: RocksDatabase, place: RunPlace, groups: RowGroups, part: G
     """A group of rows; raises STORE_CORRUPT where it is damaged."""
     data = _bytes_at(database, place, part.start, part.length)
     if crc32(data) != part.crc or len(data) != part.length:
-        raise _damaged(database, place, f"rows {part.row} to {part.row + part.rows - 1} of a run")
+        raise damaged(database, place, rows_of(part.row, part.rows))
     return database.values.opened_group(place.key, groups, part.group, data)
 
 
@@ -59,7 +59,13 @@ def _bytes_at(database: RocksDatabase, place: RunPlace, start: int, length: int)
         raise
 
 
-def _damaged(database: RocksDatabase, place: RunPlace, what: str) -> StoreError:
+def rows_of(first: int, count: int) -> str:
+    """How a group of rows is named in an error."""
+    return f"rows {first} to {first + count - 1} of a run"
+
+
+def damaged(database: RocksDatabase, place: RunPlace, what: str) -> StoreError:
+    """The error for a part of a run that is damaged; the store is told."""
     address = place.address
     where = "the database" if address is None else f"the frame at {address.offset} of file {address.file} of the log"
     error = error_of(

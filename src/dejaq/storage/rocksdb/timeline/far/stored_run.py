@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from struct import Struct
 
 from dejaq.protocol.v1 import records_pb2 as records
-from dejaq.storage.rocksdb.bodies.row_groups import GroupPart, RowGroups
+from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES, FrameAddress
+from dejaq.storage.rocksdb.bodies.row_groups import ID_HEAD_BYTES, TIME_BYTES, GroupPart, RowGroups
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in
@@ -18,9 +20,11 @@ from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, ro
 
 # So many runs of a topic are known at most, of about 800 bytes each.
 KNOWN_RUNS_MAX = 16_384
-_TIME_BYTES = 8
-# The prefix of an id in its column.
-_ID_HEAD_BYTES = 2
+# What is known of a run with groups, as numbers of eight bytes: groups; where the first is in its file; rows; rows of a
+# group; file; sizes of an id and of a body.
+_FIXED = Struct("<7q")
+FIXED = 7
+NOTHING_FIXED = bytes(_FIXED.size)
 
 # The body, priority and encoded headers of a row.
 Values = tuple[bytes, int, bytes]
@@ -29,12 +33,12 @@ Values = tuple[bytes, int, bytes]
 class StoredRun:
     """A run on disk. `live` rows exist; none of them may be in memory or leased."""
 
-    __slots__ = ("_groups", "_place", "_record", "count", "key", "live")
+    __slots__ = ("_groups", "_record", "count", "fixed", "key", "live", "place")
 
     def __init__(self, database: RocksDatabase, key: bytes, stored: bytes, gone: int) -> None:
         self.key = key
-        self._place = RunPlace(key, stored, address_in(stored))
-        self._groups = groups_at(database, self._place)
+        self.place = RunPlace(key, stored, address_in(stored))
+        self._groups = groups_at(database, self.place)
         self._record: records.Run | None = None
         if self._groups is not None:
             self.count = self._groups.rows
@@ -42,11 +46,15 @@ class StoredRun:
             self._record = records.Run.FromString(database.run_at(key, stored))
             self.count = len(self._record.ts)
         self.live = masks.full(self.count) & ~gone
+        # Only of a run whose groups are bytes of a file, as they are.
+        self.fixed = b""
+        if self._groups is not None and self.place.address is not None and database.values.is_plain(key):
+            self.fixed = _fixed(self._groups, self.place.address)
 
     @property
     def is_small(self) -> bool:
         """Whether this object has no row."""
-        return self._record is None and self._place.address is not None
+        return self._record is None and self.place.address is not None
 
     @property
     def is_rare(self) -> bool:
@@ -56,20 +64,29 @@ class StoredRun:
             return False
         return bool(record.session or record.attempts or record.apart or record.firsts or record.lasts)
 
+    def is_in_file(self, database: RocksDatabase) -> bool:
+        """Whether its groups can be read as bytes of a file: the frame is not in a change that is pending."""
+        return bool(self.fixed) and (database.overlay.empty or database.overlay.frame(self.place.stored) is None)
+
+    @property
+    def table(self) -> bytes:
+        """The first times of groups that are bytes of a file, then their ends and checksums."""
+        return self._groups.table if self._groups is not None and self.fixed else b""
+
     def find(self, database: RocksDatabase, ts: int, message_id: str) -> tuple[int, Values] | None:
         """The live row with a time and an id; the run may have another id with the same hash at that time."""
         groups = self._groups
         if groups is None:
             assert self._record is not None
-            return self._found(0, self._record, ts, message_id)
+            return self.find_decoded(0, self._record, ts, message_id)
         group = groups.find(ts)
         while True:
             part = groups.part(group)
-            data = rows_at(database, self._place, groups, part)
+            data = rows_at(database, self.place, groups, part)
             found = (
                 self._find_plain(groups, part, data, ts, message_id)
                 if groups.plain
-                else self._found(part.row, records.Run.FromString(data), ts, message_id)
+                else self.find_decoded(part.row, records.Run.FromString(data), ts, message_id)
             )
             if found is not None or not groups.begins_with(group, ts):
                 return found
@@ -83,14 +100,14 @@ class StoredRun:
         size = groups.id_bytes
         if len(cell) != size:
             return None
-        width = _ID_HEAD_BYTES + size
+        width = ID_HEAD_BYTES + size
         start, end = groups.ids_in(part.rows)
-        first = start - _TIME_BYTES * part.rows
+        first = start - TIME_BYTES * part.rows
         at = data.find(cell, start, end)
         while at >= 0:
             row, rest = divmod(at - start, width)
-            if rest == _ID_HEAD_BYTES:
-                due = int.from_bytes(data[first + _TIME_BYTES * row : first + _TIME_BYTES * (row + 1)], "little")
+            if rest == ID_HEAD_BYTES:
+                due = int.from_bytes(data[first + TIME_BYTES * row : first + TIME_BYTES * (row + 1)], "little")
                 if due == ts and self.live >> part.row + row & 1:
                     body_bytes = groups.body_bytes
                     stop = end + (len(data) - end) // part.rows * (row + 1)
@@ -98,7 +115,7 @@ class StoredRun:
             at = data.find(cell, at + 1, end)
         return None
 
-    def _found(self, before: int, record: records.Run, ts: int, message_id: str) -> tuple[int, Values] | None:
+    def find_decoded(self, before: int, record: records.Run, ts: int, message_id: str) -> tuple[int, Values] | None:
         """Find a row among those of a record, which are behind others of the run."""
         times: Sequence[int] = record.ts
         row = bisect_left(times, ts)
@@ -108,6 +125,12 @@ class StoredRun:
                 return before + row, (record.bodies[row], priority, record.headers[row] if record.headers else b"")
             row += 1
         return None
+
+
+def _fixed(groups: RowGroups, address: FrameAddress) -> bytes:
+    start = address.offset + FRAME_HEADER_BYTES + groups.start
+    sizes = (groups.id_bytes, groups.body_bytes)
+    return _FIXED.pack(groups.count, start, groups.rows, groups.per_group, address.file, *sizes)
 
 
 class RunsOnDisk:

@@ -6,10 +6,8 @@ neither is written again. So an id is listed under a run as often as it was adde
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +15,14 @@ import numpy.typing as npt
 from dejaq.storage.rocksdb.timeline.ids.hashing import PRINT_SHIFT, Numbers
 
 Prints = npt.NDArray[np.uint32]
+Rows = npt.NDArray[np.intp]
 
 _WORD = np.dtype("<u8")
-# An entry has three words.
-ENTRY_BYTES = 3 * 8
 
 
 def prints_of(hashes: Numbers) -> Prints:
     """The prints of hashes."""
     return (hashes >> np.uint64(PRINT_SHIFT)).astype(np.uint32)
-
-
-def print_of(hashed: int) -> int:
-    """The print of one hash."""
-    return hashed >> PRINT_SHIFT
 
 
 class Entries(NamedTuple):
@@ -54,11 +46,6 @@ class Entries(NamedTuple):
         return b"".join(column.astype(_WORD, copy=False).tobytes() for column in self)
 
 
-def entries_of(hashes: Sequence[int] | Numbers, numbers: Sequence[int], stamps: Sequence[int]) -> Entries:
-    """Entries from columns in any order; the result is not sorted yet."""
-    return Entries(*(np.array(column, dtype=np.uint64) for column in (hashes, numbers, stamps)))
-
-
 def unpack(packed: bytes) -> Entries:
     """The columns that `pack` wrote."""
     words = np.frombuffer(packed, dtype=_WORD)
@@ -66,17 +53,24 @@ def unpack(packed: bytes) -> Entries:
     return Entries(words[:rows], words[rows : 2 * rows], words[2 * rows :])
 
 
-def entry_at(packed: bytes, row: int) -> tuple[int, int, int]:
-    """Hash, number and stamp of one entry of what `pack` wrote."""
-    hashed, number, stamp = _words_of(len(packed) // ENTRY_BYTES).unpack_from(packed, 8 * row)
-    return hashed, number, stamp
+def entries_at(packed: Sequence[bytes | None], which: Rows, places: Rows) -> Entries:
+    """Of what `pack` wrote several times, one entry per pair of which one of these it is in, and its place in that."""
+    words = np.frombuffer(b"".join(packed), dtype=_WORD)  # type: ignore[arg-type]
+    sizes = np.array([len(one or b"") // 8 for one in packed])
+    at, width = (np.cumsum(sizes) - sizes)[which] + places, sizes[which] // 3
+    return Entries(words[at], words[at + width], words[at + 2 * width])
 
 
-@lru_cache
-def _words_of(count: int) -> struct.Struct:
-    """The three words of an entry in columns of so many."""
-    between = 8 * (count - 1)
-    return struct.Struct(f"<Q{between}xQ{between}xQ")
+def positions(ordered: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Rows, Rows]:
+    """Where values are in a column in order: pairs of a position in `wanted` and one in `ordered`."""
+    low = ordered.searchsorted(wanted)
+    rows = np.flatnonzero(ordered.take(low, mode="clip") == wanted)
+    low = low[rows]
+    if not (ordered.take(low + 1, mode="clip") == wanted[rows]).any():
+        return rows, low
+    counts = ordered.searchsorted(wanted[rows], side="right") - low
+    firsts = np.cumsum(counts) - counts
+    return rows.repeat(counts), (low - firsts).repeat(counts) + np.arange(int(counts.sum()))
 
 
 def joined(pieces: Sequence[Entries]) -> Entries:

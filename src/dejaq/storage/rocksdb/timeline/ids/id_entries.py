@@ -7,8 +7,8 @@ does much. A lookup of an id that is not there reads nothing: the prints of all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,10 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.ids.columns import (
     Entries,
-    entries_of,
-    entry_at,
+    Rows,
+    entries_at,
     joined,
-    print_of,
+    positions,
     prints_of,
     unpack,
 )
@@ -37,8 +37,6 @@ from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
 Times = npt.NDArray[np.int64]
 # The number of a run and the time of a message in it.
 Arrival = tuple[int, int]
-# A number and a stamp.
-_Found = tuple[int, int]
 
 # So many entries, or records of commits, are kept apart before they become a sorted run.
 RECENT_ENTRIES = 16_384
@@ -57,6 +55,25 @@ _SMALL_COMMIT = 32
 _ONE = np.uint64(1)
 
 
+class Arrivals(NamedTuple):
+    """By the position of the hash that was looked for: the run in which an id arrived, and the time of its message."""
+
+    rows: Rows
+    numbers: Numbers
+    times: Times
+
+
+class _Found(NamedTuple):
+    """Numbers and stamps of entries, by the position of the hash that was looked for."""
+
+    rows: Rows
+    numbers: Numbers
+    stamps: Numbers
+
+
+_NONE = Arrivals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+
+
 class _Recent:
     """The entries of the last commits, and the records that have them.
 
@@ -65,13 +82,14 @@ class _Recent:
     """
 
     def __init__(self) -> None:
-        self.by_hash: dict[int, tuple[_Found, ...]] = {}
+        # By the hash, numbers and stamps.
+        self.by_hash: dict[int, tuple[tuple[int, int], ...]] = {}
         self.count = 0
         self.records: list[int] = []
         self.columns: list[Entries] = []
         self._large: list[Entries] = []
         self._hashes: Numbers = np.zeros(0, dtype=np.uint64)
-        # The large commits in the order of their hashes, once one of their entries was looked for.
+        # Those that were large when one of their entries was last looked for, in the order of their hashes.
         self._sorted: Entries | None = None
 
     def add(self, entries: Entries) -> None:
@@ -83,34 +101,37 @@ class _Recent:
         self._large.append(entries)
         # Two sorted columns: a stable sort merges them.
         self._hashes = np.sort(np.concatenate((self._hashes, np.sort(entries.hashes))), kind="stable")
-        self._sorted = None
 
     def add_few(self, hashes: Sequence[int], numbers: Sequence[int], stamps: Sequence[int]) -> None:
         """Add a few entries; a hash that occurs twice has them all."""
         self.count += len(hashes)
-        for hashed, found in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
-            self.by_hash[hashed] = (*self.by_hash.get(hashed, ()), found)
+        for hashed, entry in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
+            self.by_hash[hashed] = (*self.by_hash.get(hashed, ()), entry)
 
-    def find(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
-        """Add what there is to `found`, by the position of the hash; `wanted` has the same hashes."""
-        if not self.by_hash.keys().isdisjoint(hashes):
-            for row, hashed in enumerate(hashes):
-                if hashed in self.by_hash:
-                    found.setdefault(row, []).extend(self.by_hash[hashed])
+    def find(self, wanted: Numbers) -> Iterator[_Found]:
+        """The entries with these hashes, by the position of the hash."""
+        if self.by_hash and not self.by_hash.keys().isdisjoint(hashes := wanted.tolist()):
+            rows = [row for row, hashed in enumerate(hashes) if hashed in self.by_hash]
+            listed = [(row, *entry) for row in rows for entry in self.by_hash[hashes[row]]]
+            numbers, stamps = (np.array([one[part] for one in listed], dtype=np.uint64) for part in (1, 2))
+            yield _Found(np.array([row for row, _, _ in listed]), numbers, stamps)
         if not len(self._hashes):
             return
-        low = self._hashes.searchsorted(wanted)
-        there = np.flatnonzero(self._hashes.take(low, mode="clip") == wanted)
-        if not len(there):
-            return
-        if self._sorted is None:
-            columns = [np.concatenate(column) for column in zip(*self._large, strict=True)]
+        rows, places = positions(self._hashes, wanted)
+        if len(rows):
+            known = self._in_order()
+            yield _Found(rows, known.numbers[places], known.stamps[places])
+
+    def _in_order(self) -> Entries:
+        """The entries of large commits in the order of their hashes."""
+        if self._large:
+            # The longer part is in order already, which a stable sort makes use of.
+            parts = [*([] if self._sorted is None else [self._sorted]), *self._large]
+            columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
             order = np.argsort(columns[0], kind="stable")
-            self._sorted = Entries(*(column[order] for column in columns))
-        behind = self._hashes.searchsorted(wanted[there], side="right")
-        for row, first, end in zip(there.tolist(), low[there].tolist(), behind.tolist(), strict=True):
-            numbers, stamps = self._sorted.numbers[first:end].tolist(), self._sorted.stamps[first:end].tolist()
-            found.setdefault(row, []).extend(zip(numbers, stamps, strict=True))
+            self._sorted, self._large = Entries(*(column[order] for column in columns)), []
+        assert self._sorted is not None
+        return self._sorted
 
 
 class IdEntries:
@@ -158,9 +179,12 @@ class IdEntries:
         """List ids under the run that they arrived in."""
         self._enter(Entries(hashes, np.full(len(hashes), number, dtype=np.uint64), ts.astype(np.uint64) << _ONE))
 
-    def remove(self, hashes: Sequence[int] | Numbers, numbers: Sequence[int], ts: Sequence[int]) -> None:
+    def remove(
+        self, hashes: Sequence[int] | Numbers, numbers: Sequence[int] | Numbers, ts: Sequence[int] | Times
+    ) -> None:
         """Remove ids that were listed under these runs and times."""
-        self._enter(entries_of(hashes, numbers, [2 * at + 1 for at in ts]))
+        stamps = np.asarray(ts, dtype=np.uint64) << _ONE | _ONE
+        self._enter(Entries(np.array(hashes, dtype=np.uint64), np.array(numbers, dtype=np.uint64), stamps))
 
     def _enter(self, entries: Entries) -> None:
         self._new.append(entries)
@@ -261,56 +285,67 @@ class IdEntries:
 
     def find(self, wanted: Numbers) -> dict[int, list[Arrival]]:
         """The runs in which ids with these hashes arrived, by the position of the hash; none for an absent hash."""
-        found: dict[int, list[_Found]] = {}
+        found: dict[int, list[Arrival]] = {}
+        rows, numbers, times = self.find_columns(wanted)
+        for row, number, ts in zip(rows.tolist(), numbers.tolist(), times.tolist(), strict=True):
+            found.setdefault(row, []).append((number, ts))
+        return found
+
+    def find_columns(self, wanted: Numbers) -> Arrivals:
+        """The same as columns, in any order."""
         # In order, because then a search is near the one before.
         order = np.argsort(wanted)
         wanted = wanted[order]
-        hashes: list[int] = wanted.tolist()
-        for recent in (self._recent, self._frozen):
-            if recent is not None:
-                recent.find(hashes, wanted, found)
+        parts = [part for recent in (self._recent, self._frozen) if recent is not None for part in recent.find(wanted)]
         if self._runs:
-            self._find_sorted(hashes, wanted, found)
-        standing = ((int(order[row]), _standing(entries)) for row, entries in found.items())
-        return {row: arrivals for row, arrivals in standing if arrivals}
+            parts += self._find_sorted(wanted)
+        if not parts:
+            return _NONE
+        rows, numbers, stamps = parts[0] if len(parts) == 1 else _Found(*map(np.concatenate, zip(*parts, strict=True)))
+        if (stamps & _ONE).any():
+            rows, numbers, stamps = _standing(_Found(rows, numbers, stamps), len(wanted))
+        return Arrivals(order[rows], numbers, (stamps >> _ONE).astype(np.int64))
 
-    def _find_sorted(self, hashes: Sequence[int], wanted: Numbers, found: dict[int, list[_Found]]) -> None:
-        runs = self._runs
-        if len(hashes) <= _FEW_IDS:
-            few = [hashed for hashed in hashes if self._seen.may_have(print_of(hashed))]
+    def _find_sorted(self, wanted: Numbers) -> list[_Found]:
+        """The entries of the sorted runs."""
+        runs, prints = self._runs, prints_of(wanted)
+        if len(wanted) <= _FEW_IDS:
+            few = [one for one in prints.tolist() if self._seen.may_have(one)]
             runs = [run for run in runs if any(map(run.may_have, few))]
             if not runs:
-                return
-        prints = prints_of(wanted)
+                return []
         rows = self._seen.rows(prints)
         if not len(rows):
-            return
-        prints, numbers = prints[rows], rows.tolist()
-        places: list[tuple[bytes, int, int]] = []
-        for run in runs:
-            for row, low, high in run.find(prints):
-                for position in range(low, high):
-                    piece, place = divmod(position, run.piece_entries)
-                    places.append((run.piece_key(piece), place, numbers[row]))
-        if not places:
-            return
-        needed = list(dict.fromkeys([key for key, _, _ in places]))
-        pieces = dict(zip(needed, self._database.get_many(needed), strict=True))
-        for key, place, row in places:
-            hashed, number, stamp = entry_at(pieces[key] or b"", place)
-            if hashed == hashes[row]:
-                found.setdefault(row, []).append((number, stamp))
+            return []
+        prints = prints[rows]
+        found = [(run, *run.find(prints)) for run in runs]
+        pieces = [run.pieces(places) for run, _, places in found]
+        values = self._database.get_many([key for keys_of_run, _, _ in pieces for key in keys_of_run])
+        parts: list[_Found] = []
+        start = 0
+        for (_, at, _), (keys_of_run, numbers, places) in zip(found, pieces, strict=True):
+            if len(at):
+                end = start + len(keys_of_run)
+                entries = entries_at(values[start:end], numbers, places)
+                start, at = end, rows[at]
+                same = entries.hashes == wanted[at]
+                parts.append(_Found(at[same], entries.numbers[same], entries.stamps[same]))
+        return parts
 
 
-def _standing(entries: list[_Found]) -> list[Arrival]:
+def _standing(found: _Found, count: int) -> _Found:
     """The entries that no other one removes."""
-    if len(entries) == 1:
-        number, stamp = entries[0]
-        return [] if stamp & 1 else [(number, stamp >> 1)]
-    if not any(stamp & 1 for _, stamp in entries):
-        return [(number, stamp >> 1) for number, stamp in entries]
-    counts: dict[Arrival, int] = {}
-    for number, stamp in entries:
-        arrival = number, stamp >> 1
-        counts[arrival] = counts.get(arrival, 0) + (-1 if stamp & 1 else 1)
-    return list(chain.from_iterable([arrival] * count for arrival, count in counts.items() if count > 0))
+    rows, numbers, stamps = found
+    several = np.bincount(rows, minlength=count)[rows] > 1
+    keep = ~several & ((stamps & _ONE) == 0)
+    kept = np.flatnonzero(keep).tolist()
+    counts: dict[tuple[int, int, int], int] = {}
+    places: dict[tuple[int, int, int], int] = {}
+    for at in np.flatnonzero(several).tolist():
+        stamp = int(stamps[at])
+        entry = int(rows[at]), int(numbers[at]), stamp >> 1
+        counts[entry] = counts.get(entry, 0) + (-1 if stamp & 1 else 1)
+        if not stamp & 1:
+            places[entry] = at
+    kept += [places[entry] for entry, left in counts.items() for _ in range(left)]
+    return _Found(rows[kept], numbers[kept], stamps[kept])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Prints, joined, print_of, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Prints, Rows, joined, positions, unpack
 
 # A lookup that finds a print reads the whole piece of its entry. Runs of the first kind had more.
 PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
@@ -76,30 +76,24 @@ class SortedRun:
     def __len__(self) -> int:
         return len(self.prints)
 
-    def may_have(self, hashed: int) -> bool:
-        """Whether the run may have an entry with a hash."""
-        return self._seen.may_have(print_of(hashed))
+    def may_have(self, one: int) -> bool:
+        """Whether the run may have an entry with a print."""
+        return self._seen.may_have(one)
 
-    def find(self, prints: Prints) -> list[tuple[int, int, int]]:
-        """(position in `prints`, first and last position in the run) of the prints that the run has."""
+    def find(self, prints: Prints) -> tuple[Rows, Rows]:
+        """Which of the prints the run has: pairs of a position in `prints` and one in the run."""
         if len(prints) <= _FEW_PRINTS:
-            return self._search(prints, range(len(prints)))
+            return positions(self.prints, prints)
         rows = self._seen.rows(prints)
-        return self._search(prints[rows], rows.tolist()) if len(rows) else []
+        found, places = positions(self.prints, prints[rows])
+        return rows[found], places
 
-    def _search(self, wanted: Prints, rows: Sequence[int]) -> list[tuple[int, int, int]]:
-        """The same for prints that may be there, with their positions."""
-        low = self.prints.searchsorted(wanted)
-        there = np.flatnonzero(self.prints.take(low, mode="clip") == wanted)
-        if not len(there):
-            return []
-        high = self.prints.searchsorted(wanted[there], side="right")
-        found = [rows[at] for at in there.tolist()]
-        return list(zip(found, low[there].tolist(), high.tolist(), strict=True))
-
-    def piece_key(self, piece: int) -> bytes:
-        """The key of a piece."""
-        return keys.pair(keys.ID_PIECE, self.topic, self.number, piece)
+    def pieces(self, places: Rows) -> tuple[list[bytes], Rows, Rows]:
+        """The keys of the pieces that have these positions, and of each position which of them and the place in it."""
+        numbers, within = np.divmod(places, self.piece_entries)
+        pieces, which = np.unique(numbers, return_inverse=True)
+        first = keys.numbered(keys.ID_PIECE, self.topic, self.number)
+        return [first + piece.to_bytes(8, "big") for piece in pieces.tolist()], which, within
 
     def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
         """Entries start to end-1."""
@@ -107,7 +101,9 @@ class SortedRun:
         first, last = start // entries, (end - 1) // entries
         if end <= start:
             return unpack(b"")
-        values = database.get_many([self.piece_key(piece) for piece in range(first, last + 1)])
+        values = database.get_many(
+            [keys.pair(keys.ID_PIECE, self.topic, self.number, piece) for piece in range(first, last + 1)]
+        )
         pieces = [unpack(value or b"") for value in values]
         whole = pieces[0] if len(pieces) == 1 else Entries(*map(np.concatenate, zip(*pieces, strict=True)))
         return whole.cut(start - first * entries, end - first * entries)

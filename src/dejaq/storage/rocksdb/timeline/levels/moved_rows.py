@@ -11,14 +11,24 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.run import Run
 
+Times = npt.NDArray[np.int64]
+_Piece = tuple[int, int, int, bytes]
+
 _PIECE = struct.Struct("<QQ")
+# No time has more.
+_TIME_BITS = 48
 
 
 @dataclass(slots=True)
@@ -27,11 +37,22 @@ class _Merge:
     sources: set[int] = field(default_factory=set)
     # The pieces as (first ts, number, last ts, key), in order, with the first times of all of them; and the longest
     # time that one covers.
-    pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     length: int = 0
     # The pieces that exist, or whose rows moved in a merge that is needed.
     needed: set[int] = field(default_factory=set)
+
+
+class _Places(NamedTuple):
+    """The pieces of all merges: times are behind the number of the merge, so that each column is in order."""
+
+    merges: dict[int, int]
+    pieces: list[_Piece]
+    firsts: Times
+    lasts: Times
+    # The latest end of a piece and those before it.
+    reach: Times
 
 
 class MovedRows:
@@ -44,6 +65,8 @@ class MovedRows:
         # The merges that moved rows of a run; the merge of a piece.
         self._merges_from: dict[int, list[int]] = {}
         self._merge_of: dict[int, int] = {}
+        # Made when it is needed.
+        self._places: _Places | None = None
         # The directory entries of the runs of generated ids whose rows moved.
         self._directory: dict[int, bytes] = {}
 
@@ -111,6 +134,7 @@ class MovedRows:
     def _drop(self, batch: Batch, merge: int) -> None:
         """Forget a merge; and the runs whose rows it moved, unless they exist or other merges moved rows of them."""
         dropped = self._merges.pop(merge)
+        self._places = None
         for _, number, _, _ in dropped.pieces:
             batch.delete(keys.pair(keys.MERGED_PIECE, self._topic, merge, number))
             del self._merge_of[number]
@@ -132,6 +156,7 @@ class MovedRows:
     def _enter_source(self, number: int, merge: int) -> None:
         self._merges_from.setdefault(number, []).append(merge)
         self._merges.setdefault(merge, _Merge()).sources.add(number)
+        self._places = None
 
     def _enter_piece(self, merge: int, number: int, first: int, last: int, key: bytes) -> None:
         entered = self._merges[merge]
@@ -139,6 +164,7 @@ class MovedRows:
         insort(entered.firsts, first)
         entered.length = max(entered.length, last - first)
         self._merge_of[number] = merge
+        self._places = None
 
     # Searching
 
@@ -160,6 +186,45 @@ class MovedRows:
                             found.append(key)
                         left.append(piece)
         return found
+
+    def runs_of_rows(self, numbers: Sequence[int], times: Times) -> tuple[list[int], list[bytes]]:
+        """The same for many rows: pairs of a position among them and the key of a piece."""
+        places, exists, merges_from = self._places_of_all(), self.exists, self._merges_from
+        rows: list[int] = []
+        found: list[bytes] = []
+        left = list(range(len(numbers)))
+        while left:
+            merges = [merges_from.get(number, ()) for number in numbers]
+            at = np.array([row for row, known in zip(left, merges, strict=True) for _ in known], dtype=np.int64)
+            order = np.array([places.merges[merge] for known in merges for merge in known], dtype=np.int64)
+            wanted = (order << _TIME_BITS) + times[at]
+            left, numbers = [], []
+            behind = places.firsts.searchsorted(wanted, side="right") - 1
+            # The piece that begins last, and those before it as long as one of them ends late enough.
+            while len(at):
+                open_ones = (behind >= 0) & (places.reach.take(behind, mode="clip") >= wanted)
+                at, wanted, behind = at[open_ones], wanted[open_ones], behind[open_ones]
+                hits = places.lasts[behind] >= wanted
+                for row, place in zip(at[hits].tolist(), behind[hits].tolist(), strict=True):
+                    _, piece, _, key = places.pieces[place]
+                    if exists(piece):
+                        rows.append(row)
+                        found.append(key)
+                    if piece in merges_from:
+                        left.append(row)
+                        numbers.append(piece)
+                behind = behind - 1
+        return rows, found
+
+    def _places_of_all(self) -> _Places:
+        if self._places is None:
+            merges = list(self._merges.values())
+            pieces = [piece for merge in merges for piece in merge.pieces]
+            order = np.arange(len(merges)).repeat([len(merge.pieces) for merge in merges]) << _TIME_BITS
+            firsts, lasts = (np.array([piece[part] for piece in pieces], dtype=np.int64) + order for part in (0, 2))
+            reach = np.maximum.accumulate(lasts) if pieces else lasts
+            self._places = _Places(dict(zip(self._merges, count())), pieces, firsts, lasts, reach)
+        return self._places
 
     def time_of(self, number: int, row: int) -> int | None:
         """The time of a row of a run of generated ids whose rows moved."""
