@@ -169,7 +169,7 @@ def test_damage_is_found_in_the_group_of_the_row_and_nowhere_else(database: Rock
 def test_damage_of_the_head_is_found() -> None:
     _, _, value = _value(ROWS, [6], [40])
     length = head_bytes(value)
-    for place in range(length - len(read_head(value)._packed), length):  # type: ignore[union-attr]
+    for place in range(length - len(read_head(value).packed), length):  # type: ignore[union-attr]
         broken = bytearray(value)
         broken[place] ^= 1
         assert read_head(bytes(broken)) is None
@@ -180,7 +180,7 @@ def test_a_head_is_small() -> None:
     _, _, value = _value(1_024, [16], [100])
     groups = read_head(value)
     assert isinstance(groups, RowGroups)
-    assert len(groups._packed) < 600
+    assert len(groups.packed) < 600
     assert head_bytes(value) < 620
 
 

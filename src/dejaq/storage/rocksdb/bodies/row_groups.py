@@ -40,9 +40,12 @@ HEAD_READ_BYTES = 1_024
 _TAG, _TS_TAG = b"\x72", b"\x2a"
 # Checksum of what follows; where the groups begin; rows; rows of a group; sizes of an id and of a body.
 _HEAD = Struct("<IIIHhi")
+# Where these numbers are in it.
+ROWS_AT, PER_GROUP_AT, ID_BYTES_AT, BODY_BYTES_AT, HEAD_BYTES = 8, 12, 14, 16, _HEAD.size
 _CRC_BYTES = 4
 # First time, end and checksum of a group: all first times come first.
 TIME_BYTES, _PLACE = 8, Struct("<II")
+PLACE_BYTES, CRC_AT = _PLACE.size, 4
 _DIFFERS = -1
 _EMPTY = _TAG + b"\0"
 _COUNTS = Struct("<II")
@@ -68,14 +71,14 @@ class GroupPart(NamedTuple):
 class RowGroups:
     """The head of a value."""
 
-    __slots__ = ("_packed", "body_bytes", "count", "id_bytes", "per_group", "plain", "rows", "start")
+    __slots__ = ("body_bytes", "count", "id_bytes", "packed", "per_group", "plain", "rows", "start")
 
     def __init__(self, packed: bytes) -> None:
         _, self.start, self.rows, self.per_group, self.id_bytes, self.body_bytes = _HEAD.unpack_from(packed)
         # Whether every cell has its place: the ids of one size, the bodies too, and no other columns in the groups.
         self.plain = self.id_bytes != _DIFFERS and self.body_bytes != _DIFFERS
         self.count = -(-self.rows // self.per_group)
-        self._packed = packed
+        self.packed = packed
 
     def find(self, ts: int) -> int:
         """The last group that may have a row with a time; an earlier one may have some too if it begins with them."""
@@ -88,7 +91,7 @@ class RowGroups:
     @property
     def _firsts(self) -> memoryview:
         end = _HEAD.size + TIME_BYTES * self.count
-        return memoryview(self._packed)[_HEAD.size : end].cast("q")
+        return memoryview(self.packed)[_HEAD.size : end].cast("q")
 
     def ids_in(self, rows: int) -> tuple[int, int]:
         """Where the ids are in a group of so many rows whose cells all have their places: behind the times."""
@@ -96,20 +99,15 @@ class RowGroups:
         return start, start + (ID_HEAD_BYTES + self.id_bytes) * rows
 
     @property
-    def table(self) -> bytes:
-        """The first time of each group, in eight bytes; then its end and its checksum, in four each."""
-        return self._packed[_HEAD.size : _HEAD.size + (TIME_BYTES + _PLACE.size) * self.count]
-
-    @property
     def digest(self) -> bytes:
         """That of a sealed run."""
-        return self._packed[-_DIGEST_BYTES:]
+        return self.packed[-_DIGEST_BYTES:]
 
     def part(self, group: int) -> GroupPart:
         """Where a group is."""
         places = _HEAD.size + TIME_BYTES * self.count
-        end, crc = _PLACE.unpack_from(self._packed, places + _PLACE.size * group)
-        start = _PLACE.unpack_from(self._packed, places + _PLACE.size * (group - 1))[0] if group else 0
+        end, crc = _PLACE.unpack_from(self.packed, places + _PLACE.size * group)
+        start = _PLACE.unpack_from(self.packed, places + _PLACE.size * (group - 1))[0] if group else 0
         row = group * self.per_group
         return GroupPart(group, self.start + start, end - start, crc, row, min(self.per_group, self.rows - row))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from dejaq.protocol.v1 import records_pb2 as records
@@ -119,6 +119,10 @@ class KeptRuns:
     def kept(self, key: bytes) -> Run | None:
         """The run in memory."""
         return self._runs.get(key)
+
+    def has_none(self, keys_of_runs: Mapping[bytes, int]) -> bool:
+        """Whether none of these runs is in memory."""
+        return self._runs.keys().isdisjoint(keys_of_runs.keys())
 
     def keeps(self, run: Run) -> bool:
         """Whether this object is the kept one of its run."""

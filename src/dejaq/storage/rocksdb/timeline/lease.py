@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -328,6 +328,10 @@ class LeaseBook:
     def on_run(self, run_key: bytes) -> list[LeaseState]:
         """The leases that have a part in the run."""
         return list(self._by_run.get(run_key, {}).values())
+
+    def has_none(self, run_keys: Mapping[bytes, int]) -> bool:
+        """Whether no lease has a part in any of these runs."""
+        return self._by_run.keys().isdisjoint(run_keys.keys())
 
     def leased_rows(self, run_key: bytes) -> int:
         """The rows of the run that are in some lease, as a mask of the run."""

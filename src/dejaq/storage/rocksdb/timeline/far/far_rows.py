@@ -103,11 +103,11 @@ class FarRows:
 
     def owners(self) -> Column:
         """The number of the owner of each row."""
-        return np.array([keys.owner_of(run.key) for run in self.runs], dtype=np.int64)[self.of_runs]
+        return np.array([run.owner for run in self.runs], dtype=np.int64)[self.of_runs]
 
     def buckets(self, count: int) -> Column:
         """The bucket of each row in a topic with so many buckets."""
-        of_runs = np.array([keys.bucket_of(run.key) for run in self.runs], dtype=np.int64)[self.of_runs]
+        of_runs = np.array([run.bucket for run in self.runs], dtype=np.int64)[self.of_runs]
         return np.where(of_runs == keys.SPREAD, bucket_column(self.hashes, count).astype(np.int64), of_runs)
 
 

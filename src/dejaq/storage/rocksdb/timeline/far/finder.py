@@ -72,8 +72,10 @@ def _stored_runs(state: TopicState, run_keys: Sequence[bytes]) -> tuple[list[Sto
     """The runs with these keys that are only on disk, and for each key which of them it is, or -1."""
     numbers = dict.fromkeys(run_keys, -1)
     runs: list[StoredRun] = []
-    kept, on_run = state.runs.kept, state.leases.on_run
-    for run in state.runs.stored.read([key for key in numbers if kept(key) is None and not on_run(key)]):
+    stored = list(numbers)
+    if not (state.runs.has_none(numbers) and state.leases.has_none(numbers)):
+        stored = [key for key in stored if state.runs.kept(key) is None and not state.leases.on_run(key)]
+    for run in state.runs.stored.read(stored):
         if not run.is_rare:
             numbers[run.key] = len(runs)
             runs.append(run)

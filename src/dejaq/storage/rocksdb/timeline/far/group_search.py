@@ -16,11 +16,22 @@ from isal.isal_zlib import crc32
 from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.errors import StoreError
 from dejaq.protocol.v1 import records_pb2 as records
-from dejaq.storage.rocksdb.bodies.row_groups import ID_HEAD_BYTES, SHORT_TIMES, TIME_BYTES
+from dejaq.storage.rocksdb.bodies.row_groups import (
+    BODY_BYTES_AT,
+    CRC_AT,
+    HEAD_BYTES,
+    ID_BYTES_AT,
+    ID_HEAD_BYTES,
+    PER_GROUP_AT,
+    PLACE_BYTES,
+    ROWS_AT,
+    SHORT_TIMES,
+    TIME_BYTES,
+)
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.timeline.far.far_rows import Column, FoundRows
 from dejaq.storage.rocksdb.timeline.far.run_parts import damaged, rows_of
-from dejaq.storage.rocksdb.timeline.far.stored_run import FIXED, NOTHING_FIXED, StoredRun, Values
+from dejaq.storage.rocksdb.timeline.far.stored_run import OFFSET_BITS, StoredRun, Values
 from dejaq.storage.rocksdb.timeline.memory.minute_table import firsts_of
 
 Flags = npt.NDArray[np.bool_]
@@ -56,8 +67,8 @@ class WantedRows(NamedTuple):
 class _Groups(NamedTuple):
     """The group of each row that is looked for: where it is, and its part of the run."""
 
-    files: Column
-    offsets: Column
+    # The number of the file, and behind it the offset.
+    places: Column
     lengths: Column
     crcs: Column
     # The first row, and the number of rows.
@@ -73,14 +84,13 @@ class _Groups(NamedTuple):
 def find_rows(database: RocksDatabase, runs: Sequence[StoredRun], wanted: WantedRows) -> Iterator[FoundRows]:
     """The live rows among those that are looked for, some at a time; the runs are frames of the commit log."""
     groups = _groups_of(runs, wanted)
-    place = groups.files << 40 | groups.offsets
-    order = np.argsort(place, kind="stable")
+    order = np.argsort(groups.places, kind="stable")
     width = int(groups.lengths.max()) + 2 * _TIMES_AT & -_TIMES_AT
     step = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // width))
     for start in range(0, len(order), step):
         at = order[start : start + step]
         some = _Some(database, runs, wanted, at, _Groups(*(column[at] for column in groups)))
-        yield from some.find(place[at], width)
+        yield from some.find(width)
 
 
 class _Some:
@@ -93,10 +103,10 @@ class _Some:
         # The positions of the rows among those that are looked for, and the group of each.
         self._at, self._groups = at, groups
 
-    def find(self, place: Column, width: int) -> Iterator[FoundRows]:
-        """The live rows, each of whose groups has a place in the file and so many bytes in the buffer."""
-        groups, firsts = self._groups, firsts_of(place)
-        begins = np.zeros(len(place), dtype=np.int64)
+    def find(self, width: int) -> Iterator[FoundRows]:
+        """The live rows; each group has so many bytes in the buffer."""
+        groups, firsts = self._groups, firsts_of(self._groups.places)
+        begins = np.zeros(len(self._at), dtype=np.int64)
         begins[firsts[1:]] = 1
         slots = np.cumsum(begins)
         self._read(firsts, width)
@@ -125,7 +135,8 @@ class _Some:
         parts = [view[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
         assert database.log is not None
         try:
-            read = database.log.read_parts(groups.files.tolist(), groups.offsets.tolist(), parts)
+            files, offsets = groups.places >> OFFSET_BITS, groups.places & (1 << OFFSET_BITS) - 1
+            read = database.log.read_parts(files.tolist(), offsets.tolist(), parts)
         except StoreError as error:
             database.on_fault(error)
             raise
@@ -192,30 +203,39 @@ class _Some:
 
 def _groups_of(runs: Sequence[StoredRun], wanted: WantedRows) -> _Groups:
     """The last group of its run in which each row may be."""
-    heads = np.frombuffer(b"".join([run.fixed or NOTHING_FIXED for run in runs]), dtype=np.int64).reshape(-1, FIXED)
-    table = np.frombuffer(b"".join([run.table for run in runs]), dtype=np.int64)
-    places = table.view(np.uint32)
-    bases = 2 * (np.cumsum(heads[:, 0]) - heads[:, 0])
-    base, (counts, offsets, rows, per_group, files, id_bytes, body_bytes) = bases[wanted.runs], heads[wanted.runs].T
-    low, high = base, base + counts
+    heads = [run.head for run in runs]
+    data = b"".join(heads)
+    sizes = np.array(list(map(len, heads)), dtype=np.int64)
+    base = (np.cumsum(sizes) - sizes)[wanted.runs]
+    rows, per_group = _numbers(data, "<u4", base + ROWS_AT), _numbers(data, "<u2", base + PER_GROUP_AT)
+    counts = -(-rows // per_group)
+    table = base + HEAD_BYTES
+    low, high = np.zeros(len(base), dtype=np.int64), counts
     for _ in range(int(counts.max()).bit_length()):
         middle = low + high >> 1
-        behind = (low < high) & (table.take(middle, mode="clip") <= wanted.times)
+        behind = (low < high) & (_numbers(data, "<i8", table + TIME_BYTES * middle) <= wanted.times)
         low, high = np.where(behind, middle + 1, low), np.where(behind, high, middle)
-    group = np.maximum(low - base - 1, 0)
-    ends = 2 * (base + counts + group)
-    starts = np.where(group > 0, places[np.maximum(ends - 2, 0)], 0).astype(np.int64)
+    group = np.maximum(low - 1, 0)
+    places = table + TIME_BYTES * counts + PLACE_BYTES * group
+    ends = _numbers(data, "<u4", places)
+    starts = np.where(group > 0, _numbers(data, "<u4", places - PLACE_BYTES), 0)
     return _Groups(
-        files,
-        offsets + starts,
-        places[ends] - starts,
-        places[ends + 1].astype(np.int64),
-        group * per_group,
-        np.minimum(per_group, rows - group * per_group),
-        id_bytes,
-        body_bytes,
-        (group > 0) & (table[base + group] == wanted.times),
+        places=np.array([run.origin for run in runs], dtype=np.int64)[wanted.runs] + starts,
+        lengths=ends - starts,
+        crcs=_numbers(data, "<u4", places + CRC_AT),
+        firsts=group * per_group,
+        counts=np.minimum(per_group, rows - group * per_group),
+        id_bytes=_numbers(data, "<i2", base + ID_BYTES_AT),
+        body_bytes=_numbers(data, "<i4", base + BODY_BYTES_AT),
+        several=(group > 0) & (_numbers(data, "<i8", table + TIME_BYTES * group) == wanted.times),
     )
+
+
+def _numbers(data: bytes, kind: str, places: Column) -> Column:
+    """The numbers at some places of bytes."""
+    size = np.dtype(kind).itemsize
+    found: npt.NDArray[Any] = np.ndarray((len(data) - size + 1,), dtype=kind, buffer=data, strides=(1,))
+    return found[places].astype(np.int64, copy=False)
 
 
 def _matches(
@@ -228,7 +248,7 @@ def _matches(
     if count < len(slots):
         matrix = matrix[slots]
     same = (matrix == times[:, None]) & (np.arange(most) < groups.counts[:, None])
-    return same.argmax(axis=1), np.count_nonzero(same, axis=1)
+    return same.argmax(axis=1), same.sum(axis=1)
 
 
 def _cells_at(data: npt.NDArray[np.uint8], places: Column, size: int) -> npt.NDArray[Any]:
@@ -248,7 +268,7 @@ def found_rows(found: Sequence[tuple[int, int, Values]]) -> FoundRows:
     return FoundRows(
         np.array([at for at, _, _ in found], dtype=np.int64),
         np.array([row for _, row, _ in found], dtype=np.int64),
-        bodies,
+        BodyBlock(bodies),
         priorities if any(priorities) else (),
         headers if any(headers) else (),
     )

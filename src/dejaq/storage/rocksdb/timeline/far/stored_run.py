@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from struct import Struct
 
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES, FrameAddress
@@ -20,11 +19,8 @@ from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, ro
 
 # So many runs of a topic are known at most, of about 800 bytes each.
 KNOWN_RUNS_MAX = 16_384
-# What is known of a run with groups, as numbers of eight bytes: groups; where the first is in its file; rows; rows of a
-# group; file; sizes of an id and of a body.
-_FIXED = Struct("<7q")
-FIXED = 7
-NOTHING_FIXED = bytes(_FIXED.size)
+# A place in a file has fewer.
+OFFSET_BITS = 40
 
 # The body, priority and encoded headers of a row.
 Values = tuple[bytes, int, bytes]
@@ -33,7 +29,7 @@ Values = tuple[bytes, int, bytes]
 class StoredRun:
     """A run on disk. `live` rows exist; none of them may be in memory or leased."""
 
-    __slots__ = ("_groups", "_record", "count", "fixed", "key", "live", "place")
+    __slots__ = ("_groups", "_record", "bucket", "count", "head", "is_rare", "key", "live", "origin", "owner", "place")
 
     def __init__(self, database: RocksDatabase, key: bytes, stored: bytes, gone: int) -> None:
         self.key = key
@@ -46,32 +42,22 @@ class StoredRun:
             self._record = records.Run.FromString(database.run_at(key, stored))
             self.count = len(self._record.ts)
         self.live = masks.full(self.count) & ~gone
-        # Only of a run whose groups are bytes of a file, as they are.
-        self.fixed = b""
+        self.bucket, self.owner = keys.bucket_of(key), keys.owner_of(key)
+        # Whether its rows were leased before, have large bodies, or ids that are counters.
+        self.is_rare = self._record is not None and _is_rare(self._record)
+        # The head of groups that are bytes of a file, as they are, and where that file has the first of them.
+        self.head, self.origin = b"", 0
         if self._groups is not None and self.place.address is not None and database.values.is_plain(key):
-            self.fixed = _fixed(self._groups, self.place.address)
+            self.head, self.origin = self._groups.packed, origin_of(self.place.address, self._groups.start)
 
     @property
     def is_small(self) -> bool:
         """Whether this object has no row."""
         return self._record is None and self.place.address is not None
 
-    @property
-    def is_rare(self) -> bool:
-        """Whether its rows were leased before, have large bodies, or ids that are counters."""
-        record = self._record
-        if record is None:
-            return False
-        return bool(record.session or record.attempts or record.apart or record.firsts or record.lasts)
-
     def is_in_file(self, database: RocksDatabase) -> bool:
         """Whether its groups can be read as bytes of a file: the frame is not in a change that is pending."""
-        return bool(self.fixed) and (database.overlay.empty or database.overlay.frame(self.place.stored) is None)
-
-    @property
-    def table(self) -> bytes:
-        """The first times of groups that are bytes of a file, then their ends and checksums."""
-        return self._groups.table if self._groups is not None and self.fixed else b""
+        return bool(self.head) and (database.overlay.empty or database.overlay.frame(self.place.stored) is None)
 
     def find(self, database: RocksDatabase, ts: int, message_id: str) -> tuple[int, Values] | None:
         """The live row with a time and an id; the run may have another id with the same hash at that time."""
@@ -127,10 +113,13 @@ class StoredRun:
         return None
 
 
-def _fixed(groups: RowGroups, address: FrameAddress) -> bytes:
-    start = address.offset + FRAME_HEADER_BYTES + groups.start
-    sizes = (groups.id_bytes, groups.body_bytes)
-    return _FIXED.pack(groups.count, start, groups.rows, groups.per_group, address.file, *sizes)
+def _is_rare(record: records.Run) -> bool:
+    return bool(record.session or record.attempts or record.apart or record.firsts or record.lasts)
+
+
+def origin_of(address: FrameAddress, start: int) -> int:
+    """A place in a frame as one number, in the order of the files."""
+    return address.file << OFFSET_BITS | address.offset + FRAME_HEADER_BYTES + start
 
 
 class RunsOnDisk:

@@ -318,19 +318,20 @@ class IdEntries:
         if not len(rows):
             return []
         prints = prints[rows]
-        found = [(run, *run.find(prints)) for run in runs]
-        pieces = [run.pieces(places) for run, _, places in found]
-        values = self._database.get_many([key for keys_of_run, _, _ in pieces for key in keys_of_run])
-        parts: list[_Found] = []
-        start = 0
-        for (_, at, _), (keys_of_run, numbers, places) in zip(found, pieces, strict=True):
+        keys_of_pieces: list[bytes] = []
+        parts: list[tuple[Rows, Rows, Rows]] = []
+        for run in runs:
+            at, places = run.find(prints)
             if len(at):
-                end = start + len(keys_of_run)
-                entries = entries_at(values[start:end], numbers, places)
-                start, at = end, rows[at]
-                same = entries.hashes == wanted[at]
-                parts.append(_Found(at[same], entries.numbers[same], entries.stamps[same]))
-        return parts
+                names, which, within = run.pieces(places)
+                parts.append((rows[at], which + len(keys_of_pieces), within))
+                keys_of_pieces += names
+        if not parts:
+            return []
+        at, which, within = map(np.concatenate, zip(*parts, strict=True))
+        entries = entries_at(self._database.get_many(keys_of_pieces), which, within)
+        same = entries.hashes == wanted[at]
+        return [_Found(at[same], entries.numbers[same], entries.stamps[same])]
 
 
 def _standing(found: _Found, count: int) -> _Found:

@@ -28,6 +28,9 @@ _RECORD, _RECORD_FIRST = struct.Struct("<BQI"), struct.Struct("<BQ")
 DISCARDED = 0xFF
 
 
+_BEGIN = np.ones(1, dtype=np.bool_)
+
+
 class PrintFilter:
     """A bit for each of many ranges of prints: most prints that a run lacks are in a range without one."""
 
@@ -90,8 +93,10 @@ class SortedRun:
 
     def pieces(self, places: Rows) -> tuple[list[bytes], Rows, Rows]:
         """The keys of the pieces that have these positions, and of each position which of them and the place in it."""
-        numbers, within = np.divmod(places, self.piece_entries)
-        pieces, which = np.unique(numbers, return_inverse=True)
+        pieces, within = np.divmod(places, self.piece_entries)
+        # The positions are nearly in order, and a piece that is read twice is read from memory.
+        begins = np.concatenate((_BEGIN, pieces[1:] != pieces[:-1]))
+        pieces, which = pieces[begins], np.cumsum(begins) - 1
         first = keys.numbered(keys.ID_PIECE, self.topic, self.number)
         return [first + piece.to_bytes(8, "big") for piece in pieces.tolist()], which, within
 

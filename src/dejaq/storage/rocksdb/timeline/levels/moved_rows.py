@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,9 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.run import Run
 
 Times = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 _Piece = tuple[int, int, int, bytes]
+_Columns = tuple[Times, Times, Flags, Flags]
 
 _PIECE = struct.Struct("<QQ")
 # No time has more.
@@ -40,19 +42,24 @@ class _Merge:
     pieces: list[_Piece] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     length: int = 0
+    # First and last times of the pieces, whether they exist, and whether their rows moved on; made when it is needed.
+    columns: _Columns | None = None
     # The pieces that exist, or whose rows moved in a merge that is needed.
     needed: set[int] = field(default_factory=set)
 
 
 class _Places(NamedTuple):
-    """The pieces of all merges: times are behind the number of the merge, so that each column is in order."""
+    """The pieces of all merges: times are behind the position of the merge, so that each column is in order."""
 
-    merges: dict[int, int]
+    order: dict[int, int]
     pieces: list[_Piece]
     firsts: Times
     lasts: Times
     # The latest end of a piece and those before it.
     reach: Times
+    # Whether a piece exists, and whether rows of it moved on.
+    exist: Flags
+    moved: Flags
 
 
 class MovedRows:
@@ -121,6 +128,7 @@ class MovedRows:
 
     def removed(self, batch: Batch, number: int) -> None:
         """Record that a run has gone, from which rows moved or which is a piece."""
+        self._changed(self._merge_of.get(number))
         if number in self._merges_from:
             return
         merge = self._merge_of.get(number)
@@ -134,7 +142,7 @@ class MovedRows:
     def _drop(self, batch: Batch, merge: int) -> None:
         """Forget a merge; and the runs whose rows it moved, unless they exist or other merges moved rows of them."""
         dropped = self._merges.pop(merge)
-        self._places = None
+        self._changed(None)
         for _, number, _, _ in dropped.pieces:
             batch.delete(keys.pair(keys.MERGED_PIECE, self._topic, merge, number))
             del self._merge_of[number]
@@ -145,6 +153,7 @@ class MovedRows:
             if merges:
                 continue
             del self._merges_from[number]
+            self._changed(self._merge_of.get(number))
             entry = self._directory.pop(number, None)
             if entry is not None:
                 batch.delete(keys.numbered(keys.MOVED_TIMES, self._topic, number))
@@ -156,7 +165,7 @@ class MovedRows:
     def _enter_source(self, number: int, merge: int) -> None:
         self._merges_from.setdefault(number, []).append(merge)
         self._merges.setdefault(merge, _Merge()).sources.add(number)
-        self._places = None
+        self._changed(self._merge_of.get(number))
 
     def _enter_piece(self, merge: int, number: int, first: int, last: int, key: bytes) -> None:
         entered = self._merges[merge]
@@ -164,7 +173,7 @@ class MovedRows:
         insort(entered.firsts, first)
         entered.length = max(entered.length, last - first)
         self._merge_of[number] = merge
-        self._places = None
+        self._changed(merge)
 
     # Searching
 
@@ -189,42 +198,64 @@ class MovedRows:
 
     def runs_of_rows(self, numbers: Sequence[int], times: Times) -> tuple[list[int], list[bytes]]:
         """The same for many rows: pairs of a position among them and the key of a piece."""
-        places, exists, merges_from = self._places_of_all(), self.exists, self._merges_from
+        places, merges_from = self._places_of_all(), self._merges_from
         rows: list[int] = []
         found: list[bytes] = []
-        left = list(range(len(numbers)))
+        left: Sequence[int] = range(len(numbers))
         while left:
             merges = [merges_from.get(number, ()) for number in numbers]
             at = np.array([row for row, known in zip(left, merges, strict=True) for _ in known], dtype=np.int64)
-            order = np.array([places.merges[merge] for known in merges for merge in known], dtype=np.int64)
+            order = np.array([places.order[merge] for known in merges for merge in known], dtype=np.int64)
             wanted = (order << _TIME_BITS) + times[at]
             left, numbers = [], []
             behind = places.firsts.searchsorted(wanted, side="right") - 1
             # The piece that begins last, and those before it as long as one of them ends late enough.
             while len(at):
-                open_ones = (behind >= 0) & (places.reach.take(behind, mode="clip") >= wanted)
-                at, wanted, behind = at[open_ones], wanted[open_ones], behind[open_ones]
+                near = (behind >= 0) & (places.reach.take(behind, mode="clip") >= wanted)
+                at, wanted, behind = at[near], wanted[near], behind[near]
                 hits = places.lasts[behind] >= wanted
-                for row, place in zip(at[hits].tolist(), behind[hits].tolist(), strict=True):
-                    _, piece, _, key = places.pieces[place]
-                    if exists(piece):
-                        rows.append(row)
-                        found.append(key)
-                    if piece in merges_from:
-                        left.append(row)
-                        numbers.append(piece)
+                there, on = hits & places.exist[behind], hits & places.moved[behind]
+                rows += at[there].tolist()
+                found += [places.pieces[place][3] for place in behind[there].tolist()]
+                left += at[on].tolist()
+                numbers += [places.pieces[place][1] for place in behind[on].tolist()]
                 behind = behind - 1
         return rows, found
 
     def _places_of_all(self) -> _Places:
         if self._places is None:
             merges = list(self._merges.values())
-            pieces = [piece for merge in merges for piece in merge.pieces]
+            parts = [merge.columns or self._columns_of(merge) for merge in merges]
             order = np.arange(len(merges)).repeat([len(merge.pieces) for merge in merges]) << _TIME_BITS
-            firsts, lasts = (np.array([piece[part] for piece in pieces], dtype=np.int64) + order for part in (0, 2))
-            reach = np.maximum.accumulate(lasts) if pieces else lasts
-            self._places = _Places(dict(zip(self._merges, count())), pieces, firsts, lasts, reach)
+            firsts, lasts, exist, moved = (np.concatenate(column) for column in zip(*parts, strict=True))
+            lasts = lasts + order
+            self._places = _Places(
+                order=dict(zip(self._merges, count())),
+                pieces=list(chain.from_iterable([merge.pieces for merge in merges])),
+                firsts=firsts + order,
+                lasts=lasts,
+                reach=np.maximum.accumulate(lasts),
+                exist=exist,
+                moved=moved,
+            )
         return self._places
+
+    def _columns_of(self, merge: _Merge) -> _Columns:
+        firsts, numbers, lasts, _ = zip(*merge.pieces, strict=True)
+        exist, moved = map(self.exists, numbers), map(self._merges_from.__contains__, numbers)
+        merge.columns = (
+            np.array(firsts, dtype=np.int64),
+            np.array(lasts, dtype=np.int64),
+            np.array(list(exist), dtype=np.bool_),
+            np.array(list(moved), dtype=np.bool_),
+        )
+        return merge.columns
+
+    def _changed(self, merge: int | None) -> None:
+        """The pieces of a merge are others now, or what is known of them."""
+        self._places = None
+        if merge is not None and merge in self._merges:
+            self._merges[merge].columns = None
 
     def time_of(self, number: int, row: int) -> int | None:
         """The time of a row of a run of generated ids whose rows moved."""
