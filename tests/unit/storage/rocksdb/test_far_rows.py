@@ -15,13 +15,17 @@ from dejaq.domain.headers import encode_header_change, encode_headers
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Code
+from dejaq.errors import Code, StoreError
 from dejaq.storage.base import Filter, Storage, apply_one
+from dejaq.storage.commit_log.reader import file_name
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
 from dejaq.storage.rocksdb.bodies import row_groups
+from dejaq.storage.rocksdb.bodies.row_groups import read_head
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.far import group_search
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
+from dejaq.storage.rocksdb.timeline.far.stored_run import OFFSET_BITS
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.testing.model.replay import events_of, read_journal
 from dejaq.testing.waiting import eventually
@@ -38,7 +42,7 @@ class Both:
     """The embedded store and the memory store, which get the same changes and must give the same answers."""
 
     def __init__(self, path: Path, seed: int) -> None:
-        self.rocks = RocksStorage(path, journal=True, levels=SMALL)
+        self.path, self.rocks = path, RocksStorage(path, journal=True, levels=SMALL)
         self.memory = MemoryStorage(journal=True)
         self.chance = random.Random(seed)
         self.ids: list[str] = []
@@ -54,13 +58,13 @@ class Both:
     def stores(self) -> tuple[Storage, Storage]:
         return self.rocks, self.memory
 
-    async def create(self, count: int, *, plain: bool, group: str = "o") -> None:
+    async def create(self, count: int, *, plain: bool, group: str = "o", step_ms: int = 1) -> None:
         chance = self.chance
         batch = CreateBatch(
             owner=group,
             session=ProducerSession(NOW, 5),
             sequence=self._sequence,
-            ts=[NOW + DAY_MS + chance.randrange(DAY_MS) for _ in range(count)],
+            ts=[NOW + DAY_MS + chance.randrange(DAY_MS) // step_ms * step_ms for _ in range(count)],
             bodies=[chance.randbytes(100 if plain else chance.choice([0, 3, 20, 130])) for _ in range(count)],
             ids=[f"own-{self._sequence + row:0{4 if plain else 1}}" for row in range(count)],
             priorities=None if plain else [chance.choice([0, 0, 7]) for _ in range(count)],
@@ -70,6 +74,12 @@ class Both:
         for store in self.stores:
             assert not (await apply_one(store, Create(TOPIC, batch), self.now, DIRECT_CALL)).codes
         self.ids += batch.ids or []
+
+    async def restart(self) -> None:
+        """Everything is on disk then."""
+        await self.rocks.close()
+        self.rocks = RocksStorage(self.path, journal=True, levels=SMALL)
+        await self.rocks.open(NOW)
 
     async def change(self, change: Cancel | Edit) -> Outcomes:
         ours, theirs = [await apply_one(store, change, self.now, DIRECT_CALL) for store in self.stores]
@@ -117,14 +127,18 @@ def _some(both: Both, count: int) -> list[str]:
     return [*both.chance.sample(both.ids, count - 1), "nobody"]
 
 
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a test are short, and have groups nevertheless."""
+    monkeypatch.setattr(row_groups, "ROWS_MIN", 8)
+    monkeypatch.setattr(row_groups, "GROUP_ROWS_MAX", 6)
+
+
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
 async def test_changes_of_many_ids_are_those_of_the_memory_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: bool, merged: bool
+    tmp_path: Path, small_groups: None, plain: bool, merged: bool
 ) -> None:
-    # The runs of this test are short, and have groups nevertheless.
-    monkeypatch.setattr(row_groups, "ROWS_MIN", 8)
-    monkeypatch.setattr(row_groups, "GROUP_ROWS_MAX", 6)
     both = Both(tmp_path, seed=3)
     await both.begin()
     for number in range(12):
@@ -153,6 +167,57 @@ async def test_changes_of_many_ids_are_those_of_the_memory_store(
             await both.check()
     ours, theirs = await both.journalled()
     assert ours == theirs
+    await both.close()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_rows_with_the_same_time_are_found_in_their_groups(
+    tmp_path: Path, small_groups: None, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """Also where many rows of a run have one time, in one group or over several; some groups are read together."""
+    monkeypatch.setattr(group_search, "ROWS_AT_ONCE", 50)
+    both = Both(tmp_path, seed=7)
+    await both.begin()
+    for number in range(6):
+        await both.create(100, plain=plain or number == 5, step_ms=3_600_000)
+    await both.rocks.merger.settle()
+    await both.restart()
+    far = find_far(both.rocks._state(TOPIC), both.ids)
+    assert len(far) == len(both.ids)
+    assert {far.runs[number].is_in_file(both.rocks._database) for number in far.of_runs.tolist()} == {True}
+    await both.check()
+    await both.change(Cancel(TOPIC, "o", _some(both, 200)))
+    await both.check()
+    await both.close()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+async def test_damage_is_found_before_a_row_is_answered(tmp_path: Path, small_groups: None, cut: bool) -> None:
+    """R2: a group that was changed on disk, or that its file does not have any more, is reported with its rows."""
+    both = Both(tmp_path, seed=8)
+    await both.begin()
+    await both.create(100, plain=True)
+    await both.restart()
+    state = both.rocks._state(TOPIC)
+    far = find_far(state, both.ids)
+    last = int(far.times.argmax())
+    run, row = far.runs[far.of_runs[last]], int(far.rows[last])
+    assert run.place.address is not None
+    groups = read_head(both.rocks._database.log.read(run.place.address))  # type: ignore[union-attr]
+    assert groups is not None
+    part = groups.part(row // groups.per_group)
+    place = run.origin % (1 << OFFSET_BITS) - groups.start + part.start
+    (file,) = tmp_path.rglob(file_name(run.place.address.file))
+    content = bytearray(file.read_bytes())
+    content[place + 5] ^= 4
+    file.write_bytes(content[: place + 5] if cut else content)
+    elsewhere = [both.ids[item] for item, at in zip(far.items, far.rows, strict=True) if at < part.row]
+    assert all(await both.rocks.get(TOPIC, elsewhere, NOW))
+    with pytest.raises(StoreError, match="damaged") as caught:
+        await both.rocks.get(TOPIC, both.ids, NOW)
+    assert caught.value.code is Code.STORE_CORRUPT
+    assert f"rows {part.row} to {part.row + part.rows - 1}" in str(caught.value.details)
+    assert both.rocks.corrupt
     await both.close()
 
 

@@ -62,7 +62,7 @@ class RocksDatabase:
         # The type stubs of rocksdict declare a method; it is an attribute.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
         self._scan_options = scan_options()
-        # Where parts of frames are read to; who reads has done with them before anybody else does.
+        # Where parts of frames are read to; each reader is done with them before it returns.
         self.buffer = bytearray()
         # Changes that are not in the database yet.
         self.overlay = Overlay()

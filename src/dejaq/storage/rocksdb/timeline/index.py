@@ -24,7 +24,7 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers, bucket_column, hash_column
-from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, Arrivals, IdEntries, Times
+from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrival, ArrivalColumns, IdEntries, Times
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.run import Run
 
@@ -147,7 +147,7 @@ class Index:
         """The runs in which ids may have arrived, by position in `ids`, and the time of the message in each."""
         return {} if self._entries.empty else self._entries.find(hash_column(ids))
 
-    def arrivals_of(self, hashes: Numbers) -> Arrivals:
+    def arrivals_of(self, hashes: Numbers) -> ArrivalColumns:
         """The same for ids with these hashes, as columns."""
         return self._entries.find_columns(hashes)
 

@@ -18,7 +18,7 @@ from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, Column, FarRows
 from dejaq.storage.rocksdb.timeline.far.group_search import WantedRows, find_rows
 from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
 from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column, lines_of
-from dejaq.storage.rocksdb.timeline.ids.id_entries import Arrivals
+from dejaq.storage.rocksdb.timeline.ids.id_entries import ArrivalColumns
 
 if TYPE_CHECKING:
     from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -82,7 +82,7 @@ def _stored_runs(state: TopicState, run_keys: Sequence[bytes]) -> tuple[list[Sto
     return runs, np.array([numbers[key] for key in run_keys], dtype=np.int64)
 
 
-def _runs_of(state: TopicState, arrivals: Arrivals) -> tuple[Column, list[bytes]]:
+def _runs_of(state: TopicState, arrivals: ArrivalColumns) -> tuple[Column, list[bytes]]:
     """The runs that may have a row of each arrival: pairs of a position among them and the key of a run."""
     moved, key_of = state.moved, state.wide.key_of
     numbers: list[int] = arrivals.numbers.tolist()

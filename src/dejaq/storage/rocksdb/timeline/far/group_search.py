@@ -80,6 +80,11 @@ class _Groups(NamedTuple):
     # Whether a row with the time may also be in the group before.
     several: Flags
 
+    def of(self, at: Column) -> _Groups:
+        """Those of the rows at some positions."""
+        columns: list[Any] = [column[at] for column in self]
+        return _Groups(*columns)
+
 
 def find_rows(database: RocksDatabase, runs: Sequence[StoredRun], wanted: WantedRows) -> Iterator[FoundRows]:
     """The live rows among those that are looked for, some at a time; the runs are frames of the commit log."""
@@ -89,7 +94,7 @@ def find_rows(database: RocksDatabase, runs: Sequence[StoredRun], wanted: Wanted
     step = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE // width))
     for start in range(0, len(order), step):
         at = order[start : start + step]
-        some = _Some(database, runs, wanted, at, _Groups(*(column[at] for column in groups)))
+        some = _Some(database, runs, wanted, at, groups.of(at))
         yield from some.find(width)
 
 
@@ -127,7 +132,7 @@ class _Some:
 
     def _read(self, firsts: Column, width: int) -> None:
         """Read the groups that begin at these positions, each to its place, and verify them."""
-        database, groups = self._database, _Groups(*(column[firsts] for column in self._groups))
+        database, groups = self._database, self._groups.of(firsts)
         if len(database.buffer) < len(firsts) * width:
             database.buffer = bytearray(len(firsts) * width)
         starts = np.arange(len(firsts)) * width + _TIMES_AT - _prefix_of(groups.counts)
@@ -150,7 +155,7 @@ class _Some:
 
     def _plain(self, chosen: Column, starts: Column, rows: Column) -> Iterator[FoundRows]:
         """Those rows of groups whose cells all have their places that have the ids."""
-        at, groups = self._at[chosen], _Groups(*(column[chosen] for column in self._groups))
+        at, groups = self._at[chosen], self._groups.of(chosen)
         width = ID_HEAD_BYTES + groups.id_bytes
         ids = starts + TIME_BYTES * groups.counts
         bodies = ids + width * groups.counts

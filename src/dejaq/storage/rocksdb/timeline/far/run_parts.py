@@ -65,7 +65,7 @@ def rows_of(first: int, count: int) -> str:
 
 
 def damaged(database: RocksDatabase, place: RunPlace, what: str) -> StoreError:
-    """The error for a part of a run that is damaged; the store is told."""
+    """The error for a part of a run that is damaged, which is also reported to the store."""
     address = place.address
     where = "the database" if address is None else f"the frame at {address.offset} of file {address.file} of the log"
     error = error_of(

@@ -55,7 +55,7 @@ _SMALL_COMMIT = 32
 _ONE = np.uint64(1)
 
 
-class Arrivals(NamedTuple):
+class ArrivalColumns(NamedTuple):
     """By the position of the hash that was looked for: the run in which an id arrived, and the time of its message."""
 
     rows: Rows
@@ -63,7 +63,7 @@ class Arrivals(NamedTuple):
     times: Times
 
 
-class _Found(NamedTuple):
+class _Entered(NamedTuple):
     """Numbers and stamps of entries, by the position of the hash that was looked for."""
 
     rows: Rows
@@ -71,7 +71,7 @@ class _Found(NamedTuple):
     stamps: Numbers
 
 
-_NONE = Arrivals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
+_NONE = ArrivalColumns(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
 
 
 class _Recent:
@@ -108,19 +108,19 @@ class _Recent:
         for hashed, entry in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
             self.by_hash[hashed] = (*self.by_hash.get(hashed, ()), entry)
 
-    def find(self, wanted: Numbers) -> Iterator[_Found]:
+    def find(self, wanted: Numbers) -> Iterator[_Entered]:
         """The entries with these hashes, by the position of the hash."""
         if self.by_hash and not self.by_hash.keys().isdisjoint(hashes := wanted.tolist()):
-            rows = [row for row, hashed in enumerate(hashes) if hashed in self.by_hash]
-            listed = [(row, *entry) for row in rows for entry in self.by_hash[hashes[row]]]
+            known = [row for row, hashed in enumerate(hashes) if hashed in self.by_hash]
+            listed = [(row, *entry) for row in known for entry in self.by_hash[hashes[row]]]
             numbers, stamps = (np.array([one[part] for one in listed], dtype=np.uint64) for part in (1, 2))
-            yield _Found(np.array([row for row, _, _ in listed]), numbers, stamps)
+            yield _Entered(np.array([row for row, _, _ in listed]), numbers, stamps)
         if not len(self._hashes):
             return
         rows, places = positions(self._hashes, wanted)
         if len(rows):
-            known = self._in_order()
-            yield _Found(rows, known.numbers[places], known.stamps[places])
+            ordered = self._in_order()
+            yield _Entered(rows, ordered.numbers[places], ordered.stamps[places])
 
     def _in_order(self) -> Entries:
         """The entries of large commits in the order of their hashes."""
@@ -291,7 +291,7 @@ class IdEntries:
             found.setdefault(row, []).append((number, ts))
         return found
 
-    def find_columns(self, wanted: Numbers) -> Arrivals:
+    def find_columns(self, wanted: Numbers) -> ArrivalColumns:
         """The same as columns, in any order."""
         # In order, because then a search is near the one before.
         order = np.argsort(wanted)
@@ -301,12 +301,14 @@ class IdEntries:
             parts += self._find_sorted(wanted)
         if not parts:
             return _NONE
-        rows, numbers, stamps = parts[0] if len(parts) == 1 else _Found(*map(np.concatenate, zip(*parts, strict=True)))
+        rows, numbers, stamps = (
+            parts[0] if len(parts) == 1 else _Entered(*map(np.concatenate, zip(*parts, strict=True)))
+        )
         if (stamps & _ONE).any():
-            rows, numbers, stamps = _standing(_Found(rows, numbers, stamps), len(wanted))
-        return Arrivals(order[rows], numbers, (stamps >> _ONE).astype(np.int64))
+            rows, numbers, stamps = _standing(_Entered(rows, numbers, stamps), len(wanted))
+        return ArrivalColumns(order[rows], numbers, (stamps >> _ONE).astype(np.int64))
 
-    def _find_sorted(self, wanted: Numbers) -> list[_Found]:
+    def _find_sorted(self, wanted: Numbers) -> list[_Entered]:
         """The entries of the sorted runs."""
         runs, prints = self._runs, prints_of(wanted)
         if len(wanted) <= _FEW_IDS:
@@ -331,10 +333,10 @@ class IdEntries:
         at, which, within = map(np.concatenate, zip(*parts, strict=True))
         entries = entries_at(self._database.get_many(keys_of_pieces), which, within)
         same = entries.hashes == wanted[at]
-        return [_Found(at[same], entries.numbers[same], entries.stamps[same])]
+        return [_Entered(at[same], entries.numbers[same], entries.stamps[same])]
 
 
-def _standing(found: _Found, count: int) -> _Found:
+def _standing(found: _Entered, count: int) -> _Entered:
     """The entries that no other one removes."""
     rows, numbers, stamps = found
     several = np.bincount(rows, minlength=count)[rows] > 1
@@ -349,4 +351,4 @@ def _standing(found: _Found, count: int) -> _Found:
         if not stamp & 1:
             places[entry] = at
     kept += [places[entry] for entry, left in counts.items() for _ in range(left)]
-    return _Found(rows[kept], numbers[kept], stamps[kept])
+    return _Entered(rows[kept], numbers[kept], stamps[kept])
