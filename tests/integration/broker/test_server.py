@@ -81,6 +81,20 @@ async def test_a_message_goes_from_producer_to_consumer_on_the_embedded_store(tm
         await transport.close()
 
 
+async def test_a_description_of_the_settings_only_counts_nothing(transport: Transport) -> None:
+    await create_topic(transport, buckets=4)
+    producer = await (await RawClient(transport).open()).produce()
+    assert not (await producer.ask(create=Batches().natural(["a", "b"], 0))).outcomes.codes
+    described: dict[bool, overseer.TopicResponse] = {}
+    for only in (False, True):
+        request = overseer.TopicRequest(name="mail", settings_only=only)
+        described[only] = await transport.call("Overseer.DescribeTopic", request, overseer.TopicResponse, 5.0)
+    assert (described[False].topic.available, described[False].topic.producers) == (2, 1)
+    assert (described[True].topic.available, described[True].topic.producers) == (0, 0)
+    assert described[True].topic.settings == described[False].topic.settings
+    assert described[True].topic.created_ms == described[False].topic.created_ms
+
+
 async def test_a_taken_port_is_a_clear_error_at_once_and_the_first_broker_continues(
     broker: Broker, transport: Transport
 ) -> None:

@@ -197,7 +197,8 @@ class OverseerService:
         topic = self._broker.catalog.find(request.name)
         capabilities = self._broker.storage.capabilities
         shared = capabilities.shared_inline_bytes_max if topic.settings.share_bodies else 0
-        return overseer.TopicResponse(topic=(await self._topics([topic], context))[0], inline_body_bytes_max=shared)
+        info = _outline(topic, Census()) if request.settings_only else (await self._topics([topic], context))[0]
+        return overseer.TopicResponse(topic=info, inline_body_bytes_max=shared)
 
     async def list_topics(
         self, context: CallContext, request: overseer.ListTopicsRequest

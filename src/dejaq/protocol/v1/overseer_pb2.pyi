@@ -227,10 +227,12 @@ class EditTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., settings: _Optional[_Union[TopicSettings, _Mapping]] = ...) -> None: ...
 
 class TopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "settings_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    settings_only: bool
+    def __init__(self, name: _Optional[str] = ..., settings_only: _Optional[bool] = ...) -> None: ...
 
 class TopicResponse(_message.Message):
     __slots__ = ("topic", "created", "inline_body_bytes_max")

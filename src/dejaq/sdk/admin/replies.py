@@ -93,7 +93,7 @@ class Replies:
         except TopicExists:
             described = await self._seeds.call(
                 "Overseer.DescribeTopic",
-                overseer.TopicRequest(name=self.topic),
+                overseer.TopicRequest(name=self.topic, settings_only=True),
                 overseer.TopicResponse,
                 patience=self._settings,
             )

@@ -102,7 +102,7 @@ class Transactor:
             return kept[1]
         described = await self._seeds.call(
             "Overseer.DescribeTopic",
-            overseer.TopicRequest(name=topic),
+            overseer.TopicRequest(name=topic, settings_only=True),
             overseer.TopicResponse,
             patience=self._settings,
         )

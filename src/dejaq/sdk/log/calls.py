@@ -71,7 +71,7 @@ class LogCalls:
         return self.known_buckets
 
     async def _ask_buckets(self) -> int:
-        request = overseer.TopicRequest(name=self.topic)
+        request = overseer.TopicRequest(name=self.topic, settings_only=True)
         response = overseer.TopicResponse
         answer = await self._seeds.call("Overseer.DescribeTopic", request, response, patience=self._settings)
         settings = TopicInfo.from_proto(answer.topic).settings

@@ -75,7 +75,7 @@ class GroupSession:
         return self._process == os.getpid() and not self._ended and not self.connection.is_closed
 
     async def _enter(self, link: Link, transport: Transport) -> None:
-        request = overseer.TopicRequest(name=self.topic)
+        request = overseer.TopicRequest(name=self.topic, settings_only=True)
         described = await transport.call(
             "Overseer.DescribeTopic", request, overseer.TopicResponse, self._settings.timeout
         )
@@ -113,7 +113,7 @@ class GroupSession:
         await self._opened(self._opening)
         await self.connection.wait_open()
         # The settings of the topic may have changed since the session began.
-        request = overseer.TopicRequest(name=self.topic)
+        request = overseer.TopicRequest(name=self.topic, settings_only=True)
         described = await self._seeds.call(
             "Overseer.DescribeTopic", request, overseer.TopicResponse, patience=self._settings
         )

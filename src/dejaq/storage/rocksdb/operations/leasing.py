@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import itemgetter
@@ -20,6 +20,7 @@ from dejaq.storage.rocksdb.operations.dead_letters import DeadRow, move_exhauste
 from dejaq.storage.rocksdb.timeline import masks, prioritising
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
+from dejaq.storage.rocksdb.timeline.memory.due_rows import DueRows
 from dejaq.storage.rocksdb.timeline.merging import merge_thin
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.run import Key, Run, ranks_of
@@ -93,6 +94,9 @@ def _take_due(
     state.expire_leases(now, batch)
     until = max(request.until, now)
     whole = state.demand.note(request.buckets, now)
+    simple = _take_simple(state, request, until, now, whole=whole)
+    if simple is not None:
+        return simple, []
     own = None if whole else _own_rows(state, request.buckets, until)
     places = [*request.buckets, keys.SPREAD] if own is None else list(request.buckets)
     heads = _heads(state, places, until)
@@ -138,6 +142,26 @@ def _take_due(
     return parts, list(expired.values())
 
 
+def _take_simple(
+    state: TopicState, request: LeaseRequest, until: int, now: int, *, whole: bool
+) -> list[LeasePart] | None:
+    """Take due rows where all of them are in memory and free, and may leave in the order of their times; or None."""
+    if not state.has_read(request.buckets, until):
+        return None
+    spread, windows = state.window(keys.SPREAD), [state.window(bucket) for bucket in request.buckets]
+    if whole or not state.demand.shared_by_many:
+        windows.append(spread)
+    elif (head := spread.head()) is not None and head[0] <= until:
+        return None
+    due = DueRows(windows, None if whole else spread, _mask_of(state, request.buckets), until)
+    if any(window.crowded for window in windows) or not due.find(request.rows_max, request.bytes_max):
+        return None
+    if (first := due.first()) is None:
+        return []
+    _check(first, request, now)
+    return _joined(due.take(ReadingAllowance(request.rows_max, request.bytes_max, state.sizes)))
+
+
 def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window | None:
     """The rows of a consumer that are in runs over several buckets, where it has many of these buckets.
 
@@ -145,14 +169,20 @@ def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window |
     """
     if state.demand.shared_by_many:
         return None
-    spread, chosen = state.window(keys.SPREAD), tuple(buckets)
+    spread = state.window(keys.SPREAD)
+    return spread.only(until, _mask_of(state, buckets)) if spread.reaches(until) else None
+
+
+def _mask_of(state: TopicState, buckets: Sequence[int]) -> Callable[[Run], int]:
+    """Finds the rows of these buckets in a run over several buckets."""
+    chosen = tuple(buckets)
 
     def mask_of(run: Run) -> int:
         if run.row_buckets is None:
             run.row_buckets = RowBuckets(state.index.buckets_of(run.ids))
         return run.row_buckets.mask_of(chosen)
 
-    return spread.only(until, mask_of) if spread.reaches(until) else None
+    return mask_of
 
 
 def _heads(state: TopicState, buckets: Sequence[int], until: int) -> list[tuple[Key, int]]:

@@ -8,7 +8,7 @@ rows before them have left.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -206,6 +206,11 @@ class Window:
         return keys.slice_start(self._topic, self._bucket, until // keys.SLICE_MS + 1)
 
     @property
+    def sources(self) -> Sequence[tuple[Key, int, Source]]:
+        """The sources as a heap, each with a key before which it has no row."""
+        return self._heap
+
+    @property
     def is_empty(self) -> bool:
         """Whether no row is offered."""
         return not self._heap
@@ -265,6 +270,10 @@ class Window:
             if now_at is not None:
                 heapq.heappush(self._heap, (now_at, next(self._order), source))
         return None
+
+    def tidy(self, until: int) -> None:
+        """Remove the sources up to `until` that have no row any more."""
+        self._refreshed(until)
 
     def _refreshed(self, until: int) -> list[tuple[Key, int, Source]]:
         """Put each source up to `until` where its next row is now, as rows were taken from parts of sources.
