@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from dejaq import limits
+from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.bodies.large import is_reference, size_of
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import COUNTER_MAX, ProducerSession, bucket_of, generated_ids, valid_ids
@@ -263,7 +264,7 @@ def admit(batch: CreateBatch, settings: TopicSettings, now: int) -> None:
             if code is not Code.OK:
                 refused.setdefault(row, code)
     bytes_max = min(settings.max_body_bytes, limits.BODY_BYTES_MAX)
-    if batch.large or max(map(len, bodies)) > bytes_max:
+    if batch.large or max(_sizes(bodies)) > bytes_max:
         for row, body in enumerate(bodies):
             if too_large(body, settings, large=batch.large):
                 refused.setdefault(row, Code.BODY_TOO_LARGE)
@@ -291,7 +292,7 @@ def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
         raise error_of(Code.INVALID_ARGUMENT, "the columns of a batch must have one same length above 0")
     if count > limits.BATCH_COUNT_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{count} messages in one batch; at most {limits.BATCH_COUNT_MAX}")
-    size = sum(map(len, batch.bodies)) + sum(map(len, batch.headers or ()))
+    size = sum(_sizes(batch.bodies)) + sum(map(len, batch.headers or ()))
     if size > limits.BATCH_BYTES_MAX:
         raise error_of(Code.BATCH_TOO_LARGE, f"{size} bytes in one batch; at most {limits.BATCH_BYTES_MAX}")
     if batch.sequence < 0 or batch.sequence + count - 1 > COUNTER_MAX:
@@ -300,6 +301,10 @@ def _check_shape(batch: CreateBatch, settings: TopicSettings) -> None:
         raise error_of(Code.INVALID_ARGUMENT, f"bucket {batch.bucket} is not one of the topic's {settings.buckets}")
     if batch.relative_rows and batch.relative_rows[-1][1] > count:
         raise error_of(Code.INVALID_ARGUMENT, f"`relative_rows` names rows beyond the {count} of the batch")
+
+
+def _sizes(bodies: Sequence[bytes]) -> Iterable[int]:
+    return bodies.sizes if isinstance(bodies, BodyBlock) else map(len, bodies)
 
 
 def _admit_ids(ids: Sequence[str], refused: dict[int, Code]) -> None:

@@ -15,19 +15,24 @@ from dejaq.domain.bodies.body_block import varint
 
 SEPARATOR = "\n"
 # Of the field `ids` of those messages: its number is 4, its type text.
-_ID_TAG = b"\x22"
+ID_TAG = b"\x22"
+# A length that was not looked at.
+_UNKNOWN = -1
 
 
 class IdColumn(Sequence[str]):
     """Ids, none of which has a line break. Each form is created when it is first needed."""
 
-    __slots__ = ("_count", "_ids", "_text", "_wire", "hashes")
+    __slots__ = ("_count", "_ids", "_length", "_text", "_wire", "are_valid", "hashes")
 
     def __init__(self, ids: Sequence[str]) -> None:
         self._ids: Sequence[str] | None = ids
         self._count = len(ids)
         self._text: str | None = None
         self._wire: bytes | None = None
+        self._length: int | None = _UNKNOWN
+        # Whether all are known to have the form of an id.
+        self.are_valid = False
         # The hash of each id, when a store has computed them.
         self.hashes: Any = None
 
@@ -36,6 +41,13 @@ class IdColumn(Sequence[str]):
         """The ids that `text` has one per line, and `wire` encoded; they become objects when one of them is needed."""
         column = cls(())
         column._ids, column._text, column._wire, column._count = None, text, wire, count
+        return column
+
+    @classmethod
+    def of_cells(cls, wire: bytes, count: int) -> IdColumn:
+        """Ids of one length, at most 64, encoded; they become objects when one of them is needed."""
+        column = cls(())
+        column._ids, column._wire, column._count, column._length = None, wire, count, wire[len(ID_TAG)]
         return column
 
     def __len__(self) -> int:
@@ -60,8 +72,15 @@ class IdColumn(Sequence[str]):
     def text(self) -> str:
         """One id per line."""
         if self._text is None:
-            self._text = SEPARATOR.join(self._listed)
+            self._text = SEPARATOR.join(self._ids) if self._ids is not None else self._unpacked()
         return self._text
+
+    def _unpacked(self) -> str:
+        """The text of ids of one length: a line break takes the place of each prefix."""
+        lines, width = bytearray(self.wire), len(self.wire) // self._count
+        lines[len(ID_TAG) :: width] = SEPARATOR.encode() * self._count
+        del lines[::width]
+        return lines.decode()[len(SEPARATOR) :]
 
     @property
     def wire(self) -> bytes:
@@ -71,10 +90,17 @@ class IdColumn(Sequence[str]):
         return self._wire
 
     @property
+    def length(self) -> int | None:
+        """The length that all have in bytes; None where they differ, or there are none."""
+        if self._length == _UNKNOWN:
+            width = line_width(self.text.encode(), self._count)
+            self._length = None if width is None else width - 1
+        return self._length
+
+    @property
     def lengths(self) -> set[int]:
         """The lengths that occur."""
-        width = line_width(self.text.encode(), self._count)
-        return set(map(len, self._listed)) if width is None else {width - 1}
+        return set(map(len, self._listed)) if self.length is None else {self.length}
 
     @property
     def _listed(self) -> Sequence[str]:
@@ -83,14 +109,12 @@ class IdColumn(Sequence[str]):
         return self._ids
 
     def _packed(self) -> bytes:
-        packed = self.text.encode()
-        width = line_width(packed, self._count)
-        if width is not None:
+        if self.length is not None:
             # The common case: all ids have one length, and therefore the same prefix.
-            head = _ID_TAG + varint(width - 1)
-            return head + packed.replace(SEPARATOR.encode(), head)
+            head = ID_TAG + varint(self.length)
+            return head + self.text.encode().replace(SEPARATOR.encode(), head)
         ids = list(map(str.encode, self._listed))
-        return b"".join(chain.from_iterable((_ID_TAG, varint(len(one)), one) for one in ids))
+        return b"".join(chain.from_iterable((ID_TAG, varint(len(one)), one) for one in ids))
 
 
 def line_width(packed: bytes, count: int) -> int | None:

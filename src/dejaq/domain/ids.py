@@ -8,15 +8,18 @@ first counter, and the id contains the bucket.
 from __future__ import annotations
 
 import re
+import string
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dejaq.domain.id_column import SEPARATOR, IdColumn
+from dejaq.domain.id_column import ID_TAG, SEPARATOR, IdColumn
 
 _ID = re.compile(r"[0-9A-Za-z._:\-]{1,64}")
 _IDS = re.compile(r"[0-9A-Za-z._:\-]{1,64}(?:\n[0-9A-Za-z._:\-]{1,64})*")
 _GENERATED = re.compile(r"[0-9a-f]{32}")
+# What an id has, and how long it may be: the same as in these expressions.
+_CHARACTERS, _LENGTH_MAX = (string.ascii_letters + string.digits + "._:-").encode(), 64
 GENERATED_LENGTH = 32
 COUNTER_MAX = 2**32 - 1
 # The hash that spreads natural ids over buckets. It must never change, and it is the same in every language.
@@ -58,9 +61,23 @@ def valid_id(message_id: str) -> bool:
 
 def valid_ids(ids: Sequence[str]) -> bool:
     """Whether all have the form of an id: one pass of the matcher over the whole column."""
+    if isinstance(ids, IdColumn) and ids.are_valid:
+        return True
     joined = ids.text if isinstance(ids, IdColumn) else SEPARATOR.join(ids)
     # The matcher cannot distinguish a separator from a line break inside an id; their number can.
     return joined.count("\n") == len(ids) - 1 and _IDS.fullmatch(joined) is not None
+
+
+def are_valid_cells(wire: bytes, count: int) -> bool:
+    """Whether an encoded column has so many ids of one length, all of which have the form of an id."""
+    length = wire[len(ID_TAG)]
+    head, width = ID_TAG + bytes((length,)), len(ID_TAG) + 1 + length
+    if not 1 <= length <= _LENGTH_MAX or len(wire) != count * width:
+        return False
+    if any(wire[at::width] != head[at : at + 1] * count for at in range(len(head))):
+        return False
+    # What other characters there are belongs to the prefixes.
+    return len(wire.translate(None, _CHARACTERS)) == count * len(head.translate(None, _CHARACTERS))
 
 
 def generated_ids(prefix: str, first: int, count: int) -> list[str]:

@@ -18,22 +18,42 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Message
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
+from dejaq.protocol.create_columns import CreateColumns
 from dejaq.protocol.v1 import carrier_pb2, errors_pb2, overseer_pb2
 
 _CODES = {int(code): code for code in Code}
 
 
-def create_from_proto(proto: carrier_pb2.CreateBatch, *, owner: str, now: int, session: ProducerSession) -> CreateBatch:
-    """The batch that a producer sent under a session, its delays counted from `now`."""
+def create_from_proto(
+    proto: carrier_pb2.CreateBatch,
+    *,
+    owner: str,
+    now: int,
+    session: ProducerSession,
+    columns: CreateColumns | None = None,
+) -> CreateBatch:
+    """The batch that a producer sent under a session, its delays counted from `now`.
+
+    `columns` has those columns that were not read into `proto`.
+    """
     if proto.acknowledged > proto.sequence:
         raise InvalidArgument(f"acknowledged={proto.acknowledged} is above the batch's own sequence {proto.sequence}")
+    ids: IdColumn | None
+    ts: Sequence[int]
+    bodies: Sequence[bytes]
+    if columns is None:
+        ids = IdColumn(list(proto.ids)) if proto.ids else None
+        ts, bodies = times_from_proto(proto.ts, relative=proto.relative, now=now), list(proto.bodies)
+    else:
+        ids, bodies = columns.ids, columns.bodies
+        ts = times_from_proto(columns.ts, relative=True, now=now) if proto.relative else columns.ts
     return CreateBatch(
         owner=owner,
         session=session,
         sequence=proto.sequence,
-        ts=times_from_proto(proto.ts, relative=proto.relative, now=now),
-        bodies=list(proto.bodies),
-        ids=IdColumn(list(proto.ids)) if proto.ids else None,
+        ts=ts,
+        bodies=bodies,
+        ids=ids,
         bucket=proto.bucket,
         priorities=list(proto.priorities) or None,
         headers=list(proto.headers) or None,

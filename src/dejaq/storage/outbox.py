@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from isal.isal_zlib import crc32
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, RowRange
-from dejaq.domain.bodies.body_block import varint
+from dejaq.domain.bodies.body_block import BodyBlock, varint
 from dejaq.domain.bodies.large import content_of, size_of
 from dejaq.domain.context import Principal
 from dejaq.domain.id_column import SEPARATOR, joined
@@ -62,7 +62,7 @@ class Outbox:
                 events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
             bodies = batch.bodies[start:end]
             events.ts.extend(_short(batch.ts[start:end]))
-            events.body_bytes.extend(_short(list(map(size_of if batch.large else len, bodies))))
+            events.body_bytes.extend(_sizes(batch, bodies))
             self._put_checks(events, map(content_of, bodies) if batch.large else bodies, mask)
             if batch.priorities is not None:
                 events.priorities.extend(_short(batch.priorities[start:end]))
@@ -144,6 +144,12 @@ class Outbox:
         self._bytes += len(packed)
         self._record, self._masked = journal.JournalRecord(), 0
         return self.sequence, packed
+
+
+def _sizes(batch: CreateBatch, bodies: Sequence[bytes]) -> Sequence[int]:
+    if isinstance(batch.bodies, BodyBlock) and batch.bodies.size is not None and not batch.large:
+        return batch.bodies.sizes[:1]
+    return _short(list(map(size_of if batch.large else len, bodies)))
 
 
 def _short(column: Sequence[int]) -> Sequence[int]:

@@ -14,7 +14,9 @@ from dejaq.protocol.v1 import records_pb2 as records
 # Sizes around those at which the length needs one more byte; of one size or of several.
 sizes = st.sampled_from([0, 1, 100, 127, 128, 1_000, 16_383, 16_384])
 body_lists = st.one_of(
-    st.lists(sizes, max_size=6), st.builds(lambda size, count: [size] * count, sizes, st.integers(0, 6))
+    st.lists(sizes, max_size=6),
+    st.builds(lambda size, count: [size] * count, sizes, st.integers(0, 6)),
+    st.builds(lambda size, count: [size] * count, st.sampled_from([0, 1, 128]), st.integers(60, 140)),
 ).map(lambda counts: [bytes([65 + row]) * count for row, count in enumerate(counts)])
 
 

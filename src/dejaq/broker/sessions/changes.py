@@ -11,6 +11,7 @@ from dejaq.domain.batch import Outcomes
 from dejaq.domain.context import CallContext
 from dejaq.errors import OutOfState, Refused
 from dejaq.protocol.columns import write_outcomes
+from dejaq.protocol.create_columns import CreateColumns
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import BeginsChanges
 
@@ -50,10 +51,15 @@ class SessionChanges:
             return False
         return command == "deletes" or (command == "settle" and frame.settle.kind == carrier.DELETE)
 
-    def begin(self, context: CallContext, command: str, frame: carrier.ClientFrame) -> tuple[Answers, Complete]:
-        """Begin a direct change; returns what to wait for, and what writes the answer then or raises why not."""
-        throttled_ms = self._admit(command, frame)
-        change = self._prepare(command, frame)
+    def begin(
+        self, context: CallContext, command: str, frame: carrier.ClientFrame, columns: CreateColumns | None
+    ) -> tuple[Answers, Complete]:
+        """Begin a direct change; returns what to wait for, and what writes the answer then or raises why not.
+
+        `columns` has those columns of a create that are not in the frame.
+        """
+        throttled_ms = self._admit(command, frame, columns)
+        change = self._prepare(command, frame, columns)
         answers = None if self._begin is None else self._begin(change.changes, change.now, context)
         if answers is None:
             answers = asyncio.ensure_future(self._storage.apply(change.changes, change.now, context))
@@ -63,21 +69,21 @@ class SessionChanges:
 
         return answers, complete
 
-    def _admit(self, command: str, frame: carrier.ClientFrame) -> int:
+    def _admit(self, command: str, frame: carrier.ClientFrame, columns: CreateColumns | None = None) -> int:
         """Check that the change may be made now; how long the client should wait before its next, in ms."""
         if self._session.topic is not None:
             self._broker.catalog.check(self._session.topic)
         self._broker.doctor.admit(command)
-        return self._throttle(command, frame)
+        return self._throttle(command, frame, columns)
 
-    def _throttle(self, command: str, frame: carrier.ClientFrame) -> int:
+    def _throttle(self, command: str, frame: carrier.ClientFrame, columns: CreateColumns | None) -> int:
         """Count an owner's change; how long the client should wait before its next."""
         producer = self._session.producer
         if producer is None or not (self._broker.quotas.quotas.quotas or producer.topic.settings.client_rate):
             return 0
         creates, change = command == "create", getattr(frame, command)
         rows = len(change.ts) if creates else len(change.ids)
-        topic, bodies = producer.topic, () if command == "cancel" else change.bodies
+        topic, bodies = producer.topic, () if command == "cancel" else (columns or change).bodies
         wait = self._broker.quotas.take(self._session.context, topic, rows, creates=creates, bodies=bodies)
         return max(wait, self._broker.throttles.take(topic, self._session.client, rows))
 
@@ -103,11 +109,11 @@ class SessionChanges:
             return await consumer.prepare_deletes(frame.deletes).apply(self._storage, context)
         return await consumer.settle(context, frame.settle)
 
-    def _prepare(self, command: str, frame: carrier.ClientFrame) -> PreparedChange:
+    def _prepare(self, command: str, frame: carrier.ClientFrame, columns: CreateColumns | None) -> PreparedChange:
         """A direct change, as the storage gets it."""
         producer, consumer = self._session.producer, self._session.consumer
         if producer is not None:
-            return producer.prepare(frame.create)
+            return producer.prepare(frame.create, columns)
         if consumer is None:
             raise OutOfState(f"{command!r} needs a handshake first")
         return (

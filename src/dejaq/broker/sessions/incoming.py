@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from google.protobuf.message import DecodeError
 
+from dejaq.protocol.create_columns import FRAME_BYTES_MIN, CreateColumns, read_create
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 
 
@@ -26,6 +27,12 @@ def read_frame(data: bytes) -> carrier.ClientFrame:
     except DecodeError:
         return carrier.ClientFrame()
     return frame
+
+
+def read_parts(data: bytes) -> tuple[carrier.ClientFrame, CreateColumns | None]:
+    """A frame, and those columns of its create that are not in it because they were not decoded."""
+    found = read_create(data) if len(data) >= FRAME_BYTES_MIN else None
+    return found or (read_frame(data), None)
 
 
 def size_of(received: bytes | carrier.ClientFrame) -> int:

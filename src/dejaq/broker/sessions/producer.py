@@ -20,6 +20,7 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, Refused, error_of
 from dejaq.protocol.columns import create_from_proto, session_from_proto
+from dejaq.protocol.create_columns import CreateColumns
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage, apply_one
 from dejaq.timekeeper.clock import Clock
@@ -52,10 +53,13 @@ class ConnectedProducer:
             proto = await self._with_bodies(proto)
         return await self.prepare(proto).apply(self._storage, context)
 
-    def prepare(self, proto: carrier.CreateBatch) -> PreparedChange:
-        """Check a batch whose bodies are all there; raises what refuses it as a whole."""
-        now = self._clock.now_ms()
-        batch = create_from_proto(proto, owner=self.group, now=now, session=self._session_of(proto.session))
+    def prepare(self, proto: carrier.CreateBatch, columns: CreateColumns | None = None) -> PreparedChange:
+        """Check a batch whose bodies are all there; raises what refuses it as a whole.
+
+        `columns` has those columns that were not read into `proto`.
+        """
+        now, session = self._clock.now_ms(), self._session_of(proto.session)
+        batch = create_from_proto(proto, owner=self.group, now=now, session=session, columns=columns)
         admit(batch, self.topic.settings, now)
         if batch.headers is not None:
             refuse_headers(batch.headers, batch.refused)

@@ -34,7 +34,7 @@ from dejaq.broker.rights.session_rights import SessionRights
 from dejaq.broker.sessions.admission import check_name
 from dejaq.broker.sessions.changes import COMMANDS as CHANGES
 from dejaq.broker.sessions.changes import SessionChanges
-from dejaq.broker.sessions.incoming import OffersFrames, read_frame, size_of
+from dejaq.broker.sessions.incoming import OffersFrames, read_frame, read_parts, size_of
 from dejaq.broker.sessions.outgoing import FrameQueue
 from dejaq.broker.sessions.producer import ConnectedProducer
 from dejaq.broker.sessions.state import FITS, SessionState
@@ -272,16 +272,16 @@ class Session:
         size = len(received)
         if self._queued or self._over.is_set() or not self._has_room(size):
             return False
-        frame = read_frame(received)
+        frame, columns = read_parts(received)
         command = frame.WhichOneof("command")
         if command is None or not frame.request or not self._changes.is_direct(command, frame):
-            self._offered = frame
+            self._offered = None if columns is not None else frame
             return False
         request = frame.request
         answer = carrier.BrokerFrame(request=request)
         try:
             self._admit(command, frame)
-            answers, complete = self._changes.begin(self.context, command, frame)
+            answers, complete = self._changes.begin(self.context, command, frame, columns)
         except Exception as error:  # noqa: BLE001  the client gets it
             self._fail(answer, self.context.of_frame(request), command, error)
             self._send_soon(answer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from google.protobuf.message import Message
@@ -70,6 +71,35 @@ async def session(broker: Broker, who: Principal, *frames: carrier.ClientFrame) 
 
     await services_of(broker).session(called_by(who), sent(), take)
     return answers
+
+
+class OfferedFrames:
+    """Frames as a WebSocket has them: bytes, each sent when the frame before is answered, and offered at once."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self._frames = frames
+        self._answered = asyncio.Event()
+        self.answers: list[carrier.BrokerFrame] = []
+        # How many frames were begun without a task.
+        self.taken = 0
+
+    def offer_to(self, take: Callable[[bytes], bool]) -> None:
+        """Offer frames from now on."""
+        self._take = take
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for frame in self._frames:
+            self._answered.clear()
+            if self._take(frame):
+                self.taken += 1
+            else:
+                yield frame
+            await asyncio.wait_for(self._answered.wait(), 10)
+
+    async def answer(self, frame: Any) -> None:
+        """Take an answer."""
+        self.answers.append(whole(frame))
+        self._answered.set()
 
 
 async def make_topic(broker: Broker, who: Principal, name: str, **settings: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +11,27 @@ from dejaq.broker import Broker
 from dejaq.domain.context import Principal, PrincipalKind
 from dejaq.domain.ids import ProducerSession
 from dejaq.errors import Code, DejaqError
+from dejaq.protocol.create_columns import read_create
+from dejaq.protocol.spliced import create_frame, serialized
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import log_pb2
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.protocol.v1 import rights_pb2 as rights
 from dejaq.security.rights.quotas import Quota, QuotaSet
+from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.timekeeper.clock import VirtualClock
-from tests.unit.broker.rights.callers import ROOT, allow, call, code_of, make_topic, session, user
+from tests.unit.broker.rights.callers import (
+    ROOT,
+    OfferedFrames,
+    allow,
+    call,
+    called_by,
+    code_of,
+    make_topic,
+    services_of,
+    session,
+    user,
+)
 
 ALICE, BOB = user("alice", "partners"), user("bob")
 
@@ -100,6 +115,38 @@ async def test_the_creator_of_a_topic_is_charged_for_its_bytes(guarded: Broker) 
     await call(guarded, ALICE, "Carrier.Purge", carrier.PurgeRequest(topic="~/mail", ids=page.ids))
     await quotas.count()
     assert await send(guarded, BOB, "~alice/mail", 5, sequence=3, body=b"x" * 200) == []
+
+
+async def test_bytes_count_however_a_frame_is_read(tmp_path: Path, clock: VirtualClock) -> None:
+    """A large create whose columns are not decoded is charged as any other, and stored as any other."""
+    storage = RocksStorage(tmp_path)
+    async with Broker(clock=clock, storage=storage, drain_ms=0, admins="user:root") as broker:
+        await make_topic(broker, ALICE, "~/mail")
+        await limit(broker, "user:alice", bytes=90_000)
+        frames = OfferedFrames(
+            carrier.ClientFrame(request=1, hello=carrier.Hello(protocol=99)).SerializeToString(),
+            carrier.ClientFrame(
+                request=2, producer=carrier.ProducerHandshake(topic="~/mail", group="g")
+            ).SerializeToString(),
+            *(_large_create(number, 40) for number in range(3)),
+        )
+        await services_of(broker).session(called_by(ALICE), frames, frames.answer)
+        assert frames.taken == 3
+        assert [one.error.code for one in frames.answers] == [0, 0, 0, 0, Code.QUOTA_EXCEEDED]
+        assert broker.central.rights.quotas.bytes["user:alice"] == 80_000
+        ids = [f"1-{row:03}" for row in range(40)]
+        found = await call(broker, ALICE, "Carrier.Get", carrier.GetRequest(topic="~/mail", ids=ids))
+        assert [found.ids, found.bodies] == [ids, [bytes((row,)) * 1_000 for row in range(40)]]
+
+
+def _large_create(number: int, count: int) -> bytes:
+    create = carrier.CreateBatch(
+        session=ProducerSession(2, number).pack(), ts=range(1_700_000_900_000, 1_700_000_900_000 + count)
+    )
+    bodies, ids = [bytes((row,)) * 1_000 for row in range(count)], [f"{number}-{row:03}" for row in range(count)]
+    frame = create_frame(carrier.ClientFrame(request=3 + number, create=create), bodies, ids)
+    assert read_create(serialized(frame)) is not None
+    return serialized(frame)
 
 
 async def test_appends_to_a_log_count_in_the_quotas_of_rate_and_bytes(guarded: Broker) -> None:

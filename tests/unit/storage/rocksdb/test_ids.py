@@ -257,7 +257,7 @@ def test_a_column_has_the_hashes_of_its_ids(lengths: range) -> None:
             assert hash_column(column).tolist() == hash_column(ids).tolist() == hashes_of(ids)
         assert bucket_column(hash_column(column), 7).tolist() == [bucket_of(one, 7) for one in ids]
         rows = [chance.randrange(count) for _ in range(count // 2)]
-        chosen = picked(column, rows)
+        chosen = picked(column, np.array(rows, dtype=np.int64))
         assert list(chosen) == [ids[row] for row in rows]
         assert (chosen.wire, chosen.text) == (IdColumn(list(chosen)).wire, "\n".join(chosen))
         assert hash_column(chosen).tolist() == hashes_of(chosen)

@@ -18,12 +18,14 @@ from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
+import numpy as np
 from isal.isal_zlib import crc32
 
 from dejaq.domain.bodies.body_block import BodyBlock, varint
 from dejaq.domain.id_column import IdColumn
 from dejaq.errors import Code, error_of
 from dejaq.protocol.v1 import records_pb2 as records
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 
 # A group has about so many bytes, unless one row is larger, and at most so many rows.
 GROUP_BYTES, GROUP_ROWS_MAX = 4 * 1024, 32
@@ -136,9 +138,16 @@ def is_divided(record: records.Run, ids: IdColumn) -> bool:
     return not (record.session or record.attempts or record.apart or record.firsts or record.lasts)
 
 
-def divided(record: records.Run, ids: IdColumn, block: BodyBlock, seal: Seal | None = None) -> bytes:
-    """The value of a run; `seal` makes each group from what stays readable of it and what does not."""
-    count, ts = len(ids), array("q", record.ts).tobytes()
+def divided(
+    record: records.Run, ids: IdColumn, block: BodyBlock, seal: Seal | None = None, times: Column | None = None
+) -> bytes:
+    """The value of a run; `seal` makes each group from what stays readable of it and what does not.
+
+    `times` has the times of the record, if they are a column already.
+    """
+    if times is None:
+        times = np.array(record.ts, dtype=np.int64)
+    count, ts = len(ids), times.astype("<i8", copy=False).tobytes()
     size = len(ts) + len(ids.wire) + len(block.data)
     bytes_max, rows_max = (GROUP_BYTES, GROUP_ROWS_MAX) if seal is None else (SEALED_BYTES, SEALED_ROWS_MAX)
     per_group = max(1, min(rows_max, bytes_max * count // size))
@@ -151,7 +160,7 @@ def divided(record: records.Run, ids: IdColumn, block: BodyBlock, seal: Seal | N
         groups = _groups(record, ids, block, per_group, None if seal is None else partial(seal, digest))
     id_bytes = _DIFFERS if width is None or others else width - ID_HEAD_BYTES
     body_bytes = _DIFFERS if block.size is None or others else block.size
-    firsts = b"".join(ts[TIME_BYTES * row : TIME_BYTES * (row + 1)] for row in range(0, count, per_group))
+    firsts = times[::per_group].astype("<i8", copy=False).tobytes()
     places = b"".join(map(_PLACE.pack, accumulate(map(len, groups)), map(crc32, groups)))
     packed_bytes = _HEAD.size + len(firsts) + len(places) + len(digest)
     tag = _TAG + varint(packed_bytes)

@@ -30,6 +30,7 @@ from dejaq.storage.rocksdb.bodies.row_groups import (
     read_head,
 )
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.value_ciphers import ValueCipher, ValueCiphers
 
 # What a sealed run begins with; then the size of its readable part, or the head of its groups.
@@ -56,13 +57,23 @@ class SealedValues:
         encrypted = topic.settings.encryption is not Encryption.NONE and topic.settings.kind is not TopicKind.LOG
         return encrypted and (self._ciphers is None or self._ciphers.of(topic.number) is None)
 
-    def run(self, key: bytes, record: records.Run, ids: IdColumn | None, block: BodyBlock | None) -> bytes:
-        """The value of a run; `ids` and `block` have the ids and bodies that are not in the record."""
+    def run(
+        self,
+        key: bytes,
+        record: records.Run,
+        ids: IdColumn | None,
+        block: BodyBlock | None,
+        times: Column | None = None,
+    ) -> bytes:
+        """The value of a run; `ids` and `block` have the ids and bodies that are not in the record.
+
+        `times` has the times of the record, if they are a column already.
+        """
         cipher = self._cipher_of(key)
         if ids is not None and block is not None and is_divided(record, ids):
             if cipher is None:
-                return divided(record, ids, block)
-            return _SEALED_GROUPS + divided(record, ids, block, partial(_seal_group, cipher, key))
+                return divided(record, ids, block, times=times)
+            return _SEALED_GROUPS + divided(record, ids, block, partial(_seal_group, cipher, key), times)
         listed, bodies = ids.wire if ids else b"", block.data if block else b""
         if cipher is None:
             return b"".join((record.SerializeToString(), listed, bodies))

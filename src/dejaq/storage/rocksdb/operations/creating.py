@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from operator import itemgetter
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,16 +21,13 @@ from dejaq.storage import ranges
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
 from dejaq.storage.rocksdb.engine.database import Batch
-from dejaq.storage.rocksdb.timeline.ids.hashing import picked
+from dejaq.storage.rocksdb.timeline.ids.columns import order_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
+from dejaq.storage.rocksdb.timeline.levels.picking import Rows, pick, pick_bodies, pick_ids
 from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState, cuts
 from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
-
-T = TypeVar("T")
-# So few ids are taken from a column one by one.
-_FEW_ROWS = 16
 
 
 def decide(state: TopicState, incoming: CreateBatch, *, ids_free: bool = False) -> Outcomes:
@@ -121,7 +116,9 @@ def _add_generated(
             record.ts.extend(ts[start:end])
             block = _fill(state, record, incoming, range(start, end), batch)
             time_slice = ts[start] // keys.SLICE_MS
-            state.add_run(batch, incoming.bucket, time_slice, owner, record, due=ts[start] <= now, block=block)
+            column = times[start - stretch[0] : end - stretch[0]]
+            due = ts[start] <= now
+            state.add_run(batch, incoming.bucket, time_slice, owner, record, due=due, block=block, times=column)
 
 
 def _by_slice(ts: Sequence[int], start: int, end: int) -> Iterator[RowRange]:
@@ -132,24 +129,22 @@ def _by_slice(ts: Sequence[int], start: int, end: int) -> Iterator[RowRange]:
         start = cut
 
 
-def _fill(
-    state: TopicState, record: records.Run, incoming: CreateBatch, rows: Sequence[int], batch: Batch
-) -> BodyBlock | None:
+def _fill(state: TopicState, record: records.Run, incoming: CreateBatch, rows: Rows, batch: Batch) -> BodyBlock | None:
     """Copy rows into a record that has their times, column by column.
 
     Returns the bodies as a block when none is stored separately; writing them into the record took three times as long.
     """
-    bodies = _pick(incoming.bodies, rows)
-    if incoming.priorities is not None and any(priorities := _pick(incoming.priorities, rows)):
+    if incoming.priorities is not None and any(priorities := pick(incoming.priorities, rows)):
         record.priorities.extend(priorities)
-    if incoming.headers is not None and any(headers := _pick(incoming.headers, rows)):
+    if incoming.headers is not None and any(headers := pick(incoming.headers, rows)):
         record.headers.extend(headers)
-    if incoming.large or max(map(len, bodies)) > state.body_store.inline_bytes_max:
-        pairs = [state.body_store.put(batch, body) for body in bodies]
+    block = pick_bodies(incoming.bodies, rows)
+    if incoming.large or max(block.sizes) > state.body_store.inline_bytes_max:
+        pairs = [state.body_store.put(batch, body) for body in block]
         record.bodies.extend([inline for inline, _ in pairs])
         record.apart.extend([number for _, number in pairs])
         return None
-    return BodyBlock(bodies)
+    return block
 
 
 def _add_listed(
@@ -174,7 +169,7 @@ def _add_listed(
         divided = _by_bucket(state, incoming, stretches, now)
     for bucket, unsorted in divided:
         rows = _in_order(unsorted, times, incoming.priorities)
-        column = times[rows]
+        column = _rows_of(times, rows)
         parts = near_and_far(state.levels, column, now) if scattered else _by_slice(column.tolist(), 0, len(rows))
         for start, end in parts:
             part = range(rows[start], rows[end - 1] + 1) if isinstance(rows, range) else rows[start:end]
@@ -196,28 +191,29 @@ def _times(ts: Sequence[int]) -> Times:
     return np.array(ts, dtype=np.int64)
 
 
-def _in_order(rows: Sequence[int], times: Times, priorities: Sequence[int] | None) -> Sequence[int]:
+def _rows_of(column: Times, rows: Rows) -> Times:
+    return column[rows.start : rows.stop] if isinstance(rows, range) else column[rows]
+
+
+def _in_order(rows: Sequence[int], times: Times, priorities: Sequence[int] | None) -> Rows:
     """Rows in the order of time and priority; equal ones keep their order."""
     if len(rows) == 1:
         return rows
-    column = times[rows.start : rows.stop] if isinstance(rows, range) else times[rows]
+    column = _rows_of(times, rows)
     if priorities is not None:
-        order = np.lexsort((_times(priorities)[rows], column))
+        order = np.lexsort((_rows_of(_times(priorities), rows), column))
     elif bool((column[1:] >= column[:-1]).all()):
         return rows
     else:
-        order = np.argsort(column, kind="stable")
-    if isinstance(rows, range):
-        ordered: list[int] = (order + rows.start).tolist()
-        return ordered
-    return [rows[place] for place in order.tolist()]
+        order = order_of(column.astype(np.uint64))
+    return order + rows.start if isinstance(rows, range) else np.array(rows)[order]
 
 
 def _add_sorted(
     state: TopicState,
     incoming: CreateBatch,
     bucket: int,
-    rows: Sequence[int],
+    rows: Rows,
     times: Times,
     owner: int,
     now: int,
@@ -227,16 +223,11 @@ def _add_sorted(
     assert incoming.ids is not None
     record = records.Run(owner=incoming.owner)
     record.MergeFromString(TIMES_TAG + varint(8 * len(times)) + times.astype("<i8", copy=False).tobytes())
-    listed = _listed_ids(incoming.ids, rows)
+    listed = pick_ids(incoming.ids, rows)
     block = _fill(state, record, incoming, rows, batch)
     first = int(times[0])
-    state.add_run(batch, bucket, first // keys.SLICE_MS, owner, record, ids=listed, due=first <= now, block=block)
-
-
-def _listed_ids(ids: Sequence[str], rows: Sequence[int]) -> IdColumn:
-    if not isinstance(ids, IdColumn) or len(rows) <= _FEW_ROWS:
-        return IdColumn(_pick(ids, rows))
-    return ids if isinstance(rows, range) and len(rows) == len(ids) else picked(ids, rows)
+    time_slice, due = first // keys.SLICE_MS, first <= now
+    state.add_run(batch, bucket, time_slice, owner, record, ids=listed, due=due, block=block, times=times)
 
 
 def _by_bucket(
@@ -274,13 +265,6 @@ def _rows(stretches: list[RowRange]) -> Iterable[int]:
     return chain.from_iterable(range(start, end) for start, end in stretches)
 
 
-def _pick(column: Sequence[T], rows: Sequence[int]) -> Sequence[T]:
-    """Some rows of a column; consecutive rows as a slice, which is three times as fast."""
-    if isinstance(rows, range):
-        return column[rows.start : rows.stop]
-    return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
-
-
 def _add_by_priority(
     state: PriorityTopicState,
     incoming: CreateBatch,
@@ -298,8 +282,8 @@ def _add_by_priority(
         if incoming.ids is None:
             record.session, record.first = incoming.session.pack(), incoming.sequence + rows[0]
         else:
-            listed = IdColumn(_pick(incoming.ids, rows))
-        record.ts.extend(_pick(incoming.ts, rows))
+            listed = IdColumn(pick(incoming.ids, rows))
+        record.ts.extend(pick(incoming.ts, rows))
         block = _fill(state, record, incoming, rows, batch)
         state.add_run(batch, bucket, time_slice, owner, record, ids=listed, block=block)
 

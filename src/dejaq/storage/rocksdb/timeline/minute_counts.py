@@ -147,7 +147,9 @@ class MinuteCounts:
         if first == int(column.max()) // width:
             self._add(first, sign * len(column))
             return
-        minutes = np.sort(column // width, kind="stable")
+        minutes = column // width
+        if not (minutes[1:] >= minutes[:-1]).all():
+            minutes.sort()
         firsts = firsts_of(minutes)
         self._add_column(minutes[firsts], np.diff(firsts, append=len(minutes)) * sign)
 

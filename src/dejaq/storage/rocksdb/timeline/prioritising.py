@@ -25,6 +25,7 @@ from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow, record_of
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
 from dejaq.storage.rocksdb.timeline.minute_counts import READY_COUNTS, MinuteCounts
 from dejaq.storage.rocksdb.timeline.ready import FRONT_ROWS_MIN, LAST_RANK, Front, ReadyWindow
@@ -83,9 +84,9 @@ class PriorityTopicState(TopicState):
         super().write_counts(batch)
         self.ready_minute_counts.write(batch)
 
-    def _count(self, run: Run, rows: int, sign: int) -> None:
+    def _count(self, run: Run, rows: int, sign: int, times: Column | None = None) -> None:
         if not _is_ready(run):
-            super()._count(run, rows, sign)
+            super()._count(run, rows, sign, times)
             return
         ts = run.record.ts
         if ts[0] == ts[-1] and not run.merged:

@@ -34,6 +34,7 @@ from dejaq.storage.rocksdb.timeline.levels.moved_rows import MovedRows
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
 from dejaq.storage.rocksdb.timeline.memory.owner_counts import OwnerCounts, count_rows
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
@@ -213,28 +214,32 @@ class TopicState:
         ids: IdColumn | None = None,
         due: bool = False,
         block: BodyBlock | None = None,
+        times: Column | None = None,
     ) -> Run:
         """Write a new run with its directory entry or its ids in the index, and its count.
 
-        `ids` and `block` have the listed ids and the bodies that the record does not contain. A run that is `due` is
-        kept in memory.
+        `ids` and `block` have the listed ids and the bodies that the record does not contain; `times` has the times of
+        the record as a column, if they are one. A run that is `due` is kept in memory.
         The slice of a wide run is that of its first row.
         """
         topic, number = self.topic.number, self.next_number()
         key = keys.run(topic, bucket, time_slice, number, owner)
-        value = self.database.values.run(key, record, ids, block)
+        if times is None:
+            times = np.array(record.ts, dtype=np.int64)
+        value = self.database.values.run(key, record, ids, block, times)
         frame = self._put_value(batch, key, value)
+        first, last = int(times[0]), int(times[-1])
         if record.session:
             entry = keys.directory(topic, bucket, record.session, record.first)
-            batch.put(entry, key[7:] + len(record.ts).to_bytes(4, "big"))
+            batch.put(entry, key[7:] + len(times).to_bytes(4, "big"))
         else:
             ids = ids or IdColumn(list(record.ids))
-            self.index.add(batch, key, ids, np.array(record.ts), young=record.ts[0] <= self.now + YOUNG_MS)
+            self.index.add(batch, key, ids, times, young=first <= self.now + YOUNG_MS)
         run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
-        self._count(run, run.live, 1)
-        if run.wide or (run.spread and record.ts[0] < record.ts[-1] and self.index.is_young(key)):
+        self._count(run, run.live, 1, times)
+        if run.wide or (run.spread and first < last and self.index.is_young(key)):
             kind = Ids.GENERATED if record.session else Ids.LISTED
-            self.wide.add(batch, key, WideRun(record.ts[0], record.ts[-1], run.count, run.size, 0, kind))
+            self.wide.add(batch, key, WideRun(first, last, run.count, run.size, 0, kind))
         if due and not self.runs.budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
         self._enter_window(run)
@@ -252,8 +257,8 @@ class TopicState:
         for (bucket, time_slice, owner), rows in draft.rows.items():
             self.add_run(batch, bucket, time_slice, owner, record_of(self.owners.name(owner), rows))
 
-    def _count(self, run: Run, rows: int, sign: int) -> None:
-        count_rows(self.minute_counts, self.owner_counts, run, rows, sign)
+    def _count(self, run: Run, rows: int, sign: int, times: Column | None = None) -> None:
+        count_rows(self.minute_counts, self.owner_counts, run, rows, sign, times)
 
     def remove_rows(self, batch: Batch, run: Run, mask: int, *, keep_bodies: bool = False) -> None:
         """Remove live rows from a run; with the last row the run is removed."""
@@ -317,11 +322,12 @@ class TopicState:
             self._take_out(batch, run, mask)
         for bucket, record, ids, block in merged:
             key = keys.run(self.topic.number, bucket, record.ts[0] // keys.SLICE_MS, self.next_number(), shelf.owner)
-            value = self.database.values.run(key, record, ids, block)
+            times = np.array(record.ts, dtype=np.int64)
+            value = self.database.values.run(key, record, ids, block, times)
             frame = self._put_value(batch, key, value)
             run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
             if shelf.young:
-                self.index.add(batch, key, ids, np.array(record.ts), young=True)
+                self.index.add(batch, key, ids, times, young=True)
                 kind = Ids.LISTED
             else:
                 self.moved.add_piece(batch, merge, run)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dejaq.domain.id_column import joined
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, Column, FarRows, FoundRows, joined_rows
 from dejaq.storage.rocksdb.timeline.far.group_search import WantedRows, find_rows
 from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
-from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column, lines_of
+from dejaq.storage.rocksdb.timeline.ids.hashing import characters_of, hash_column
 from dejaq.storage.rocksdb.timeline.ids.id_entries import ArrivalColumns
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def find_far(state: TopicState, ids: Sequence[str]) -> FarRows:
     if not len(at):
         return NO_ROWS
     items, times = arrivals.rows[at], arrivals.times[at]
-    lines = lines_of(joined(ids), len(ids))
-    wanted = WantedRows(of_runs, times, items, ids, None if lines is None else lines[:, :-1])
+    wanted = WantedRows(of_runs, times, items, ids, characters_of(ids))
     found = joined_rows(list(_find(state.database, runs, wanted)))
     _, firsts = np.unique(items[found.at], return_index=True)
     rows = FarRows(

@@ -2,7 +2,7 @@
 
 Ids may have the same hash, so a caller that finds an entry compares the id itself. Both checks are linear: the hash of
 an id is the exclusive or of one number per character, which depends on the character and on how far it is from the end.
-So a column of ids of one length is hashed with one table lookup per character position, for all ids together.
+So a column of ids of one length is hashed with table lookups for all characters together.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from dejaq.domain.id_column import SEPARATOR, IdColumn, line_width
+from dejaq.domain.id_column import ID_TAG, IdColumn
 
 Numbers = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
 
 # The first 32 of the 48 bits of a hash are its print, of which every entry has a copy in memory.
 PRINT_SHIFT = 16
@@ -26,8 +27,13 @@ PRINT_SHIFT = 16
 _COLUMN_MIN = 24
 # A smaller part of a column is taken id by id.
 _PART = 8
-# No valid id takes more with its separator.
-_WIDTH_MAX = 65
+# The prefix of an encoded id.
+_HEAD_BYTES = len(ID_TAG) + 1
+_CHARACTERS = 256
+# The tables of so many lengths are kept.
+_LENGTHS_MAX = 16
+# No valid id is longer.
+_LENGTH_MAX = 64
 
 
 def hashes_of(ids: Iterable[str]) -> list[int]:
@@ -39,11 +45,16 @@ def hashes_of(ids: Iterable[str]) -> list[int]:
 
 def hash_column(ids: Sequence[str]) -> Numbers:
     """The hash of each id as a column; it is kept with an `IdColumn`, because several steps of a change need it."""
-    if not isinstance(ids, IdColumn):
-        return _hash_text(SEPARATOR.join(ids), ids)
-    if ids.hashes is None:
-        ids.hashes = _hash_text(ids.text, ids)
-    hashes: Numbers = ids.hashes
+    if not isinstance(ids, IdColumn) and len(ids) < _COLUMN_MIN:
+        return np.array(hashes_of(ids), dtype=np.uint64)
+    column = ids if isinstance(ids, IdColumn) else IdColumn(ids)
+    if column.hashes is None:
+        characters = characters_of(column) if len(column) >= _COLUMN_MIN else None
+        if characters is None:
+            column.hashes = np.array(hashes_of(column), dtype=np.uint64)
+        else:
+            column.hashes = _hash_cells(characters)
+    hashes: Numbers = column.hashes
     return hashes
 
 
@@ -57,38 +68,36 @@ def bucket_column(hashes: Numbers, buckets: int) -> Numbers:
     return (hashes >> np.uint64(PRINT_SHIFT)) % np.uint64(buckets)
 
 
-def _hash_text(text: str, ids: Sequence[str]) -> Numbers:
-    """The hashes of ids, which `text` has one per line."""
-    lines = lines_of(text, len(ids)) if len(ids) >= _COLUMN_MIN else None
-    if lines is None or lines.shape[1] > _WIDTH_MAX:
-        return np.array(hashes_of(ids), dtype=np.uint64)
-    length = lines.shape[1] - 1
-    columns = np.ascontiguousarray(lines.T)
-    hashes = np.full(len(ids), _hash_of_zeros(length), dtype=np.uint64)
-    for place in range(length):
-        hashes ^= _table(length - 1 - place).take(columns[place])
+def _hash_cells(characters: npt.NDArray[np.uint8]) -> Numbers:
+    """The hash of each row of characters."""
+    length = characters.shape[1]
+    table, offsets = _tables(length)
+    hashes: Numbers = np.bitwise_xor.reduce(table.take(characters.T + offsets, mode="clip"), axis=0)
     return hashes
 
 
-def lines_of(text: str, count: int) -> npt.NDArray[np.uint8] | None:
-    """The ids that `text` has one per line, each with its line break, as the rows of a matrix; None unless all have
-    one length.
-    """
-    packed = text.encode()
-    width = line_width(packed, count)
-    if width is None:
+def characters_of(ids: Sequence[str]) -> npt.NDArray[np.uint8] | None:
+    """The ids as the rows of a matrix; None unless all have one length, which a valid id may have."""
+    cells = _cells_of(ids if isinstance(ids, IdColumn) else IdColumn(ids))
+    return None if cells is None else cells[:, _HEAD_BYTES:]
+
+
+def _cells_of(ids: IdColumn) -> npt.NDArray[np.uint8] | None:
+    """The encoded ids as the rows of a matrix; None unless all have one length, which a valid id may have."""
+    length = ids.length
+    if length is None or not 0 < length <= _LENGTH_MAX:
         return None
-    return np.frombuffer(packed + b"\n", dtype=np.uint8).reshape(count, width)
+    return np.frombuffer(ids.wire, dtype=np.uint8).reshape(len(ids), _HEAD_BYTES + length)
 
 
-def picked(ids: IdColumn, rows: Sequence[int]) -> IdColumn:
+def picked(ids: IdColumn, rows: Positions) -> IdColumn:
     """Some of the ids, in the order of `rows`, with their hashes."""
-    lines = lines_of(ids.text, len(ids)) if len(rows) * _PART > len(ids) else None
-    if lines is None:
-        column = IdColumn([ids[row] for row in rows])
+    cells = _cells_of(ids) if len(rows) * _PART > len(ids) else None
+    if cells is None:
+        column = IdColumn([ids[row] for row in rows.tolist()])
     else:
-        column = IdColumn.of_text(lines[list(rows)].tobytes()[:-1].decode(), len(rows))
-    column.hashes = hash_column(ids)[list(rows)]
+        column = IdColumn.of_cells(cells.take(rows, axis=0).tobytes(), len(rows))
+    column.hashes = hash_column(ids)[rows]
     return column
 
 
@@ -96,14 +105,18 @@ def _hash(packed: bytes) -> int:
     return crc32(packed) << PRINT_SHIFT | crc_hqx(packed, 0)
 
 
-@lru_cache(maxsize=_WIDTH_MAX)
-def _hash_of_zeros(length: int) -> int:
-    return _hash(bytes(length))
+@lru_cache(maxsize=_LENGTHS_MAX)
+def _tables(length: int) -> tuple[Numbers, npt.NDArray[np.int64]]:
+    """What each character at each position adds to the hash of an id of a length, and where each position begins."""
+    table = np.concatenate([_table(length - 1 - place) for place in range(length)])
+    # What a row of zeros has is in the part of the first position.
+    table[:_CHARACTERS] ^= np.uint64(_hash(bytes(length)))
+    return table, np.arange(0, len(table), _CHARACTERS, dtype=np.int64)[:, None]
 
 
-@lru_cache(maxsize=_WIDTH_MAX)
+@lru_cache(maxsize=_LENGTH_MAX)
 def _table(behind: int) -> Numbers:
     """What each character adds to the hash of an id in which so many characters are behind it."""
     zeros = bytes(behind)
     nothing = _hash(b"\0" + zeros)
-    return np.array([_hash(bytes((value,)) + zeros) ^ nothing for value in range(256)], dtype=np.uint64)
+    return np.array([_hash(bytes((value,)) + zeros) ^ nothing for value in range(_CHARACTERS)], dtype=np.uint64)

@@ -20,6 +20,7 @@ from dejaq.storage.rocksdb.timeline.ids.columns import (
     Rows,
     entries_at,
     joined,
+    order_of,
     positions,
     prints_of,
     unpack,
@@ -125,10 +126,9 @@ class _Recent:
     def _in_order(self) -> Entries:
         """The entries of large commits in the order of their hashes."""
         if self._large:
-            # The longer part is in order already, which a stable sort makes use of.
             parts = [*([] if self._sorted is None else [self._sorted]), *self._large]
             columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-            order = np.argsort(columns[0], kind="stable")
+            order = order_of(columns[0])
             self._sorted, self._large = Entries(*(column[order] for column in columns)), []
         assert self._sorted is not None
         return self._sorted
@@ -294,7 +294,7 @@ class IdEntries:
     def find_columns(self, wanted: Numbers) -> ArrivalColumns:
         """The same as columns, in any order."""
         # In order, because then a search is near the one before.
-        order = np.argsort(wanted)
+        order = order_of(wanted)
         wanted = wanted[order]
         parts = [part for recent in (self._recent, self._frozen) if recent is not None for part in recent.find(wanted)]
         if self._runs:

@@ -15,6 +15,7 @@ import numpy as np
 from dejaq import limits
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
+from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
 from dejaq.storage.rocksdb.timeline.run import Run
 
@@ -77,11 +78,15 @@ class OwnerCounts:
             self._counts.clear()
 
 
-def count_rows(counts: MinuteCounts, by_owner: OwnerCounts | None, run: Run, rows: int, sign: int) -> None:
-    """Count rows of a run that came, or that left, in both counts."""
+def count_rows(
+    counts: MinuteCounts, by_owner: OwnerCounts | None, run: Run, rows: int, sign: int, times: Column | None = None
+) -> None:
+    """Count rows of a run that came, or that left, in both counts; `times` has their times, if they are a column."""
     if by_owner is not None:
         by_owner.count(run, rows, sign)
     if not run.wide:
         counts.add(run.slice, sign * rows.bit_count())
         return
-    counts.add_times(np.array(masks.pick(run.record.ts, rows), dtype=np.int64), sign)
+    if times is None:
+        times = np.array(masks.pick(run.record.ts, rows), dtype=np.int64)
+    counts.add_times(times, sign)
