@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+
+from dejaq.errors import Code, error_of
+from dejaq.sdk.changing.bulk import BULK_ROWS
+from dejaq.sdk.producing.producer import Producer
 
 MAIL = "/api/v1/topics/mail"
 
@@ -183,3 +189,40 @@ async def test_many_are_changed_at_once_after_a_dry_run(
     assert (await api.get(f"{MAIL}/messages/m3")).json()["ts"] == at + 3_000
     everything = await api.post(url, json=bodies[change])
     assert (everything.status_code, everything.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+LINES = {"accept": "application/x-ndjson"}
+
+
+async def test_a_change_of_many_reports_its_progress(api: httpx.AsyncClient) -> None:
+    count = 2 * BULK_ROWS + 500
+    await api.post(f"{MAIL}/messages", json=[{"body": "x", "delay": 3_600}] * count)
+    url = f"{MAIL}/messages:move?start=now"
+    answer = await api.post(url, json={"shift": 60}, headers=LINES)
+    *progress, outcome = [json.loads(line) for line in answer.text.splitlines()]
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    assert progress
+    tried = [one["tried"] for one in progress]
+    assert tried == sorted(tried)
+    assert 0 < tried[0] <= tried[-1] <= count
+    assert outcome == {"matched": count, "done": count, "refused": {}, "examples": {}, "dry_run": False}
+    # A change of few is one line, and what is wrong is a problem with its status.
+    (one,) = (await api.post(f"{url}&end=now", json={"shift": 60}, headers=LINES)).text.splitlines()
+    assert json.loads(one)["matched"] == 0
+    wrong = await api.post(f"{MAIL}/messages:cancel", headers=LINES)
+    assert (wrong.status_code, wrong.json()["code"]) == (400, "INVALID_ARGUMENT")
+
+
+async def test_a_change_that_fails_in_the_middle_says_so(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object, progress: Callable[[int, None], None], **__: object) -> None:
+        progress(1_000, None)
+        await asyncio.sleep(0.05)
+        raise error_of(Code.DRAINING)
+
+    monkeypatch.setattr(Producer, "cancel_where", failing)
+    answer = await api.post(f"{MAIL}/messages:cancel?start=now", headers=LINES)
+    first, *_, last = [json.loads(line) for line in answer.text.splitlines()]
+    assert first == {"tried": 1_000}
+    assert (last["code"], last["retryable"]) == ("DRAINING", True)

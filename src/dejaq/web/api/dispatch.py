@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dejaq.errors import Code, DejaqError, InternalError, error_of
@@ -135,6 +135,8 @@ async def _body(operation: ApiOperation, request: Request) -> bytes:
 
 def _response(answer: ApiAnswer) -> Response:
     headers = dict(answer.headers)
+    if answer.lines is not None:
+        return StreamingResponse(answer.lines, media_type=NDJSON, headers=headers)
     if answer.content is not None:
         response = Response(answer.content, status_code=answer.status, headers=headers)
         # Without the charset that Starlette adds to text: the bytes are what the producer sent.

@@ -40,11 +40,11 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ApiAnswer:
-    """What an operation answers: a value that becomes JSON, bytes, or lines as they come."""
+    """What an operation answers: a value that becomes JSON, bytes, or lines of JSON as they come."""
 
     value: object = None
     content: bytes | None = None
-    lines: AsyncIterator[object] | None = None
+    lines: AsyncIterator[bytes] | None = None
     status: int = 200
     kind: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +102,11 @@ class ApiCall:
             return msgspec.json.decode(self.body or b"{}", type=kind)
         except (msgspec.DecodeError, RecursionError) as wrong:
             raise error_of(Code.INVALID_ARGUMENT, f"the request's body is not as described: {wrong}") from None
+
+    @property
+    def wants_lines(self) -> bool:
+        """Whether the caller accepts NDJSON."""
+        return NDJSON in self.request.headers.get("accept", "")
 
     @property
     def if_match(self) -> int | None:

@@ -103,15 +103,15 @@ def _of_messages() -> Iterator[ApiOperation]:
     )  # fmt: skip
     yield ApiOperation(
         "POST", f"{_TOPIC}/messages:move", "moveMessages", "Move the messages that match", send, bulk.move_messages,
-        query=OwnerFilter, body=bulk.MoveTarget, answer=BulkOutcome,
+        query=OwnerFilter, body=bulk.MoveTarget, answer=BulkOutcome, answer_kinds=(JSON, NDJSON),
     )  # fmt: skip
     yield ApiOperation(
         "POST", f"{_TOPIC}/messages:edit", "editMessages", "Change the messages that match", send, bulk.edit_messages,
-        query=OwnerFilter, body=MessageChange, answer=BulkOutcome,
+        query=OwnerFilter, body=MessageChange, answer=BulkOutcome, answer_kinds=(JSON, NDJSON),
     )  # fmt: skip
     yield ApiOperation(
         "POST", f"{_TOPIC}/messages:cancel", "cancelMessages", "Cancel the messages that match", send,
-        bulk.cancel_messages, query=OwnerFilter, answer=BulkOutcome,
+        bulk.cancel_messages, query=OwnerFilter, answer=BulkOutcome, answer_kinds=(JSON, NDJSON),
     )  # fmt: skip
     yield ApiOperation(
         "PUT", _MESSAGE, "putMessage", "Create a message under its id", send, sending.put_message,

@@ -17,12 +17,15 @@ export const segment = (text) => encodeURIComponent(text).replaceAll("%2F", "/")
 
 export class Problem extends Error {}
 
-export async function api(method, path, { json, content, kind, headers = {} } = {}) {
+// With `lines`, the answer may be lines of JSON: those that tell the progress are given to it as they come.
+export async function api(method, path, { json, content, kind, headers = {}, lines } = {}) {
   const token = $("meta[name=csrf]")?.content;
   const options = { method, headers: { ...(token ? { "X-CSRF-Token": token } : {}), ...headers } };
   if (json !== undefined) { options.body = JSON.stringify(json); options.headers["Content-Type"] = "application/json"; }
   if (content !== undefined) { options.body = content; options.headers["Content-Type"] = kind; }
+  if (lines) options.headers.Accept = "application/x-ndjson";
   const response = await fetch(path, options);
+  if (lines && response.ok) return await lastLine(response.body, lines);
   const text = await response.text();
   if (!response.ok) {
     let problem = {};
@@ -31,6 +34,20 @@ export async function api(method, path, { json, content, kind, headers = {} } = 
     throw new Problem(`${problem.code}: ${problem.detail}`);
   }
   return text && response.headers.get("content-type").startsWith("application/json") ? JSON.parse(text) : text;
+}
+
+async function lastLine(body, show) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", last = null;
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const found = (rest + part.value).split("\n");
+    rest = found.pop();
+    for (const line of found) { last = JSON.parse(line); if ("tried" in last) show(last); }
+  }
+  if (rest) last = JSON.parse(rest);
+  if (!last || "tried" in last) throw new Problem("The answer broke off: look what was changed.");
+  if (last.code) throw new Problem(`${last.code}: ${last.detail}`);
+  return last;
 }
 
 export function say(output, text, good) {
@@ -86,7 +103,7 @@ function startKeys() {
 
 // Forms that call the API
 
-export const shell = (text) => /^[\w./:@%+=,~-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`;
+export const shell = (text) => /^[\w./:@%+=,-][\w./:@%+=,~-]*$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`;
 const escapes = { cli: shell, curl: shell };
 
 export function fill(template, values, escape) {

@@ -189,16 +189,19 @@ function timeline() {
       const verb = { shift: "move", move: "move", edit: "edit", cancel: "cancel" }[action];
       const option = { shift: ` --shift ${shell(`${value}s`)}`, move: ` --at ${shell(value)}`, edit: ` --priority ${shell(value)}`, cancel: "" }[action];
       const argument = { shift: `, shift=${value}`, move: `, at=${JSON.stringify(value)}`, edit: `, priority=${value}`, cancel: "" }[action];
-      $("[data-as=cli]", form).textContent = `dejaq ${verb} ${topic} --group ${shell(group)} --where from=${start} --where to=${end}${option}`;
+      $("[data-as=cli]", form).textContent = `dejaq ${verb} ${shell(topic)} --group ${shell(group)} --where from=${start} --where to=${end}${option}`;
       $("[data-as=python]", form).textContent = `async with client.producer(${JSON.stringify(topic)}, group=${JSON.stringify(group)}) as producer:\n    await producer.${verb}_where(dejaq.Where(start=${start}, end=${end})${argument})`;
       $("[data-as=curl]", form).textContent = curl("POST", target, body);
     } catch { line.ghost = 0; }
   }
+  // A value of one action must not become that of another: 3600 seconds are a time in 1970.
+  form.elements.action.addEventListener("change", () => { form.elements.value.value = { shift: "3600", move: "+1h", edit: "0", cancel: "" }[form.elements.action.value]; describe(); });
   form.addEventListener("input", describe);
   form.customSubmit = async (button) => {
-    const { body, path: target } = call(button?.name !== "apply");
-    say($(".outcome", form), "working …", true);
-    say($(".outcome", form), summary(await api("POST", target, { json: body })), true);
+    const { body, path: target } = call(button?.name !== "apply"), output = $(".outcome", form);
+    say(output, "working …", true);
+    const lines = ({ tried }) => say(output, `working … ${number(tried)} so far`, true);
+    say(output, summary(await api("POST", target, { json: body, lines })), true);
     if (button?.name === "apply") selected(line.selection);
   };
 }
@@ -256,6 +259,8 @@ function produce() {
 
 function consume() {
   const form = $("[data-lease]"), list = $("#leases");
+  // Leases end by the broker's clock, and this one may be wrong.
+  const ahead = Date.now() - Number(form.dataset.now);
   form.customSubmit = async () => {
     const { max, lease, wait } = Object.fromEntries(new FormData(form));
     say($(".outcome", form), "waiting …", true);
@@ -269,7 +274,7 @@ function consume() {
     place.append(element("strong", held.id), " ", left, element("pre", held.body ?? held.body_base64 ?? "", { tabindex: "0" }));
     if (Object.keys(held.headers).length) place.append(element("p", Object.entries(held.headers).map(([name, value]) => `${name}: ${value}`).join(", "), { class: "muted" }));
     let until = held.expires_ms, running = Promise.resolve();
-    const tick = () => { const seconds = (until - Date.now()) / 1000; left.textContent = seconds > 0 ? `attempt ${held.attempts}, ${seconds.toFixed(0)} s left` : "the lease is over; the message is delivered again"; if (seconds <= 0) { clearInterval(timer); for (const one of $$("button", place)) one.disabled = true; } };
+    const tick = () => { const seconds = (until - Date.now() + ahead) / 1000; left.textContent = seconds > 0 ? `attempt ${held.attempts}, ${seconds.toFixed(0)} s left` : "the lease is over; the message is delivered again"; if (seconds <= 0) { clearInterval(timer); for (const one of $$("button", place)) one.disabled = true; } };
     const timer = setInterval(tick, 250);
     const act = (label, method, path, json, done, cli, python) => {
       const button = element("button", label, { type: "button", "data-method": method, "data-path": path, "data-cli": cli, "data-python": python, ...(json ? { "data-json": JSON.stringify(json) } : {}) });
@@ -282,7 +287,7 @@ function consume() {
       button.addEventListener("click", () => { running = running.then(run); });
       place.append(button, " ");
     };
-    const topic = form.dataset.topic, none = "a lease belongs to the program that took it; no command continues it";
+    const topic = shell(form.dataset.topic), none = "a lease belongs to the program that took it; no command continues it";
     act("Delete", "DELETE", base, undefined, "deleted", `dejaq consume ${topic} --max 1`, "await lease.delete()");
     act("Release", "POST", `${base}/release`, {}, "released", `dejaq consume ${topic} --max 1 --release-after 0s`, "await lease.release()");
     act("Extend by a minute", "POST", `${base}/extend`, { seconds: 60 }, "", none, "await lease.extend(60)");

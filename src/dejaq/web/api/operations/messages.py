@@ -132,7 +132,7 @@ async def list_messages(call: ApiCall) -> ApiAnswer:
             value.body = value.body_base64 = None
     cursor = opaque(page.cursor)
     headers = next_link(call, cursor)
-    if NDJSON in call.request.headers.get("accept", ""):
+    if call.wants_lines:
         lines = b"".join(msgspec.json.encode(value) + b"\n" for value in values)
         return ApiAnswer(content=lines, kind=NDJSON, headers=headers)
     return ApiAnswer(MessageList(values, cursor), headers=headers)
