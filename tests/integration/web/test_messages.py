@@ -218,7 +218,9 @@ async def test_a_change_that_fails_in_the_middle_says_so(
 ) -> None:
     async def failing(*_: object, progress: Callable[[int, None], None], **__: object) -> None:
         progress(1_000, None)
-        await asyncio.sleep(0.05)
+        # The answer begins.
+        for _ in range(10):
+            await asyncio.sleep(0)
         raise error_of(Code.DRAINING)
 
     monkeypatch.setattr(Producer, "cancel_where", failing)

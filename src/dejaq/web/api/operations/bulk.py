@@ -76,7 +76,7 @@ class _RunningChange:
         self._news.clear()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """How many messages were tried, again and again, and then the outcome or the problem. Its end ends the change."""
+        """How many messages were tried, again and again; then the outcome or the problem. Its end ends the change."""
         try:
             while not self.task.done():
                 yield _line({"tried": self._tried})
@@ -95,7 +95,7 @@ def _line(value: object) -> bytes:
 
 async def move_messages(call: ApiCall) -> ApiAnswer:
     """Give every message that matches another time, or shift each. With `Accept: application/x-ndjson`, lines with the
-    number of messages `tried` so far come before the outcome; who closes the connection before it ends the change.
+    number of messages `tried` so far come before the outcome; a client that closes the connection before that ends the change.
     """
     target = call.json(MoveTarget)
     now = call.client.now_ms()
