@@ -39,5 +39,5 @@ def ask(options: Options, method: str, request: Message, response: type[Answer])
 
 def topic_of(options: Options, name: str) -> overseer.TopicInfo:
     """A topic with its settings."""
-    request = overseer.TopicRequest(name=name)
+    request = overseer.TopicRequest(name=name, settings_only=True)
     return ask(options, "Overseer.DescribeTopic", request, overseer.TopicResponse).topic

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 import dejaq
+from dejaq.broker.calls.overseer import OverseerService
+from dejaq.domain.context import CallContext
+from dejaq.domain.topic import Topic
 from dejaq.errors import Code
+from dejaq.protocol.v1.overseer_pb2 import TopicRequest, TopicResponse
+from dejaq.storage.base import Filter
+from dejaq.storage.memory.store import MemoryStorage
 from dejaq.testing.waiting import patient
 
 
@@ -53,3 +63,52 @@ async def test_a_client_that_cannot_wait_is_refused() -> None:
         assert await hasty.get("bounded", ["b"]) == [None]
         async with dejaq.connect(broker, name="other") as other, other.transaction() as t:
             t.send("bounded", b"x", id="b")
+
+
+async def test_transactions_ask_once_for_the_settings_of_a_topic_and_for_no_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many transactions at once asked each for itself, and the broker counted the topic for each."""
+    asked: list[bool] = []
+    describe, count = OverseerService.describe_topic, MemoryStorage.count
+    counted: list[str] = []
+
+    async def noted(self: OverseerService, context: CallContext, request: TopicRequest) -> TopicResponse:
+        asked.append(request.settings_only)
+        return await describe(self, context, request)
+
+    async def counting(self: MemoryStorage, topic: Topic, where: Filter, now: int) -> int:
+        counted.append(topic.name)
+        return await count(self, topic, where, now)
+
+    monkeypatch.setattr(OverseerService, "describe_topic", noted)
+    async with dejaq.Broker() as broker, dejaq.connect(broker) as client:
+        await client.create_topic("out", buckets=4)
+        asked.clear()
+        monkeypatch.setattr(MemoryStorage, "count", counting)
+
+        async def send(number: int) -> None:
+            async with client.transaction() as t:
+                t.send("out", b"x", id=f"m{number}")
+
+        await asyncio.gather(*(send(number) for number in range(20)))
+        assert asked == [True]
+        assert counted == []
+        monkeypatch.setattr(MemoryStorage, "count", count)
+        assert await client.count("out") == 20
+
+
+async def test_a_transaction_that_is_cancelled_while_it_asks_for_settings_leaves_the_others() -> None:
+    async with dejaq.Broker() as broker, dejaq.connect(broker) as client:
+        await client.create_topic("out", buckets=4)
+
+        async def send(number: int) -> None:
+            async with client.transaction() as t:
+                t.send("out", b"x", id=f"m{number}")
+
+        first, second = (asyncio.ensure_future(send(number)) for number in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait((first, second))
+        second.result()
+        assert [message and message.id for message in await client.get("out", ["m0", "m1"])] == [None, "m1"]

@@ -46,6 +46,19 @@ class OutgoingColumns:
     def __len__(self) -> int:
         return len(self.ts)
 
+    def extend(self, other: OutgoingColumns) -> None:
+        """Add rows that have the same columns."""
+        self.ts += other.ts
+        self.bodies += other.bodies
+        for mine, more in (
+            (self.ids, other.ids),
+            (self.priorities, other.priorities),
+            (self.headers, other.headers),
+            (self.relative, other.relative),
+        ):
+            if mine is not None and more is not None:
+                mine.extend(more)  # type: ignore[arg-type]
+
     def contents(self) -> Contents:
         """The columns in the form of the protocol, with the check value of the batch."""
         return Contents.of(self)
