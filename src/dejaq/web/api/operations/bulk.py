@@ -95,7 +95,8 @@ def _line(value: object) -> bytes:
 
 async def move_messages(call: ApiCall) -> ApiAnswer:
     """Give every message that matches another time, or shift each. With `Accept: application/x-ndjson`, lines with the
-    number of messages `tried` so far come before the outcome; a client that closes the connection before that ends the change.
+    number of messages `tried` so far come before the outcome; a client that closes the connection before that ends the
+    change.
     """
     target = call.json(MoveTarget)
     now = call.client.now_ms()
