@@ -1,10 +1,14 @@
 """The pipeline's speed: reads a synthetic journal of so many events into a new lake, then runs every job on it.
 
     python -m bench.lake --events 10000000
+    python -m bench.lake --events 100000000 --brokers 3 --jobs audit --directory /mnt/large --name lake_100m
     python -m bench.lake --events 100000000 --brokers 3 --master cluster --batch-events 5000000
 
 Writes the figures to `bench/results/lake.json`, with the rate of every commit, so that a rate that falls with the size
-of the lake is seen. `bench.lake_journal` describes the journal. `--journal` takes one that was written before.
+of the lake is seen. A commit is a tenth of the events, but at most ten million; what the commit before it left to be
+compacted is part of its time and of its processor time. A commit of held events may follow the last tenth. With the job
+`audit`, messages that are lost, doubled, early or unexplained are an error. `bench.lake_journal` describes the journal.
+`--journal` takes one that was written before. Journal and lake are below `--directory`, and are removed at the end.
 `--master cluster` starts a standalone cluster of two workers on this machine.
 """
 
@@ -13,17 +17,17 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.figures import keep
-from bench.lake_journal import SyntheticJournal
 from dejaq.pipeline.intake.ingest import EVENTS_MAX_DEFAULT, run
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.reporting import findings
@@ -41,22 +45,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--brokers", type=int, default=1)
-    parser.add_argument("--batch-events", type=int, default=EVENTS_MAX_DEFAULT)
+    parser.add_argument("--batch-events", type=int, help="events per commit; a tenth of all, at most ten million")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--journal", type=Path, help="a journal that bench.lake_journal wrote before")
-    parser.add_argument("--no-jobs", action="store_true", help="only ingest")
+    parser.add_argument("--directory", type=Path, help="where the journal and the lake are; the directory for /tmp")
+    parser.add_argument("--jobs", default=",".join(_JOBS), help="the jobs to run, separated by commas")
+    parser.add_argument("--no-jobs", dest="jobs", action="store_const", const="", help="only ingest")
     parser.add_argument("--name", default="lake", help="the name under which the figures are kept")
     arguments = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="dejaq-lake-"))
+    arguments.batch_events = arguments.batch_events or min(EVENTS_MAX_DEFAULT, -(-arguments.events // 10))
+    home = Path(tempfile.mkdtemp(prefix="dejaq-lake-", dir=arguments.directory))
     try:
-        journal = arguments.journal
-        if journal is None:
-            SyntheticJournal(home, brokers=arguments.brokers).write(arguments.events)
-            journal = home / "journal"
+        begun = time.perf_counter()
+        journal = arguments.journal or _written(home / "synthetic", arguments)
+        written_s = round(time.perf_counter() - begun, 1)
         with _session(arguments.master) as spark:
-            keep(arguments.name, {"master": arguments.master, **_measure(home, journal, spark, arguments)})
+            found = _measure(home, journal, spark, arguments)
+        keep(arguments.name, {"master": arguments.master, "journal_s": written_s, **found})
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _written(output: Path, arguments: argparse.Namespace) -> Path:
+    """A new journal, made by a process of its own, so that its memory is not counted."""
+    command = [sys.executable, "-m", "bench.lake_journal", "--output", str(output)]
+    command += ["--events", str(arguments.events), "--brokers", str(arguments.brokers)]
+    subprocess.run(command, check=True)
+    return output / "journal"
 
 
 @contextmanager
@@ -90,7 +105,7 @@ def _measure(home: Path, journal: Path, spark: SparkSession, arguments: argparse
 
     lake = Lake(spark, str(home / "lake"))
     commits: list[dict[str, float]] = []
-    begun = time.perf_counter()
+    begun = at = time.perf_counter()
     with _memory() as memory:
         cpu_s = _cpu_s()
         for batch in run(lake, journal, events_max=arguments.batch_events, step=step):
@@ -99,7 +114,7 @@ def _measure(home: Path, journal: Path, spark: SparkSession, arguments: argparse
             commits.append(
                 {
                     "events": batch.events,
-                    "events_per_s": round(batch.events / batch.seconds),
+                    "events_per_s": round(batch.events / (time.perf_counter() - at)),
                     "cpu_us_per_event": round((_cpu_s() - cpu_s) / batch.events * 1e6, 2),
                     "load": round(os.getloadavg()[0], 1),
                     "memory_mb": round(max(memory)),
@@ -108,7 +123,7 @@ def _measure(home: Path, journal: Path, spark: SparkSession, arguments: argparse
             )
             memory.clear()
             memory.append(0.0)
-            cpu_s = _cpu_s()
+            cpu_s, at = _cpu_s(), time.perf_counter()
             print(commits[-1], files, file=sys.stderr, flush=True)
     taken_s = time.perf_counter() - begun
     segments = list(journal.rglob("*.parquet"))
@@ -123,7 +138,7 @@ def _measure(home: Path, journal: Path, spark: SparkSession, arguments: argparse
         "events_per_s": round(lake.head.events / taken_s),
         "goal_events_per_s": GOAL_EVENTS_PER_S,
         "steps_s": {name: round(seconds, 1) for name, seconds in steps.items() if name},
-        "jobs_s": {} if arguments.no_jobs else _jobs(lake),
+        **_jobs(lake, [name for name in arguments.jobs.split(",") if name]),
     }
 
 
@@ -176,21 +191,27 @@ def _resident_mb(process: int) -> float:
         return 0.0
 
 
-def _jobs(lake: Lake) -> dict[str, float]:
-    now_ms = max(lake.head.newest_ms.values())
-    jobs: dict[str, Callable[[], findings.Findings]] = {
-        "audit": lambda: findings.audit(lake),
-        "accuracy": lambda: findings.accuracy(lake),
-        "forecast": lambda: findings.forecast(lake, now_ms=now_ms),
-        "retries": lambda: findings.retries(lake),
-        "traffic": lambda: findings.traffic(lake),
-    }
-    seconds = {}
-    for name, job in jobs.items():
+_JOBS: dict[str, Callable[[Lake], findings.Findings]] = {
+    "audit": findings.audit,
+    "accuracy": findings.accuracy,
+    "forecast": lambda lake: findings.forecast(lake, now_ms=lake.head.reached_ms),
+    "retries": findings.retries,
+    "traffic": findings.traffic,
+}
+
+
+def _jobs(lake: Lake, names: Sequence[str]) -> dict[str, object]:
+    """The seconds that each job took, and what the audit found."""
+    seconds: dict[str, float] = {}
+    figures: dict[str, object] = {}
+    for name in names:
         begun = time.perf_counter()
-        assert not job().failed
+        found = _JOBS[name](lake)
+        assert not found.failed, found.figures
         seconds[name] = round(time.perf_counter() - begun, 1)
-    return seconds
+        if name == "audit":
+            figures = found.figures
+    return {"jobs_s": seconds, "audit": figures}
 
 
 if __name__ == "__main__":
