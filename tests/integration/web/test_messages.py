@@ -219,7 +219,7 @@ async def test_a_change_that_fails_in_the_middle_says_so(
     async def failing(*_: object, progress: Callable[[int, None], None], **__: object) -> None:
         progress(1_000, None)
         # The answer begins.
-        for _ in range(10):
+        for _turn in range(10):
             await asyncio.sleep(0)
         raise error_of(Code.DRAINING)
 
