@@ -38,6 +38,8 @@ _REGION_MINUTES = 2_000
 # So many sources are freed, and so many messages made, in one go.
 _SOURCES_AT_ONCE = 64
 _MESSAGES_AT_ONCE = 32
+# So many leased rows are found and sorted in one go.
+_LEASED_ROWS = 512
 # Behind every id.
 _LAST_ID = "\x7f"
 _expires_of = attrgetter("expires")
@@ -118,7 +120,7 @@ class Browsing:
         first = max(self._start, self._after[0])
         low, high = max(self._low, first), min(end, self._high)
         # The first entry of each source, and the source.
-        heads = head_of(await self._of_leases(terms, first, end, wanted))
+        heads = await self._of_leases(terms, first, end, wanted)
         sources = Sources(heads)
         if low < high:
             of_owner = [(at, key) for at, key in wide if self._owner is None or keys.owner_of(key) == self._owner]
@@ -169,28 +171,38 @@ class Browsing:
                 await self._pace.rest()
         return leased
 
-    async def _of_leases(self, terms: list[Term], first: int, end: int, wanted: int) -> Iterator[Entry]:
-        """The leased rows of a region in order, as many as are wanted of those with the earliest ends."""
+    async def _of_leases(self, terms: list[Term], first: int, end: int, wanted: int) -> list[Head]:
+        """Sources of the leased rows of a region, with as many as are wanted of those with the earliest ends.
+
+        Thousands of rows may end at the same time, so they are sorted a few at a time, and merged as they are taken.
+        """
+        heads: list[Head] = []
         entries: list[Entry] = []
-        last = -1
+        last, found = -1, 0
         for term in islice(terms, bisect_left(terms, first, key=_expires_of), None):
             expires = term.expires
-            if expires >= end or (len(entries) >= wanted and expires > last):
+            if expires >= end or (found >= wanted and expires > last):
                 break
             last = expires
             for part, _ in term.lease.parts:
                 run = part.run
                 if self._owner is None or run.owner == self._owner:
                     mask = part.in_run(term.rows)
-                    # A run in memory may have forgotten rows that left meanwhile.
-                    mask = mask if run.held == run.count else mask & run.live
-                    for row in masks.rows(mask):
-                        message_id = run.id_at(row)
-                        if (expires, message_id) > self._after:
-                            entries.append((expires, message_id, run.key, row, run, term.lease, part))
+                    for start in range(masks.lowest(mask) if mask else 0, mask.bit_length(), _LEASED_ROWS):
+                        some = mask & masks.span(start, start + _LEASED_ROWS)
+                        # A run in memory may have forgotten rows that left meanwhile.
+                        some = some if run.held == run.count else some & run.live
+                        for row in masks.rows(some):
+                            message_id = run.id_at(row)
+                            if (expires, message_id) > self._after:
+                                entries.append((expires, message_id, run.key, row, run, term.lease, part))
+                                found += 1
+                        if len(entries) >= _LEASED_ROWS:
+                            heads += _sorted_source(entries)
+                            entries = []
+                        await self._pace.rest()
                 await self._pace.rest()
-        entries.sort(key=lambda entry: entry[:4])
-        return iter(entries)
+        return heads + _sorted_source(entries)
 
     async def _make(self, sources: Sources, wanted: int, view: View) -> int:
         """Make the messages of the first entries, as many as are wanted; how many they are."""
@@ -250,6 +262,12 @@ def head_of(source: Iterator[Entry]) -> list[Head]:
     """The first entry of a source with the source, if it has one."""
     entry = next(source, None)
     return [] if entry is None else [(entry, source)]
+
+
+def _sorted_source(entries: list[Entry]) -> list[Head]:
+    """A source of these entries in order."""
+    entries.sort(key=lambda entry: entry[:4])
+    return head_of(iter(entries))
 
 
 class Sources:
