@@ -312,7 +312,7 @@ def _admit_ids(ids: Sequence[str], refused: dict[int, Code]) -> None:
         for row, message_id in enumerate(ids):
             if not valid_ids((message_id,)):
                 refused.setdefault(row, Code.INVALID_ID)
-    if len(set(ids)) != len(ids):
+    if not (isinstance(ids, IdColumn) and ids.are_distinct) and len(set(ids)) != len(ids):
         seen: set[str] = set()
         for row, message_id in enumerate(ids):
             if message_id in seen:

@@ -23,7 +23,7 @@ _UNKNOWN = -1
 class IdColumn(Sequence[str]):
     """Ids, none of which has a line break. Each form is created when it is first needed."""
 
-    __slots__ = ("_count", "_ids", "_length", "_text", "_wire", "are_valid", "hashes")
+    __slots__ = ("_count", "_ids", "_length", "_text", "_wire", "are_distinct", "are_valid", "hashes")
 
     def __init__(self, ids: Sequence[str]) -> None:
         self._ids: Sequence[str] | None = ids
@@ -31,8 +31,8 @@ class IdColumn(Sequence[str]):
         self._text: str | None = None
         self._wire: bytes | None = None
         self._length: int | None = _UNKNOWN
-        # Whether all are known to have the form of an id.
-        self.are_valid = False
+        # Whether all are known to have the form of an id, and to differ from each other.
+        self.are_valid = self.are_distinct = False
         # The hash of each id, when a store has computed them.
         self.hashes: Any = None
 

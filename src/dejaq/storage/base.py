@@ -21,6 +21,7 @@ from dejaq.domain.bodies.large import Declared, Reference
 from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
 from dejaq.domain.headers import decode_headers
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.message import Message, Status
 from dejaq.domain.topic import Topic
 from dejaq.errors import Refused
@@ -331,6 +332,12 @@ class Storage(Protocol):
 @runtime_checkable
 class BeginsChanges(Protocol):
     """A storage that applies changes at once, and has to wait only until they are durable."""
+
+    def look_at(self, ids: IdColumn) -> None:
+        """Note with ids that were not decoded what is known of them before they are checked; it changes nothing else.
+
+        A storage that computes hashes anyway knows so whether all ids differ.
+        """
 
     def begin(
         self, changes: Sequence[Change], now: int, context: CallContext

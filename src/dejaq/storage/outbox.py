@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 # The same CRC-32 as zlib's, computed with the processor's own instructions: a body of 1 KB takes 0.05 us instead of
@@ -25,6 +26,7 @@ DEAD_LETTERED = journal.EVENT_DEAD_LETTERED
 # Check values of bodies as the journal gets them, packed, by the sequence of the record, the first row and the values.
 MaskChecks = Callable[[int, int, Iterable[int]], bytes]
 _CHECKS_TAG, _CHECK_BYTES = varint(journal.Events.BODY_CRCS_FIELD_NUMBER << 3 | 2), 4
+_TS_TAG = varint(journal.Events.TS_FIELD_NUMBER << 3 | 2)
 
 
 class Outbox:
@@ -61,7 +63,7 @@ class Outbox:
                 prefix = batch.session.prefix(batch.bucket)
                 events.spans.add(count=end - start, prefix=prefix, first=batch.sequence + start)
             bodies = batch.bodies[start:end]
-            events.ts.extend(_short(batch.ts[start:end]))
+            _put_packed(events, _TS_TAG, "q", _short(batch.ts[start:end]))
             events.body_bytes.extend(_sizes(batch, bodies))
             self._put_checks(events, map(content_of, bodies) if batch.large else bodies, mask)
             if batch.priorities is not None:
@@ -120,7 +122,7 @@ class Outbox:
 
     def _put_checks(self, events: journal.Events, bodies: Iterable[bytes], mask: MaskChecks | None) -> None:
         if mask is None:
-            events.body_crcs.extend(map(crc32, bodies))
+            _put_packed(events, _CHECKS_TAG, "I", map(crc32, bodies))
             return
         packed = mask(self.sequence + 1, self._masked, map(crc32, bodies))
         self._masked += len(packed) // _CHECK_BYTES
@@ -144,6 +146,15 @@ class Outbox:
         self._bytes += len(packed)
         self._record, self._masked = journal.JournalRecord(), 0
         return self.sequence, packed
+
+
+def _put_packed(events: journal.Events, tag: bytes, kind: str, numbers: Iterable[int]) -> None:
+    """Add a column of numbers of a fixed size, as it is encoded; numbers that are such an array are only copied."""
+    column = numbers if isinstance(numbers, array) else array(kind, numbers)
+    if not column:
+        return
+    packed = column.tobytes()
+    events.MergeFromString(tag + varint(len(packed)) + packed)
 
 
 def _sizes(batch: CreateBatch, bodies: Sequence[bytes]) -> Sequence[int]:

@@ -22,7 +22,7 @@ from dejaq.errors import Code, InvalidArgument, Refused, error_of
 from dejaq.protocol.columns import create_from_proto, session_from_proto
 from dejaq.protocol.create_columns import CreateColumns
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.base import Storage, apply_one
+from dejaq.storage.base import BeginsChanges, Storage, apply_one
 from dejaq.timekeeper.clock import Clock
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ class ConnectedProducer:
         self.topic = topic
         self._roster = roster
         self._storage = storage
+        self._look_at = storage.look_at if isinstance(storage, BeginsChanges) else None
         self._shared = storage.capabilities.shared
         self._clock = clock
         self._metrics = metrics
@@ -58,6 +59,8 @@ class ConnectedProducer:
 
         `columns` has those columns that were not read into `proto`.
         """
+        if columns is not None and self._look_at is not None:
+            self._look_at(columns.ids)
         now, session = self._clock.now_ms(), self._session_of(proto.session)
         batch = create_from_proto(proto, owner=self.group, now=now, session=session, columns=columns)
         admit(batch, self.topic.settings, now)

@@ -14,6 +14,7 @@ from dejaq.crashpoints import crash_at
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes
 from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Extend, Recall, Redrive
 from dejaq.domain.context import CallContext
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.topic import Topic, TopicStage
 from dejaq.errors import Code, DejaqError, Refused, StoreError, error_of
 from dejaq.storage.base import Capabilities
@@ -37,6 +38,7 @@ from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges, is_
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
 from dejaq.storage.rocksdb.operations.transactions import RocksTransactions
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
+from dejaq.storage.rocksdb.timeline.ids.hashing import note_distinct
 from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
@@ -315,6 +317,10 @@ class RocksStorage(RocksTransactions):
         for group in grouped(changes):
             answers += await self._apply(group, now, context)
         return answers
+
+    def look_at(self, ids: IdColumn) -> None:
+        """Note whether all ids differ."""
+        note_distinct(ids)
 
     def begin(
         self, changes: Sequence[Change], now: int, context: CallContext

@@ -128,22 +128,27 @@ async def test_bytes_count_however_a_frame_is_read(tmp_path: Path, clock: Virtua
             carrier.ClientFrame(
                 request=2, producer=carrier.ProducerHandshake(topic="~/mail", group="g")
             ).SerializeToString(),
-            *(_large_create(number, 40) for number in range(3)),
+            _large_create(0, 40, repeated=7),
+            *(_large_create(number, 40) for number in (1, 2)),
         )
         await services_of(broker).session(called_by(ALICE), frames, frames.answer)
         assert frames.taken == 3
         assert [one.error.code for one in frames.answers] == [0, 0, 0, 0, Code.QUOTA_EXCEEDED]
+        repeated = frames.answers[2].outcomes
+        assert (repeated.rows, repeated.codes) == ([7], [Code.DUPLICATE_IN_BATCH])
         assert broker.central.rights.quotas.bytes["user:alice"] == 80_000
         ids = [f"1-{row:03}" for row in range(40)]
         found = await call(broker, ALICE, "Carrier.Get", carrier.GetRequest(topic="~/mail", ids=ids))
         assert [found.ids, found.bodies] == [ids, [bytes((row,)) * 1_000 for row in range(40)]]
 
 
-def _large_create(number: int, count: int) -> bytes:
+def _large_create(number: int, count: int, *, repeated: int = 0) -> bytes:
+    """A batch whose columns stay bytes; one of its ids occurs twice if a row is `repeated`."""
     create = carrier.CreateBatch(
         session=ProducerSession(2, number).pack(), ts=range(1_700_000_900_000, 1_700_000_900_000 + count)
     )
     bodies, ids = [bytes((row,)) * 1_000 for row in range(count)], [f"{number}-{row:03}" for row in range(count)]
+    ids[repeated] = ids[0]
     frame = create_frame(carrier.ClientFrame(request=3 + number, create=create), bodies, ids)
     assert read_create(serialized(frame)) is not None
     return serialized(frame)

@@ -25,7 +25,8 @@ from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
 from dejaq.storage.rocksdb.timeline.far import finder
 from dejaq.storage.rocksdb.timeline.ids import id_entries, seen_prints, sorted_run
-from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, picked
+from dejaq.storage.rocksdb.timeline.ids.columns import Entries, order_of, pack_pieces, unpack_pieces
+from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, note_distinct, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
 from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 
@@ -237,6 +238,31 @@ async def test_ids_with_the_same_hash_are_different_messages(tmp_path: Path, mon
         await storage.close()
         storage = await opened(tmp_path / "s")
     await storage.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 300, 384])
+def test_pieces_have_the_entries_that_were_packed(count: int) -> None:
+    numbers = np.arange(3 * count, dtype=np.uint64).reshape(3, count)
+    entries = Entries(*numbers)
+    pieces = pack_pieces(entries, 128)
+    assert [len(piece) // 24 for piece in pieces] == [128] * (count // 128) + [count % 128] * (count % 128 > 0)
+    assert b"".join(pieces) == b"".join(entries.cut(at, at + 128).pack() for at in range(0, count, 128))
+    if pieces:
+        assert np.array_equal(np.array(unpack_pieces(pieces, 128)), numbers)
+
+
+@pytest.mark.parametrize("count", [3, 65_536, 65_537])
+def test_the_order_of_hashes_keeps_equal_ones(count: int) -> None:
+    hashes = np.array(random.Random(count).choices([0, 5, 2**48 - 1, 1 << 40], k=count), dtype=np.uint64)
+    assert order_of(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+
+
+def test_ids_are_known_to_differ_by_their_hashes() -> None:
+    """G8: what is not known to differ is compared."""
+    for ids in (["a", "b"], ["a", "a"], [f"i{row:03}" for row in range(100)], ["i001"] * 100):
+        column = IdColumn(ids)
+        note_distinct(column)
+        assert column.are_distinct is (len(set(ids)) == len(ids))
 
 
 def test_ids_that_look_alike_have_different_hashes() -> None:

@@ -301,11 +301,12 @@ def test_rows_are_merged_as_bytes_as_they_are_merged_as_objects(odd: str | None)
         columns.sort()
         pieces = [columns.positions(start, start + 50, {0: 1 << 5, 2: 0b110}) for start in range(0, len(columns), 50)]
         made = [one for piece in pieces for one in columns.encoded("o", keys.SPREAD, piece, None)]
-        assert [list(ids) for _, _, ids, _ in made] == [ids.text.split("\n") for _, _, ids, _ in made]
-        assert all(hash_column(ids).tolist() == hash_column(list(ids)).tolist() for _, _, ids, _ in made)
-        assert all(block is not None and list(block) == block[0:] for *_, block in made)
+        assert [list(one.ids) for one in made] == [one.ids.text.split("\n") for one in made]
+        assert all(hash_column(one.ids).tolist() == hash_column(list(one.ids)).tolist() for one in made)
+        assert all(one.block is not None and list(one.block) == one.block[0:] for one in made)
+        assert all(one.times.tolist() == list(one.record.ts) for one in made)
         merged.append(
-            [record.SerializeToString() + ids.wire + (block or BodyBlock([])).data for _, record, ids, block in made]
+            [one.record.SerializeToString() + one.ids.wire + (one.block or BodyBlock([])).data for one in made]
         )
     assert merged[0] == merged[1]
 

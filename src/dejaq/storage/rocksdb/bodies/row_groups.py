@@ -154,6 +154,7 @@ def divided(
     width, others = _width_of(ids), _has_others(record)
     rest = bytes(records.Run(owner=record.owner, versions=record.versions).SerializeToString())
     digest = b"" if seal is None else digest_of(rest, count, per_group)
+    groups: Sequence[bytes | memoryview]
     if seal is None and width is not None and block.size is not None and not others:
         groups = _equal_groups(ts, ids.wire, block.data, per_group)
     else:
@@ -169,26 +170,22 @@ def divided(
     return b"".join((tag, crc32(checked).to_bytes(_CRC_BYTES, "little"), checked, rest, *groups))
 
 
-def _equal_groups(ts: bytes, ids: bytes, bodies: bytes, per_group: int) -> list[bytes]:
+def _equal_groups(ts: bytes, ids: bytes, bodies: bytes, per_group: int) -> list[memoryview]:
     """The groups of a run of which all ids have one length, and all bodies."""
     count = len(ts) // TIME_BYTES
-    times, listed, stored = TIME_BYTES * per_group, len(ids) // count * per_group, len(bodies) // count * per_group
-    before = _TS_TAG + varint(times)
-    groups = [
-        b"".join(
-            (
-                before,
-                ts[times * group : times * (group + 1)],
-                ids[listed * group : listed * (group + 1)],
-                bodies[stored * group : stored * (group + 1)],
-            )
-        )
-        for group in range(count // per_group)
-    ]
-    if left := count % per_group:
-        last = len(groups)
-        rest = ts[times * last :], ids[listed * last :], bodies[stored * last :]
-        groups.append(b"".join((_TS_TAG, varint(TIME_BYTES * left), *rest)))
+    whole, left = divmod(count, per_group)
+    before = _TS_TAG + varint(TIME_BYTES * per_group)
+    columns = before * whole, ts, ids, bodies
+    widths = len(before), *(len(column) // count * per_group for column in columns[1:])
+    parts = (
+        np.frombuffer(column, dtype=np.uint8, count=whole * width).reshape(whole, width)
+        for column, width in zip(columns, widths, strict=True)
+    )
+    data, size = memoryview(np.concatenate(tuple(parts), axis=1)).cast("B"), sum(widths)  # type: ignore[arg-type]
+    groups = [data[start : start + size] for start in range(0, len(data), size)]
+    if left:
+        rest = [column[whole * width :] for column, width in zip(columns[1:], widths[1:], strict=True)]
+        groups.append(memoryview(b"".join((_TS_TAG, varint(TIME_BYTES * left), *rest))))
     return groups
 
 
@@ -226,10 +223,24 @@ def joined(value: bytes) -> bytes:
     groups = read_head(value)
     if groups is None:
         raise error_of(Code.STORE_CORRUPT, "the head of a run is damaged; restore the store from a backup")
+    rest = value[size : groups.start]
+    if groups.plain and groups.count > 1:
+        return _join_plain(groups, rest, value)
     parts = [groups.part(number) for number in range(groups.count)]
-    return join_columns(
-        groups, value[size : groups.start], [value[part.start : part.start + part.length] for part in parts]
-    )
+    return join_columns(groups, rest, [value[part.start : part.start + part.length] for part in parts])
+
+
+def _join_plain(groups: RowGroups, rest: bytes, value: bytes) -> bytes:
+    """The same for groups whose cells all have their places: all but the last are the rows of a matrix."""
+    last = groups.part(groups.count - 1)
+    data = np.frombuffer(value, np.uint8, last.start - groups.start, groups.start).reshape(groups.count - 1, -1)
+    columns: list[tuple[bytes, ...]] = []
+    for cells, rows in ((data, groups.per_group), (np.frombuffer(value, np.uint8, last.length, last.start), last.rows)):
+        start, end = groups.ids_in(rows)
+        cuts = (cells[..., start - TIME_BYTES * rows : start], cells[..., start:end], cells[..., end:])
+        columns.append(tuple(cut.tobytes() for cut in cuts))
+    times, ids, bodies = zip(*columns, strict=True)
+    return b"".join((rest, _TS_TAG, varint(TIME_BYTES * groups.rows), *times, *ids, *bodies))
 
 
 def join_columns(groups: RowGroups, rest: bytes, data: Sequence[bytes]) -> bytes:

@@ -151,7 +151,8 @@ class MinuteCounts:
         if not (minutes[1:] >= minutes[:-1]).all():
             minutes.sort()
         firsts = firsts_of(minutes)
-        self._add_column(minutes[firsts], np.diff(firsts, append=len(minutes)) * sign)
+        ends = np.concatenate((firsts[1:], [len(minutes)]))
+        self._add_column(minutes[firsts], (ends - firsts) * sign)
 
     def _add_column(self, minutes: Column, deltas: Column) -> None:
         """Add to minutes, which are in order and each of which occurs once."""

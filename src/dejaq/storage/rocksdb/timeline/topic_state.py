@@ -30,6 +30,7 @@ from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow, record_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS, Index
 from dejaq.storage.rocksdb.timeline.kept_runs import KeptRuns
 from dejaq.storage.rocksdb.timeline.lease import LeaseBook, LeasePart, LeaseState, load_leases
+from dejaq.storage.rocksdb.timeline.levels.columns import Encoded
 from dejaq.storage.rocksdb.timeline.levels.moved_rows import MovedRows
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
@@ -303,7 +304,7 @@ class TopicState:
         self,
         batch: Batch,
         sources: Sequence[tuple[Run, int]],
-        merged: Sequence[tuple[int, records.Run, IdColumn, BodyBlock | None]],
+        merged: Sequence[Encoded],
         *,
         shelf: Shelf,
         merge: int,
@@ -320,9 +321,8 @@ class TopicState:
                 if mask == run.live and self.wide.ids_of(run.key) is Ids.LISTED:
                     self.index.forget_place(batch, run)
             self._take_out(batch, run, mask)
-        for bucket, record, ids, block in merged:
+        for bucket, record, ids, block, times in merged:
             key = keys.run(self.topic.number, bucket, record.ts[0] // keys.SLICE_MS, self.next_number(), shelf.owner)
-            times = np.array(record.ts, dtype=np.int64)
             value = self.database.values.run(key, record, ids, block, times)
             frame = self._put_value(batch, key, value)
             run = Run(key, record, len(value), block=block, ids=ids, frame=frame)

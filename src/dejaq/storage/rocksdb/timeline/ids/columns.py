@@ -49,6 +49,27 @@ class Entries(NamedTuple):
         return b"".join(column.astype(_WORD, copy=False).tobytes() for column in self)
 
 
+def pack_pieces(entries: Entries, size: int) -> list[bytes]:
+    """What `pack` writes of each so many entries; the last piece has the rest."""
+    count = len(entries.hashes)
+    whole = count // size
+    words = np.empty((whole, len(entries), size), dtype=_WORD)
+    for at, column in enumerate(entries):
+        words[:, at] = column[: whole * size].reshape(whole, size)
+    data, width = words.tobytes(), words.itemsize * len(entries) * size
+    pieces = [data[start : start + width] for start in range(0, len(data), width)]
+    return pieces if count == whole * size else [*pieces, entries.cut(whole * size, count).pack()]
+
+
+def unpack_pieces(packed: Sequence[bytes], size: int) -> Entries:
+    """The columns that `pack_pieces` wrote."""
+    words = np.frombuffer(b"".join(packed), dtype=_WORD)
+    if len(words) == len(Entries._fields) * size * len(packed):
+        columns = words.reshape(len(packed), len(Entries._fields), size)
+        return Entries(*(columns[:, at].reshape(-1) for at in range(len(Entries._fields))))
+    return Entries(*map(np.concatenate, zip(*map(unpack, packed), strict=True)))
+
+
 def unpack(packed: bytes) -> Entries:
     """The columns that `pack` wrote."""
     words = np.frombuffer(packed, dtype=_WORD)

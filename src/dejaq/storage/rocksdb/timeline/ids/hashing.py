@@ -58,6 +58,12 @@ def hash_column(ids: Sequence[str]) -> Numbers:
     return hashes
 
 
+def note_distinct(ids: IdColumn) -> None:
+    """Note whether all ids have different hashes, and are different therefore."""
+    hashes = np.sort(hash_column(ids))
+    ids.are_distinct = not bool((hashes[1:] == hashes[:-1]).any())
+
+
 def bucket_of_hash(hashed: int, buckets: int) -> int:
     """The bucket of the natural id with a hash, of which the first part is the hash that spreads ids over buckets."""
     return (hashed >> PRINT_SHIFT) % buckets

@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, Prints, Rows, joined, positions, unpack
+from dejaq.storage.rocksdb.timeline.ids.columns import (
+    Entries,
+    Prints,
+    Rows,
+    joined,
+    pack_pieces,
+    positions,
+    unpack,
+    unpack_pieces,
+)
 
 # A lookup that finds a print reads the whole piece of its entry. Runs of the first kind had more.
 PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
@@ -109,9 +118,9 @@ class SortedRun:
         values = database.get_many(
             [keys.pair(keys.ID_PIECE, self.topic, self.number, piece) for piece in range(first, last + 1)]
         )
-        pieces = [unpack(value or b"") for value in values]
-        whole = pieces[0] if len(pieces) == 1 else Entries(*map(np.concatenate, zip(*pieces, strict=True)))
-        return whole.cut(start - first * entries, end - first * entries)
+        return unpack_pieces([value or b"" for value in values], entries).cut(
+            start - first * entries, end - first * entries
+        )
 
 
 def _bit_of(places: Prints) -> npt.NDArray[np.uint8]:
@@ -159,9 +168,8 @@ class RunWriter:
         if not count:
             return
         whole = Entries(*map(np.concatenate, zip(*self._rest, strict=True)))
-        for start in range(0, count, PIECE_ENTRIES):
-            key = keys.pair(keys.ID_PIECE, self._topic, self.number, self._pieces)
-            batch.put(key, whole.cut(start, min(count, start + PIECE_ENTRIES)).pack())
+        for piece in pack_pieces(whole.cut(0, count), PIECE_ENTRIES):
+            batch.put(keys.pair(keys.ID_PIECE, self._topic, self.number, self._pieces), piece)
             self._pieces += 1
         prints = whole.prints[:count]
         self._column[self._count : self._count + count] = prints

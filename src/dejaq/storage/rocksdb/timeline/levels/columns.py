@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,16 @@ from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
 
 Numbers = npt.NDArray[np.int64]
 Value = TypeVar("Value")
-# The bucket, the record without ids, the ids, and the bodies where they are not in the record.
-Encoded = tuple[int, records.Run, IdColumn, BodyBlock | None]
+
+
+class Encoded(NamedTuple):
+    """A merged run: its bucket, the record without ids, the ids, the bodies unless the record has them, the times."""
+
+    bucket: int
+    record: records.Run
+    ids: IdColumn
+    block: BodyBlock | None
+    times: Numbers
 
 
 class MergedColumns:
@@ -153,10 +161,11 @@ class MergedColumns:
 
     def _record(self, owner: str, bucket: int, rows: Numbers) -> Encoded:
         record = records.Run(owner=owner, versions=self._numbers[rows].tolist())
-        times = self._times[rows].astype("<i8", copy=False).tobytes()
-        record.MergeFromString(TIMES_TAG + varint(len(times)) + times)
+        times = self._times[rows]
+        packed = times.astype("<i8", copy=False).tobytes()
+        record.MergeFromString(TIMES_TAG + varint(len(packed)) + packed)
         if self._cells is not None:
-            return bucket, record, self._cells.ids_of(rows), self._cells.bodies_of(rows)
+            return Encoded(bucket, record, self._cells.ids_of(rows), self._cells.bodies_of(rows), times)
         listed: list[int] = rows.tolist()
         if self._priorities and any(priorities := _pick(self._priorities, listed)):
             record.priorities.extend(priorities)
@@ -166,8 +175,8 @@ class MergedColumns:
         if self._apart and any(apart := _pick(self._apart, listed)):
             record.apart.extend(apart)
             record.bodies.extend(bodies)
-            return bucket, record, ids, None
-        return bucket, record, ids, BodyBlock(bodies)
+            return Encoded(bucket, record, ids, None, times)
+        return Encoded(bucket, record, ids, BodyBlock(bodies), times)
 
 
 def _rows_of(mask: int) -> Sequence[int]:
