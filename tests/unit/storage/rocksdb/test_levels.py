@@ -32,6 +32,7 @@ from dejaq.storage.rocksdb.timeline.ids import id_entries
 from dejaq.storage.rocksdb.timeline.ids.hashing import hash_column
 from dejaq.storage.rocksdb.timeline.levels import merger
 from dejaq.storage.rocksdb.timeline.levels.columns import Encoded, MergedColumns
+from dejaq.storage.rocksdb.timeline.levels.scatter import is_scattered
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.testing.waiting import patient
@@ -432,3 +433,16 @@ async def test_a_page_reads_only_the_runs_of_its_rows(tmp_path: Path, monkeypatc
     monkeypatch.undo()
     await stage.check()
     await stage.storage.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_are_scattered_by_the_slices_that_they_fill(seed: int) -> None:
+    """A sample of the rows decides only what all of them would."""
+    chance, settings = random.Random(seed), LevelSettings()
+    rows, buckets = chance.choice([1, 50, 128, 300, 1_000]), chance.choice([1, 4, 16, 64])
+    width = chance.choice([1, keys.SLICE_MS, 3 * keys.SLICE_MS, 200 * keys.SLICE_MS, 10**9])
+    ts = np.array([NOW + chance.randrange(width) for _ in range(rows)], dtype=np.int64)
+    slices = len(set((ts // keys.SLICE_MS).tolist()))
+    filled = rows < slices * buckets * settings.cell_rows
+    expected = rows < buckets * settings.bucket_rows and buckets > 1 if slices == 1 else filled
+    assert is_scattered(settings, ts, buckets) is (rows >= settings.wide_rows_min and expected)

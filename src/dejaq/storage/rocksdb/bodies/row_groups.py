@@ -272,10 +272,7 @@ def digest_of(rest: bytes, rows: int, per_group: int) -> bytes:
 
 def _width_of(ids: IdColumn) -> int | None:
     """The size of each id with its prefix; None where they differ. A prefix has two bytes, as ids are short."""
-    wire, count = ids.wire, len(ids)
-    width, rest = divmod(len(wire), count)
-    # If the first has this size, the second begins behind it, and so on.
-    return width if not rest and wire[1::width] == bytes((width - ID_HEAD_BYTES,)) * count else None
+    return None if ids.length is None else ID_HEAD_BYTES + ids.length
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:

@@ -298,4 +298,4 @@ class MergeJob:
 
     def _position(self, number: int, high: int) -> int:
         prints = self._prints[number]
-        return len(prints) if high >= 1 << 32 else int(np.searchsorted(prints, np.uint32(high)))
+        return len(prints) if high >= 1 << 32 else int(prints.searchsorted(np.uint32(high)))

@@ -12,6 +12,8 @@ from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 
 Times = npt.NDArray[np.int64]
+# Of about so many rows the slices are counted first.
+_SAMPLE_ROWS = 64
 
 
 def is_scattered(settings: LevelSettings, ts: Times, buckets: int) -> bool:
@@ -21,7 +23,10 @@ def is_scattered(settings: LevelSettings, ts: Times, buckets: int) -> bool:
         return False
     slices = int(ts.max()) // keys.SLICE_MS - int(ts.min()) // keys.SLICE_MS + 1
     if slices * settings.cell_rows > rows:
-        # Only now is it worth while to count them.
+        # Only now is it worth while to count them; mostly a few rows lie in enough slices.
+        some = len(set((ts[:: rows // _SAMPLE_ROWS + 1] // keys.SLICE_MS).tolist()))
+        if some > 1 and rows < some * buckets * settings.cell_rows:
+            return True
         ordered = np.sort(ts // keys.SLICE_MS)
         slices = 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))
     if slices == 1:
