@@ -3,8 +3,8 @@
     python -m bench.export_cost --rows 500000 --rounds 5
 
 The rows have natural ids, 100-byte bodies that look random, and times that follow each other at `--rate` per second, in
-64 buckets, as in `bench.connector`. One process exports the whole topic as one file in each round. The medians go to
-`bench/results/export_cost.json`.
+64 buckets, as in `bench.connector`. In each round, one process exports the whole topic for a query, as one file. The
+medians go to `bench/results/export_cost.json`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statistics import median
 import dejaq.sync
 from bench.figures import keep
 from dejaq.testing.servers.process import BrokerProcess
-from pyspark_dejaq.exporting import export_range, planned
+from pyspark_dejaq.exporting import columns_written, export_range, planned
 
 BATCH = 5_000
 BASE_MS = 1_900_000_000_000
@@ -74,7 +74,7 @@ def _export(broker: BrokerProcess, directory: Path, rows: int) -> dict[str, int]
     directory.mkdir()
     (part,) = planned(broker.url, "rows", files=1)
     before, broker_s = time.process_time(), _cpu_s(broker.pid)
-    exported = export_range(part, str(directory), (), durable=False)
+    exported = export_range(part, str(directory), columns_written(()), durable=False)
     assert exported.rows == rows, exported
     found = {
         "exporting": round((time.process_time() - before) / rows * 1e9),

@@ -37,6 +37,8 @@ COLUMNS = tuple(ARROW_SCHEMA.names)
 ROW_GROUP_ROWS_MAX, ROW_GROUP_BYTES_MAX = 500_000, 64 * 1024 * 1024
 # Few values for many rows; ids and bodies differ from row to row, and a dictionary of them is work for nothing.
 _REPEATED = ("topic", "bucket", "status", "priority", "attempts", "owner")
+# Known from the call, or from another column: files that only a query reads go without, and the query adds them.
+_DERIVED = {"topic": "", "due": "ts"}
 # What an export writes beside its files. Readers of Parquet pass over names with an underscore.
 STATEMENT = "_export.json"
 
@@ -99,7 +101,8 @@ def export_range(part: BucketRange, directory: str, columns: Sequence[str], *, d
             # Written once and read once or twice: compressing takes longer than it saves.
             compression="none",
             use_dictionary=[name for name in _REPEATED if name in schema.names],
-            write_statistics=[name for name in ("id", "ts", "due") if name in schema.names],
+            # Ids are in no order, so their extremes let no reader skip anything.
+            write_statistics=[name for name in ("ts", "due") if name in schema.names],
         ) as writer:
             for group in _row_groups(read_range(part), schema):
                 writer.write_table(group, row_group_size=len(group))
@@ -146,8 +149,15 @@ class Export:
 
     def frame(self) -> DataFrame:
         """The messages as a DataFrame that Spark reads without Python."""
+        from pyspark.sql import functions as F  # noqa: N812  the usual name
+
+        written = columns_written(self._columns)
         # With a schema, Spark need not read a footer first.
-        return self._spark.read.schema(_spark_schema(self._columns)).parquet(self.directory.as_uri())
+        rows = self._spark.read.schema(_spark_schema(written)).parquet(self.directory.as_uri())
+        derived = {"topic": F.lit(self.topic), "due": F.timestamp_millis("ts")}
+        return rows.select(
+            *(F.col(name) if name in written else derived[name].alias(name) for name in self._columns or COLUMNS)
+        )
 
     def remove(self) -> None:
         """Remove the files. A DataFrame over them fails afterwards."""
@@ -183,7 +193,7 @@ def export(
     remove_expired(base, now_ms=int(time.time() * 1000))
     place = base / f"{topic}-{secrets.token_hex(6)}"
     statement = begin(place, topic, keep_s)
-    work = partial(_export_parts, parts=parts, directory=str(place), columns=tuple(columns))
+    work = partial(_export_parts, parts=parts, directory=str(place), columns=columns_written(columns))
     try:
         made = spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, "path string, rows long, size long").collect()
     except BaseException:
@@ -194,9 +204,16 @@ def export(
     return Export(spark, place, found, topic, columns)
 
 
+def columns_written(columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns in the files of a query that wants these."""
+    wanted = tuple(columns) or COLUMNS
+    written = tuple(name for name in wanted if _DERIVED.get(name) not in ("", *wanted))
+    return written or wanted
+
+
 def _spark_schema(columns: Sequence[str]) -> str:
     types = dict(column.split(" ", 1) for column in READ_SCHEMA.split(", "))
-    return ", ".join(f"{name} {types[name]}" for name in columns or COLUMNS)
+    return ", ".join(f"{name} {types[name]}" for name in columns)
 
 
 def _export_parts(

@@ -137,8 +137,11 @@ def read_range(partition: BucketRange) -> Iterator[pa.RecordBatch]:
             runs=True,
         )
         for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns, silent_s=partition.timeout):
-            for made in (record_batch, run_batch):
-                batch = made(scan, partition.topic, opened.at_ms)
+            # Most portions have runs only.
+            made = [record_batch(scan, partition.topic, opened.at_ms)] if scan.ts else []
+            if scan.runs:
+                made.append(run_batch(scan, partition.topic, opened.at_ms))
+            for batch in made:
                 if partition.ids:
                     batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
                 if len(batch):

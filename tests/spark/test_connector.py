@@ -358,6 +358,8 @@ def test_rows_are_compressed_as_the_topic_says(spark: SparkSession, broker: Brok
 def test_an_export_has_the_rows_of_a_read_and_is_removed_at_the_end(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
+    import pyarrow.parquet as pq
+
     from pyspark_dejaq.exporting import ExportStatement, export
 
     _write(_rows(spark, 500), broker, topic)
@@ -372,6 +374,9 @@ def test_an_export_has_the_rows_of_a_read_and_is_removed_at_the_end(
         assert [(field.name, field.dataType) for field in frame.schema] == [(f.name, f.dataType) for f in read.schema]
         assert sorted(map(repr, frame.collect())) == expected
         assert frame.select("ts").where("ts % 2 = 0").count() == 500
+        assert {"topic", "due"}.isdisjoint(pq.read_schema(made.files[0].path).names)
+    with export(spark, broker.url, topic, tmp_path, columns=["due", "topic"]) as made:
+        assert sorted(map(repr, made.frame().collect())) == sorted(map(repr, read.select("due", "topic").collect()))
     assert list(tmp_path.iterdir()) == []
 
 
