@@ -37,13 +37,6 @@ class IdColumn(Sequence[str]):
         self.hashes: Any = None
 
     @classmethod
-    def of_text(cls, text: str, count: int, wire: bytes | None = None) -> IdColumn:
-        """The ids that `text` has one per line, and `wire` encoded; they become objects when one of them is needed."""
-        column = cls(())
-        column._ids, column._text, column._wire, column._count = None, text, wire, count
-        return column
-
-    @classmethod
     def of_cells(cls, wire: bytes, count: int) -> IdColumn:
         """Ids of one length, at most 64, encoded; they become objects when one of them is needed."""
         column = cls(())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dejaq.broker.sessions.changes import SessionChanges
 from dejaq.storage.commit_log import reader
 from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES
 from dejaq.storage.commit_log.writer import CommitLog
@@ -11,6 +12,7 @@ from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.engine import emptying
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
+from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.far import group_search, run_parts, stored_run
 from dejaq.storage.rocksdb.timeline.far.packed_run import EqualCells
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
@@ -18,6 +20,7 @@ from dejaq.storage.rocksdb.timeline.window import Window
 from tests.regressions.bugs import Bug
 
 FRAMES = "tests/integration/storage/test_run_frames.py"
+COLUMNS = "tests/unit/broker/rights/test_quotas.py::test_bytes_count_however_a_frame_is_read"
 USES = "tests/unit/storage/rocksdb/test_frame_uses.py"
 
 
@@ -118,7 +121,22 @@ class DamagedCheck(int):
     __hash__ = int.__hash__
 
 
+def charge_decoded_bodies() -> None:
+    """A quota counts only the bodies that were decoded with the frame."""
+    throttle = SessionChanges._throttle
+    SessionChanges._throttle = (  # type: ignore[method-assign]
+        lambda changes, command, frame, columns: throttle(changes, command, frame, None)
+    )
+
+
+def take_ids_for_different() -> None:
+    """Ids that were not decoded are never compared with each other."""
+    RocksStorage.look_at = lambda storage, ids: setattr(ids, "are_distinct", True)  # type: ignore[method-assign]
+
+
 BUGS = {
+    "quotas_count_only_decoded_bodies": Bug(charge_decoded_bodies, COLUMNS),
+    "ids_that_are_cells_are_never_compared": Bug(take_ids_for_different, COLUMNS),
     "damaged_groups_are_accepted": Bug(
         accept_damaged_groups,
         "tests/unit/storage/rocksdb/test_far_rows.py::test_damage_is_found_before_a_row_is_answered",

@@ -14,8 +14,6 @@ from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
 Matrix = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
-_LINE_BREAK = ord("\n")
-
 
 class _CellColumn:
     """Values of one length, each behind the same prefix: the rows of a matrix."""
@@ -74,13 +72,9 @@ class Cells:
 
     def ids_of(self, rows: Positions) -> IdColumn:
         """The ids of the rows at these positions."""
-        cells = self._ids.rows[rows]
-        # The last byte of each prefix makes room for a line break.
-        lines = cells[:, len(self._ids.head or b"") - 1 :].copy()
-        lines[:, 0] = _LINE_BREAK
-        return IdColumn.of_text(lines.tobytes()[1:].decode(), len(rows), cells.tobytes())
+        return IdColumn.of_cells(self._ids.rows.take(rows, axis=0).tobytes(), len(rows))
 
     def bodies_of(self, rows: Positions) -> BodyBlock:
         """The bodies of the rows at these positions."""
-        cells = self._bodies.rows[rows]
+        cells = self._bodies.rows.take(rows, axis=0)
         return BodyBlock.of_equal(cells.tobytes(), len(rows), cells.shape[1] - len(self._bodies.head or b""))
