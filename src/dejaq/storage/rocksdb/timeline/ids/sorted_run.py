@@ -265,7 +265,8 @@ class MergeJob:
                 self._at[number] = end
                 merged += end - start
         if pieces:
-            self._writer.add(batch, joined(pieces))
+            # The entries of one source are in order, and none of them removes another.
+            self._writer.add(batch, pieces[0] if len(pieces) == 1 else joined(pieces))
         self._low, self._left = high, self._left - merged
         return merged
 
