@@ -104,8 +104,8 @@ CREDIT_ROWS_MAX = 100_000
 CREDIT_ROWS_DEFAULT = 10_000
 CREDIT_BYTES_DEFAULT = 64 * 1024 * 1024
 LEASE_ROWS_MAX = 2_000
-# The number of leases from which one frame may delete.
-DELETES_MAX = 64
+# The number of leases whose rows one frame may delete or extend.
+SETTLES_MAX = 64
 
 AWAIT_MS_MAX = 30_000
 

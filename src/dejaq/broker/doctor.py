@@ -177,7 +177,7 @@ class Doctor:
             return
         if "drift" in self._degradations:
             raise self._cut_off_error()
-        if "draining" in self._degradations and command not in ("settle", "deletes", "transact"):
+        if "draining" in self._degradations and command not in ("settle", "deletes", "extends", "transact"):
             raise error_of(Code.DRAINING)
         if command == "create" and (short := self._degradations.get("memory") or self._degradations.get("disk")):
             raise error_of(Code.OVERLOADED, short, throttled_ms=THROTTLED_MS)

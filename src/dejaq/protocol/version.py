@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 # What this side speaks, and the oldest version it still understands.
-PROTOCOL = 2
+PROTOCOL = 3
 PROTOCOL_MINIMUM = 1
 
 

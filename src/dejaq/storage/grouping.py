@@ -6,16 +6,18 @@ from collections.abc import Awaitable, Iterator, Sequence
 from itertools import groupby
 
 from dejaq.domain.batch import Outcomes
-from dejaq.domain.changes import Change, Delete
+from dejaq.domain.changes import Change, Delete, Extend
 from dejaq.errors import Refused
 
 
 def grouped(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """The changes in order; consecutive deletes by one consumer of one topic are grouped."""
+    """The changes in order; consecutive deletes by one consumer of one topic are grouped, as are extensions."""
 
     def group_of(numbered: tuple[int, Change]) -> tuple[object, ...]:
         number, change = numbered
-        return ("delete", change.topic.number, change.consumer) if isinstance(change, Delete) else (number,)
+        if isinstance(change, Delete | Extend):
+            return type(change), change.topic.number, change.consumer
+        return (number,)
 
     for _, group in groupby(enumerate(changes), group_of):
         yield [change for _, change in group]

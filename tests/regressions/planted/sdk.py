@@ -275,7 +275,7 @@ BUGS: Mapping[str, Bug] = {
     ),
     "u18-batch-of-leases": Bug(
         _refusals_in_a_batch_are_only_returned,
-        "tests/integration/sdk/test_deletes.py::test_a_refused_message_of_a_batch_of_leases_raises[extend]",
+        "tests/integration/sdk/test_shared_settles.py::test_a_refused_message_of_a_batch_of_leases_raises[extend]",
     ),
     "u18-dead-letters": Bug(
         _refused_dead_letters_are_only_counted,

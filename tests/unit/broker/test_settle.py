@@ -150,6 +150,48 @@ async def test_several_leases_are_deleted_from_in_one_frame_and_answered_row_by_
     assert await storage.count(broker.central.catalog.live("mail"), Filter(), clock.now_ms()) == 1
 
 
+async def test_several_leases_are_extended_in_one_frame_and_answered_row_by_row(
+    connect: Connect, clock: VirtualClock
+) -> None:
+    producer = await (await connect()).produce()
+    consumer = await (await (await connect()).consume()).subscribe(lease_ms=1_000)
+    batches = Batches()
+    for count in (3, 6):
+        await producer.ask(create=batches.natural([f"{count}-{n}" for n in range(3)], clock.now_ms()))
+        await until(lambda: len(consumer.received()) == count)
+    first, second = (push.lease for push in consumer.pushes)
+    await consumer.settle(carrier.DELETE, first, ranges=[1, 2])
+    extends = carrier.Extends()
+    extends.settles.add(kind=carrier.EXTEND, lease=second, ranges=[0, 2], lease_ms=60_000)
+    extends.settles.add(kind=carrier.EXTEND, lease=first, ranges=[0, 3], lease_ms=60_000)
+    extends.settles.add(kind=carrier.EXTEND, lease=12345, ranges=[4, 5], lease_ms=60_000)
+    answer = await consumer.ask(extends=extends)
+    lost = Code.LEASE_LOST
+    assert dict(zip(answer.outcomes.rows, answer.outcomes.codes, strict=True)) == {3: lost, 5: lost}
+    await clock.advance(2_000)
+    ended = await consumer.settle(carrier.DELETE, second, ranges=[0, 3])
+    assert dict(zip(ended.outcomes.rows, ended.outcomes.codes, strict=True)) == {2: lost}
+    assert not (await consumer.settle(carrier.DELETE, first, ranges=[0, 1, 2, 3])).outcomes.codes
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranges", "lease_ms"),
+    [(carrier.DELETE, [0, 1], 1_000), (carrier.EXTEND, [], 1_000), (carrier.EXTEND, [0, 1], 1 << 31)],
+)
+async def test_a_frame_of_extensions_with_an_invalid_one_changes_nothing(
+    connect: Connect, clock: VirtualClock, kind: carrier.SettleKind, ranges: list[int], lease_ms: int
+) -> None:
+    consumer = await holding(connect, clock)
+    lease = consumer.pushes[0].lease
+    extends = carrier.Extends()
+    extends.settles.add(kind=carrier.EXTEND, lease=lease, ranges=[0, 3], lease_ms=limits.LEASE_MS_DEFAULT + 60_000)
+    extends.settles.add(kind=kind, lease=lease, ranges=ranges, lease_ms=lease_ms)
+    assert (await consumer.ask(extends=extends)).HasField("error")
+    await clock.advance(limits.LEASE_MS_DEFAULT + 1)
+    answer = await consumer.settle(carrier.DELETE, lease, ranges=[0, 3])
+    assert list(answer.outcomes.codes) == [Code.LEASE_LOST] * 3
+
+
 @pytest.mark.parametrize(("kind", "ranges"), [(carrier.EXTEND, [0, 1]), (carrier.DELETE, []), (carrier.DELETE, [2, 1])])
 async def test_a_frame_of_deletes_with_an_invalid_one_changes_nothing(
     connect: Connect,

@@ -17,7 +17,15 @@ from dejaq.broker.delivery.leaser import Flow, Leaser
 from dejaq.broker.delivery.pace import Pace
 from dejaq.broker.delivery.prepared import PreparedChange, only
 from dejaq.broker.delivery.priority_window import PriorityWindow
-from dejaq.broker.delivery.settlements import deletes_of, handed_times, release_times, rows_of
+from dejaq.broker.delivery.settlements import (
+    checked_lease,
+    deletes_of,
+    extends_of,
+    handed_times,
+    joined,
+    release_times,
+    rows_of,
+)
 from dejaq.broker.doctor import cannot_serve
 from dejaq.broker.metrics import (
     DEAD_LETTERED,
@@ -321,7 +329,7 @@ class ConnectedConsumer:
         mask = None if ranges is None else mask_of(ranges)
         rows = (self.topic, proto.lease, self.name, ranges)
         if proto.kind == carrier.EXTEND:
-            expires = now + self._checked_lease(proto.lease_ms)
+            expires = now + checked_lease(self.topic, proto.lease_ms)
             outcomes = await apply_one(self._storage, Extend(*rows, expires), now, context)
             self.inflight.extend(proto.lease, mask, expires)
             mask = mask_of((row, row + 1) for row in outcomes.failed)
@@ -355,7 +363,7 @@ class ConnectedConsumer:
             self._keep_pace(proto, done, due_ms)
         return outcomes
 
-    def _rows_done(self, lease_id: int, ranges: list[RowRange] | None, mask: int | None, outcomes: Outcomes) -> int:
+    def _rows_done(self, lease_id: int, ranges: Sequence[RowRange] | None, mask: int | None, outcomes: Outcomes) -> int:
         """Stop counting rows that were settled; returns for how many of them that succeeded."""
         self.settled(lease_id, mask)
         asked = outcomes.count if ranges is None else sum(end - start for start, end in ranges)
@@ -389,44 +397,30 @@ class ConnectedConsumer:
         due = [self.inflight.due_ms(delete.lease_id) for delete in deletes]
 
         def finish(answers: Sequence[Outcomes | Refused]) -> Outcomes:
-            total = self._joined(proto, deletes, due, answers)
+            total, every = joined(deletes, answers)
+            for settle, delete, due_ms, outcomes in zip(proto.settles, deletes, due, every, strict=True):
+                done = self._rows_done(delete.lease_id, delete.rows, mask_of(delete.rows or ()), outcomes)
+                self._keep_pace(settle, done, due_ms)
             self._deleted(total.count - len(total.codes), now)
             return total
 
         return PreparedChange(deletes, now, finish)
 
-    def _joined(
-        self,
-        proto: carrier.Deletes,
-        deletes: Sequence[Delete],
-        due: Sequence[int | None],
-        answers: Sequence[Outcomes | Refused],
-    ) -> Outcomes:
-        """The outcomes of several deletes as one answer."""
-        total = Outcomes(0)
-        for settle, delete, due_ms, answer in zip(proto.settles, deletes, due, answers, strict=True):
-            ranges = delete.rows or ()
-            self.settled(delete.lease_id, mask_of(ranges))
-            asked = sum(end - start for start, end in ranges)
-            outcomes = answer if isinstance(answer, Outcomes) else Outcomes.of_rows(ranges, answer.code)
-            self._keep_pace(settle, asked - len(outcomes.codes), due_ms)
-            if outcomes.codes:
-                rows = [row for start, end in ranges for row in range(start, end)]
-                places = enumerate(rows, total.count)
-                total.codes.update({place: outcomes.codes[row] for place, row in places if row in outcomes.codes})
-            total.count += asked
+    async def extend(self, context: CallContext, proto: carrier.Extends) -> Outcomes:
+        """Extend rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""
+        now = self._clock.now_ms()
+        extends = extends_of(proto, self.topic, self.name, now)
+        total, every = joined(extends, await self._storage.apply(extends, now, context))
+        for extend, outcomes in zip(extends, every, strict=True):
+            self.inflight.extend(extend.lease_id, mask_of(extend.rows or ()), extend.expires)
+            self.settled(extend.lease_id, mask_of((row, row + 1) for row in outcomes.failed))
+        self._metrics.add(EXTENDED, total.count - len(total.codes), self.topic.name)
         return total
 
     def _deleted(self, done: int, now: int) -> None:
         self._metrics.add(DELETED, done, self.topic.name)
         if self._priority_window is not None:
             self._priority_window.settled(done, now)
-
-    def _checked_lease(self, lease_ms: int) -> int:
-        code = check_lease(lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
-        if code is not Code.OK:
-            raise error_of(code)
-        return lease_ms
 
     async def request_recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         """Ask the client to release rows that are not yet due; returns those it released in time."""

@@ -98,6 +98,7 @@ FRAMES: dict[str, tuple[Op, ...] | Open] = {
     "unsubscribe": (Op.CONSUME,),
     "settle": (Op.CONSUME,),
     "deletes": (Op.CONSUME,),
+    "extends": (Op.CONSUME,),
     "recalled": (Op.CONSUME,),
     "busy": (Op.CONSUME,),
     "progress": (Op.CONSUME,),

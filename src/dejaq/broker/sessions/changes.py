@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dejaq.broker.sessions.broker_context import BrokerContext
     from dejaq.broker.sessions.session import Session
 
-COMMANDS = frozenset({"create", "edit", "cancel", "settle", "deletes"})
+COMMANDS = frozenset({"create", "edit", "cancel", "settle", "deletes", "extends"})
 Answers = asyncio.Future[list[Outcomes | Refused]]
 Complete = Callable[[Sequence[Outcomes | Refused], carrier.BrokerFrame], None]
 
@@ -107,6 +107,8 @@ class SessionChanges:
             raise OutOfState(f"{command!r} needs a handshake first")
         if command == "deletes":
             return await consumer.prepare_deletes(frame.deletes).apply(self._storage, context)
+        if command == "extends":
+            return await consumer.extend(context, frame.extends)
         return await consumer.settle(context, frame.settle)
 
     def _prepare(self, command: str, frame: carrier.ClientFrame, columns: CreateColumns | None) -> PreparedChange:

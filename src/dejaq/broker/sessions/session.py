@@ -1,11 +1,11 @@
 """One client's session: the state machine of `Carrier.Session`, whatever carries its frames.
 
     CONNECTED ──hello──▶ IDLE ──producer──▶ PRODUCER   create, edit, cancel
-                           └────consumer──▶ CONSUMER   settle, deletes, recalled
+                           └────consumer──▶ CONSUMER   settle, deletes, extends, recalled
                                             │    ▲
                                        subscribe unsubscribe
                                             ▼    │
-                                         SUBSCRIBED    settle, deletes, recalled, progress, busy, subscribe again
+                                         SUBSCRIBED    settle, deletes, extends, recalled, progress, busy, subscribe
 
 A session that is IDLE and gets a command for a log works only on logs from then on: it is LOG.
 

@@ -32,6 +32,7 @@ FITS: dict[str, frozenset[SessionState]] = {
     "busy": frozenset({SessionState.SUBSCRIBED}),
     "settle": _CONSUMING,
     "deletes": _CONSUMING,
+    "extends": _CONSUMING,
     "recalled": _CONSUMING,
     "progress": _CONSUMING,
     "log": frozenset({SessionState.IDLE, SessionState.LOG}),

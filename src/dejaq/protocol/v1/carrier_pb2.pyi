@@ -26,7 +26,7 @@ RECALL: SettleKind
 REJECT: SettleKind
 
 class ClientFrame(_message.Message):
-    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress", "log", "renew")
+    __slots__ = ("request", "hello", "ping", "producer", "consumer", "create", "edit", "cancel", "subscribe", "unsubscribe", "settle", "recalled", "busy", "deletes", "progress", "extends", "log", "renew")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class ClientFrame(_message.Message):
     BUSY_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    EXTENDS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     request: int
@@ -59,9 +60,10 @@ class ClientFrame(_message.Message):
     busy: Busy
     deletes: Deletes
     progress: Progress
+    extends: Extends
     log: _log_pb2.LogCommand
     renew: RenewCredentials
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogCommand, _Mapping]] = ..., renew: _Optional[_Union[RenewCredentials, _Mapping]] = ...) -> None: ...
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., producer: _Optional[_Union[ProducerHandshake, _Mapping]] = ..., consumer: _Optional[_Union[ConsumerHandshake, _Mapping]] = ..., create: _Optional[_Union[CreateBatch, _Mapping]] = ..., edit: _Optional[_Union[EditBatch, _Mapping]] = ..., cancel: _Optional[_Union[CancelBatch, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., recalled: _Optional[_Union[RecallAnswer, _Mapping]] = ..., busy: _Optional[_Union[Busy, _Mapping]] = ..., deletes: _Optional[_Union[Deletes, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., extends: _Optional[_Union[Extends, _Mapping]] = ..., log: _Optional[_Union[_log_pb2.LogCommand, _Mapping]] = ..., renew: _Optional[_Union[RenewCredentials, _Mapping]] = ...) -> None: ...
 
 class RenewCredentials(_message.Message):
     __slots__ = ("bearer",)
@@ -366,6 +368,12 @@ class Settle(_message.Message):
     def __init__(self, kind: _Optional[_Union[SettleKind, str]] = ..., lease: _Optional[int] = ..., ranges: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., ts: _Optional[_Iterable[int]] = ..., relative: _Optional[bool] = ..., handed_us: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class Deletes(_message.Message):
+    __slots__ = ("settles",)
+    SETTLES_FIELD_NUMBER: _ClassVar[int]
+    settles: _containers.RepeatedCompositeFieldContainer[Settle]
+    def __init__(self, settles: _Optional[_Iterable[_Union[Settle, _Mapping]]] = ...) -> None: ...
+
+class Extends(_message.Message):
     __slots__ = ("settles",)
     SETTLES_FIELD_NUMBER: _ClassVar[int]
     settles: _containers.RepeatedCompositeFieldContainer[Settle]

@@ -13,8 +13,8 @@ from dejaq.domain.message import Message
 from dejaq.errors import Code, DejaqError, Indefinite
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.sdk.bodies.large import LargeBodyClient
-from dejaq.sdk.consuming.deletes import Deletes
 from dejaq.sdk.consuming.grant import Delivery, DeliveryPart, Grant
+from dejaq.sdk.consuming.shared_settles import SharedSettles
 from dejaq.sdk.gathering import copy_of
 from dejaq.sdk.session.connection import BrokerAnswer, Connection
 
@@ -118,7 +118,9 @@ class Settler:
         self._lookup = lookup
         self._settled = settled
         self._groups: dict[tuple[int, Settlement], _Group] = {}
-        self._deletes = Deletes(connection)
+        self._deletes = SharedSettles(connection, carrier.DELETE)
+        # Apart, so that no delete waits behind the extensions of thousands of leases.
+        self._extends = SharedSettles(connection, carrier.EXTEND)
         # Groups that were sent and are not answered.
         self._in_transit: set[_Group] = set()
         self._changed = asyncio.Event()
@@ -311,8 +313,9 @@ class Settler:
             settle.handed_us.extend(handed_us)
         # Read before the broker reads its own clock, so that it is never later than the real end.
         end = self._connection.broker_clock.surely_ms() + settlement.lease_ms
-        if settlement.kind == carrier.DELETE:
-            answer = await self._deletes.send(settle)
+        if settlement.kind in (carrier.DELETE, carrier.EXTEND):
+            gathered = self._deletes if settlement.kind == carrier.DELETE else self._extends
+            answer = await gathered.send(settle)
         else:
             frame = self._connection.frame()
             frame.settle.CopyFrom(settle)

@@ -280,7 +280,7 @@ class PostgresStorage(PostgresQueries):
                 deletes = [one for one in group if isinstance(one, Delete)]
                 answers += await self._leases.delete(deletes, now, context)
             else:
-                answers.append(await attempt(self._apply(group[0], now, context)))
+                answers += [await attempt(self._apply(change, now, context)) for change in group]
         return answers
 
     async def _apply(self, change: Change, now: int, context: CallContext) -> Outcomes:

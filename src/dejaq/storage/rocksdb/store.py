@@ -302,7 +302,8 @@ class RocksStorage(RocksTransactions):
     # Changes
 
     async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
-        """Apply each change separately; consecutive deletes of one consumer share a write, as do small creates.
+        """Apply each change separately; consecutive deletes of one consumer share a write, as do
+        extensions and small creates.
 
         Every other change has its own write, because it reads the results of earlier changes from the database.
         """

@@ -202,7 +202,7 @@ class ShardedStorage(ShardedQueries):
                 deletes = [one for one in group if isinstance(one, Delete)]
                 answers += await self._delete(deletes, now, context)
             else:
-                answers.append(await attempt(self._apply(group[0], now, context)))
+                answers += [await attempt(self._apply(change, now, context)) for change in group]
         return answers
 
     async def _apply(self, change: Change, now: int, context: CallContext) -> Outcomes:

@@ -160,7 +160,7 @@ EXPECTED_FRAMES: dict[str, frozenset[Operation]] = {
     "create": PRODUCING,
     "edit": CHANGING,
     "cancel": CHANGING,
-    **dict.fromkeys(("consumer", "subscribe", "unsubscribe", "settle", "deletes"), CONSUMING),
+    **dict.fromkeys(("consumer", "subscribe", "unsubscribe", "settle", "deletes", "extends"), CONSUMING),
     **dict.fromkeys(("recalled", "busy", "progress"), CONSUMING),
     # The row below appends.
     "log": PRODUCING,

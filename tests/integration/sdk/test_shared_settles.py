@@ -1,14 +1,16 @@
-"""Batches of leases: deletes that wait for one another share a frame, and each message has its own answer."""
+"""Batches of leases: deletes or extensions that wait share a frame, and each message has its own answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
 import dejaq
+from dejaq.protocol.v1 import carrier_pb2 as carrier
+from dejaq.sdk.consuming.grant import Grant
 from dejaq.timekeeper.clock import VirtualClock
 from tests.integration.sdk.conftest import TOPIC
 from tests.integration.sdk.cutting import CuttingTransport
@@ -67,6 +69,54 @@ async def test_a_broker_of_the_first_protocol_gets_one_frame_per_lease(
         assert all(result.ok for result in await asyncio.gather(*(batch.delete() for batch in held)))
     assert wire.sent.count("settle") - before == 5
     assert "deletes" not in wire.sent
+
+
+async def test_extensions_of_many_leases_share_frames(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    """A consumer that held ten thousand messages sent a frame for each, and a busy machine lost some of the leases."""
+    async with client.consumer(TOPIC, name="w", lease=6.0, max_in_flight=1_000) as consumer:
+        await taken(producer, consumer, batches=70)
+        for _ in range(100):
+            await clock.advance(100)
+        sizes = [len(frame.extends.settles) for frame in wire.frames if frame.HasField("extends")]
+        assert sum(sizes) >= 70
+        assert max(sizes) == 64
+        assert not [frame for frame in wire.frames if frame.settle.kind == carrier.EXTEND]
+        assert await client.count(TOPIC, status="processing") == 700
+
+
+async def test_a_broker_without_shared_extensions_gets_one_frame_per_lease(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    async with client.consumer(TOPIC, name="w", lease=6.0) as consumer:
+        await taken(producer, consumer, batches=3)
+        consumer._connection.protocol = 2
+        for _ in range(50):
+            await clock.advance(100)
+        assert len([frame for frame in wire.frames if frame.settle.kind == carrier.EXTEND]) >= 3
+    assert "extends" not in wire.sent
+
+
+async def test_an_extension_without_an_answer_delays_no_other_lease(
+    client: dejaq.Client, producer: dejaq.Producer, wire: CuttingTransport, clock: VirtualClock
+) -> None:
+    async with client.consumer(TOPIC, name="w", lease=6.0) as consumer:
+        stuck, *others = await taken(producer, consumer, batches=3)
+        await clock.advance(1_000)
+        others += await taken(producer, consumer, batches=1)
+        extend, waits = consumer._settler.extend, stuck._portions[0].grant.id
+
+        async def slow(grant: Grant, rows: Sequence[int], lease_ms: int) -> None:
+            if grant.id == waits:
+                await asyncio.Event().wait()
+            await extend(grant, rows, lease_ms)
+
+        consumer._extender._settler.extend = slow  # type: ignore[method-assign]
+        for _ in range(200):
+            await clock.advance(100)
+        assert (await asyncio.gather(*(batch.delete(results=True) for batch in others)))[-1].ok
+        assert await client.count(TOPIC) == 10
 
 
 @pytest.mark.parametrize("how", ["delete", "extend", "release", "reject"])
