@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dejaq import limits
+from dejaq.domain.bodies.body_block import body_bytes
 from dejaq.domain.bodies.large import Reference
 from dejaq.errors import Code
 
@@ -56,6 +57,31 @@ class Message:
     def status(self, now: int) -> Status:
         """The status at `now`, in UTC milliseconds."""
         return status_of(self.ts, self.lock_consumer, now)
+
+
+@dataclass(frozen=True, slots=True)
+class UnleasedMessages:
+    """Messages that no consumer has had yet, by the positions of the ids that they answer.
+
+    Priorities and headers, which are encoded, are empty if no message has one.
+    """
+
+    items: Sequence[int]
+    buckets: Sequence[int]
+    ts: Sequence[int]
+    versions: Sequence[int]
+    groups: Sequence[str]
+    bodies: Sequence[bytes]
+    priorities: Sequence[int]
+    headers: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def size(self) -> int:
+        """The bytes of bodies and headers."""
+        return body_bytes(self.bodies) + sum(map(len, self.headers))
 
 
 def status_of(ts: int, lock_consumer: str, now: int) -> Status:

@@ -15,7 +15,7 @@ from dejaq.domain.bodies.packing import shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.message import Message
+from dejaq.domain.message import Message, UnleasedMessages, status_of
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
 from dejaq.protocol.create_columns import CreateColumns
@@ -204,6 +204,30 @@ def messages_to_proto(
         cursor=cursor or b"",
         progress=[m.progress for m in messages] if any(m.progress for m in messages) else None,
     )
+
+
+def add_unleased(
+    proto: carrier_pb2.MessageColumns,
+    messages: UnleasedMessages,
+    *,
+    ids: Sequence[str],
+    places: Sequence[int],
+    now: int,
+) -> None:
+    """Add messages that are columns already; `places` has the place of each of the ids in the request."""
+    count = len(messages)
+    proto.ids.extend([ids[item] for item in messages.items])
+    proto.buckets.extend(messages.buckets)
+    proto.ts.extend(messages.ts)
+    proto.priorities.extend(messages.priorities or [0] * count)
+    proto.bodies.extend(messages.bodies[:])
+    proto.groups.extend(messages.groups)
+    proto.consumers.extend([""] * count)
+    proto.versions.extend(messages.versions)
+    proto.attempts.extend([0] * count)
+    proto.headers.extend(messages.headers or [b""] * count)
+    proto.statuses.extend([status_of(ts, "", now) for ts in messages.ts])
+    proto.asked.extend([places[item] for item in messages.items])
 
 
 def portion_to_proto(portion: Portion) -> carrier_pb2.ScanColumns:

@@ -22,7 +22,7 @@ from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
 from dejaq.domain.headers import decode_headers
 from dejaq.domain.id_column import IdColumn
-from dejaq.domain.message import Message, Status
+from dejaq.domain.message import Message, Status, UnleasedMessages
 from dejaq.domain.topic import Topic
 from dejaq.errors import Refused
 from dejaq.storage.transactions import Transaction, Verdict
@@ -353,6 +353,18 @@ class BeginsChanges(Protocol):
         """Do transactions in their order, each as `transact` does; the future has their verdicts.
 
         None, and nothing is done, when one of them has to wait for something else: then `transact` does them.
+        """
+
+
+@runtime_checkable
+class ReadsColumns(Protocol):
+    """A storage that has most messages as columns."""
+
+    async def get_columns(
+        self, topic: Topic, ids: Sequence[str], now: int
+    ) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
+        """The messages with these ids: some as columns, and the others with the positions of their ids. The caller
+        limits how many ids these are.
         """
 
 

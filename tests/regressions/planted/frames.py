@@ -13,7 +13,7 @@ from dejaq.storage.rocksdb.engine import emptying
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frame_uses import FrameUses
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.storage.rocksdb.timeline.far import group_search, run_parts, stored_run
+from dejaq.storage.rocksdb.timeline.far import finder, group_search, run_parts, stored_run
 from dejaq.storage.rocksdb.timeline.far.packed_run import EqualCells
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.window import Window
@@ -134,9 +134,18 @@ def take_ids_for_different() -> None:
     RocksStorage.look_at = lambda storage, ids: setattr(ids, "are_distinct", True)  # type: ignore[method-assign]
 
 
+def change_rows_that_left_meanwhile() -> None:
+    """Rows that were found before other changes are taken as they were."""
+    finder._still_there = lambda state, rows: rows
+
+
 BUGS = {
     "quotas_count_only_decoded_bodies": Bug(charge_decoded_bodies, COLUMNS),
     "ids_that_are_cells_are_never_compared": Bug(take_ids_for_different, COLUMNS),
+    "rows_that_left_meanwhile_are_changed": Bug(
+        change_rows_that_left_meanwhile,
+        "tests/unit/storage/rocksdb/test_far_rows.py::test_other_tasks_run_while_many_ids_are_read_or_changed",
+    ),
     "damaged_groups_are_accepted": Bug(
         accept_damaged_groups,
         "tests/unit/storage/rocksdb/test_far_rows.py::test_damage_is_found_before_a_row_is_answered",

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from dejaq import limits
 from dejaq.broker.calls.query_budget import QueryBudget
 from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.domain.context import CallContext
 from dejaq.domain.ids import valid_id
-from dejaq.domain.message import Message, Status
+from dejaq.domain.message import Message, Status, UnleasedMessages
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
-from dejaq.protocol.columns import messages_to_proto
+from dejaq.protocol.columns import add_unleased, messages_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.base import Filter, Page, Storage
+from dejaq.storage.base import Filter, Page, ReadsColumns, Storage
 from dejaq.timekeeper.clock import Clock
 
 # How many bodies are read at once before their size is known.
 CHUNK_ROWS = 64
 # So many rows become a part of an answer at once; the event loop does other work between two parts.
 PART_ROWS = 250
-# The same from a storage that is elsewhere, where each reading is a call, once the bodies are known to be small.
-REMOTE_CHUNK_ROWS = 256
+# The same once the bodies are known to be small; the event loop does other work between two chunks.
+SMALL_CHUNK_ROWS = 128
 SMALL_BYTES = 4_096
 BROWSE_PAGE_DEFAULT = 500
+# Columns other than bodies and headers are small and bounded; this is a generous guess of them.
+_ROW_BYTES = 256
 
 
 class QueryCalls:
@@ -54,27 +56,46 @@ class QueryCalls:
                 Code.BATCH_TOO_LARGE, f"{len(request.ids)} ids in one call; at most {limits.BATCH_COUNT_MAX}"
             )
         asked = [place for place, message_id in enumerate(request.ids) if valid_id(message_id)]
+        answer = carrier.MessageColumns()
         found: list[tuple[int, Message]] = []
         size = 0
         now = self._clock.now_ms()
         start, chunk_rows = 0, CHUNK_ROWS
         while start < len(asked):
+            if start:
+                await asyncio.sleep(0)
             places = asked[start : start + chunk_rows]
             start += chunk_rows
-            rows = await self._storage.get(topic, [request.ids[place] for place in places], now)
-            for place, message in zip(places, rows, strict=True):
-                if message is not None:
-                    found.append((place, message))
-                    size += _size(message)
+            ids = [request.ids[place] for place in places]
+            rows, others = await self._read(topic, ids, now)
+            if rows is not None:
+                add_unleased(answer, rows, ids=ids, places=places, now=now)
+                size += rows.size + _ROW_BYTES * len(rows)
+            found += [(places[item], message) for item, message in others]
+            size += sum([_size(message) for _, message in others])
             if size > limits.BATCH_BYTES_MAX:
                 raise error_of(
                     Code.BATCH_TOO_LARGE,
                     f"the messages have over {limits.BATCH_BYTES_MAX} bytes; ask for fewer",
                 )
-            small = self._storage.capabilities.shared and size < SMALL_BYTES * start
-            chunk_rows = REMOTE_CHUNK_ROWS if small else CHUNK_ROWS
+            chunk_rows = SMALL_CHUNK_ROWS if size < SMALL_BYTES * start else CHUNK_ROWS
+        if not found:
+            return answer
         messages = await self._reports.added(topic, [message for _, message in found], now)
-        return messages_to_proto(messages, now=now, asked=[place for place, _ in found])
+        rest = messages_to_proto(messages, now=now, asked=[place for place, _ in found])
+        if rest.progress:
+            answer.progress.extend([""] * len(answer.ids))
+        answer.MergeFrom(rest)
+        return answer
+
+    async def _read(
+        self, topic: Topic, ids: Sequence[str], now: int
+    ) -> tuple[UnleasedMessages | None, Sequence[tuple[int, Message]]]:
+        """Some messages as columns, where the storage has those, and the others with the positions of their ids."""
+        if isinstance(self._storage, ReadsColumns):
+            return await self._storage.get_columns(topic, ids, now)
+        messages = await self._storage.get(topic, ids, now)
+        return None, [(item, message) for item, message in enumerate(messages) if message is not None]
 
     async def count(self, context: CallContext, request: carrier.CountRequest) -> carrier.CountResponse:
         """How many messages match, exactly."""
@@ -155,8 +176,7 @@ async def _columns(page: Page, now: int) -> carrier.MessageColumns:
 
 
 def _size(message: Message) -> int:
-    # The other columns are small and bounded; 256 is a generous guess of them.
-    return len(message.body) + 256 + sum(len(key) + len(value) + 16 for key, value in message.headers.items())
+    return len(message.body) + _ROW_BYTES + sum(len(key) + len(value) + 16 for key, value in message.headers.items())
 
 
 def _fitting(messages: list[Message], budget: int) -> int:

@@ -38,6 +38,7 @@ from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges, is_
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
 from dejaq.storage.rocksdb.operations.transactions import RocksTransactions
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
+from dejaq.storage.rocksdb.timeline.far import by_id_steps
 from dejaq.storage.rocksdb.timeline.ids.hashing import note_distinct
 from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -316,12 +317,21 @@ class RocksStorage(RocksTransactions):
                 return await self._pending.add(create, now, context)
         answers: list[Outcomes | Refused] = []
         for group in grouped(changes):
-            answers += await self._apply(group, now, context)
+            (change, *_) = group
+            if by_id_steps.is_large(change):
+                answers.append(await self._apply_in_parts(change, now, context))
+            else:
+                answers += await self._apply(group, now, context)
         return answers
 
     def look_at(self, ids: IdColumn) -> None:
         """Note whether all ids differ."""
         note_distinct(ids)
+
+    async def _apply_in_parts(self, change: Edit | Cancel, now: int, context: CallContext) -> Outcomes | Refused:
+        """Apply a change of many ids in several steps of the event loop."""
+        apply = partial(self._change, now=now, context=context)
+        return await by_id_steps.apply_in_parts(change, partial(self._state, change.topic), self._is_live, apply)
 
     def begin(
         self, changes: Sequence[Change], now: int, context: CallContext

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import random
 from functools import partial
 from pathlib import Path
@@ -22,8 +24,9 @@ from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
 from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.bodies.row_groups import read_head
+from dejaq.storage.rocksdb.reading import answering
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.storage.rocksdb.timeline.far import group_search
+from dejaq.storage.rocksdb.timeline.far import by_id_steps, group_search
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.far.stored_run import OFFSET_BITS
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -276,4 +279,81 @@ async def test_rows_with_a_lease_are_decided_one_by_one(tmp_path: Path) -> None:
     both.now += 20_000
     await both.change(Edit(TOPIC, "o", Edits(held[0], ts=[both.now + DAY_MS + row for row in range(20)])))
     await both.check()
+    await both.close()
+
+
+async def test_other_tasks_run_while_many_ids_are_read_or_changed(
+    tmp_path: Path, small_groups: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they change meanwhile is neither changed again nor lost, and each message is counted once."""
+    monkeypatch.setattr(by_id_steps, "STEP_IDS", 20)
+    monkeypatch.setattr(answering, "STEP_IDS", 20)
+    monkeypatch.setattr(by_id_steps, "PART_IDS", 60)
+    both = Both(tmp_path, seed=9)
+    await both.begin()
+    for _ in range(4):
+        await both.create(100, plain=True)
+    await both.restart()
+    rocks, chance = both.rocks, both.chance
+    gone: set[str] = set()
+    asked, over = 0, False
+
+    async def disturb() -> None:
+        """Cancel and move a few messages between all steps; runs are merged meanwhile too."""
+        nonlocal asked
+        while not over:
+            ids = chance.sample(both.ids, 2)
+            outcomes = await apply_one(rocks, Cancel(TOPIC, "o", ids), NOW, DIRECT_CALL)
+            gone.update(one for row, one in enumerate(ids) if outcomes[row] is Code.OK)
+            await apply_one(rocks, Edit(TOPIC, "o", Edits(ids[:1], ts=[NOW + 3 * DAY_MS])), NOW, DIRECT_CALL)
+            asked += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(disturb())
+    for number in range(6):
+        before, ids = set(gone), chance.sample(both.ids, 300)
+        change = Edit(TOPIC, "o", Edits(ids, bodies=[b"%d" % number] * 300)) if number < 5 else Cancel(TOPIC, "o", ids)
+        outcomes = await apply_one(rocks, change, NOW, DIRECT_CALL)
+        missing = {ids[row] for row, code in outcomes.codes.items() if code is Code.NOT_FOUND}
+        assert len(missing) == len(outcomes.codes)
+        assert before & set(ids) <= missing <= gone
+        if number == 5:
+            gone.update(ids)
+    over = True
+    await task
+    assert asked > 12
+    found = await rocks.get(TOPIC, both.ids, NOW)
+    assert {one for one, message in zip(both.ids, found, strict=True) if message is None} == gone
+    assert await rocks.count(TOPIC, Filter(), NOW) == len(both.ids) - len(gone)
+    await both.restart()
+    page = await both.rocks.browse(TOPIC, Filter(), None, len(both.ids), NOW)
+    assert {message.id for message in page.messages} == set(both.ids) - gone
+    await both.close()
+
+
+async def test_the_parts_of_a_large_change_have_their_own_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions, times and headers belong to the ids of their part; the answer is one."""
+    monkeypatch.setattr(by_id_steps, "STEP_IDS", 20)
+    monkeypatch.setattr(by_id_steps, "PART_IDS", 40)
+    both = Both(tmp_path, seed=10)
+    await both.begin()
+    await both.create(100, plain=False)
+    ids = _some(both, 90)
+    change = encode_header_change({"part": "x"})
+    times = [NOW + DAY_MS + chance for chance in range(90)]
+    edits = Edits(
+        ids, ts=times, priorities=list(range(90)), headers=[change] * 90, bodies=[b"%d" % n for n in range(90)]
+    )
+    outcomes = await both.change(Edit(TOPIC, "o", edits))
+    assert outcomes.codes == {89: Code.NOT_FOUND}
+    await both.check()
+    versions = [message.version for message in await both.rocks.get(TOPIC, ids[:89], NOW) if message is not None]
+    versions[50] += 1
+    outcomes = await apply_one(both.rocks, Cancel(TOPIC, "o", ids[:89], versions), NOW, DIRECT_CALL)
+    assert outcomes.codes == {50: Code.VERSION_CONFLICT}
+    gone = dataclasses.replace(TOPIC, number=7, name="gone")
+    answer = (await both.rocks.apply((Cancel(gone, "o", ids),), NOW, DIRECT_CALL))[0]
+    assert answer == Outcomes(90, dict.fromkeys(range(90), Code.NOT_FOUND))
     await both.close()

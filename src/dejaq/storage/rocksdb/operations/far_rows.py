@@ -59,21 +59,21 @@ def _decide(run_owner: str, owner: str, now: int) -> Code:
 
 def remove_far(state: TopicState, batch: Batch, rows: FarRows) -> None:
     """Remove rows from their runs; a run without rows is removed too."""
-    leaving: dict[int, int] = {}
-    of_runs: list[int] = rows.of_runs.tolist()
-    for number, row in zip(of_runs, rows.rows.tolist(), strict=True):
-        leaving[number] = leaving.get(number, 0) | 1 << row
-    emptied: set[int] = set()
-    for number, mask in leaving.items():
-        run: StoredRun = rows.runs[number]
+    # A run that was found in several steps is there several times.
+    leaving: dict[StoredRun, int] = {}
+    of_runs = [rows.runs[number] for number in rows.of_runs.tolist()]
+    for run, row in zip(of_runs, rows.rows.tolist(), strict=True):
+        leaving[run] = leaving.get(run, 0) | 1 << row
+    emptied: set[StoredRun] = set()
+    for run, mask in leaving.items():
         if run.live == mask:
-            emptied.add(number)
+            emptied.add(run)
             state.remove_rows(batch, state.runs.at(keys.place(run.key)), mask, keep_bodies=True)
         else:
             run.live &= ~mask
             batch.put(keys.gone(run.key), masks.pack(masks.full(run.count) & ~run.live))
     if emptied:
-        rows = rows.picked(np.array([at for at, number in enumerate(of_runs) if number not in emptied], dtype=np.int64))
+        rows = rows.picked(np.array([at for at, run in enumerate(of_runs) if run not in emptied], dtype=np.int64))
     state.minute_counts.add_times(rows.times, -1)
     if state.owner_counts is not None:
         state.owner_counts.remove(list(zip(rows.owners().tolist(), rows.times.tolist(), strict=True)))

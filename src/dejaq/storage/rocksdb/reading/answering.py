@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from dejaq.domain.batch import LeaseSet
 from dejaq.domain.headers import encode_headers
-from dejaq.domain.message import Message
+from dejaq.domain.message import Message, UnleasedMessages
 from dejaq.domain.topic import Durability, Topic
 from dejaq.storage.base import Filter, Holder, Page, outermost
 from dejaq.storage.rocksdb.engine.committer import Committer
@@ -24,6 +24,7 @@ from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.priority_browsing import PriorityBrowsing, pack_priority_cursor
 from dejaq.storage.rocksdb.reading.snapshot import RocksSnapshot
 from dejaq.storage.rocksdb.timeline import prioritising
+from dejaq.storage.rocksdb.timeline.far.by_id_steps import STEP_IDS
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 Result = TypeVar("Result")
@@ -52,8 +53,19 @@ class RocksQueries:
         return result
 
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
-        """The messages with the ids."""
-        return await self._look(topic, lambda state: querying.get(state, ids))
+        """The messages with the ids; other tasks run between the steps of a large call."""
+        messages: list[Message | None] = []
+        for start in range(0, len(ids), STEP_IDS):
+            if start:
+                await asyncio.sleep(0)
+            messages += querying.get(self._state(topic), ids[start : start + STEP_IDS])
+        return await self._look(topic, lambda _: messages)
+
+    async def get_columns(
+        self, topic: Topic, ids: Sequence[str], now: int
+    ) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
+        """The same in one step, mostly as columns."""
+        return await self._look(topic, lambda state: querying.get_columns(state, ids))
 
     async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
         """A shared body by its digest."""

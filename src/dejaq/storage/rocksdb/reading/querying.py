@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from dejaq.domain.headers import decode_headers
-from dejaq.domain.message import Message
-from dejaq.storage.rocksdb.timeline.far.far_rows import FarRows
+from dejaq.domain.message import Message, UnleasedMessages
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -15,43 +14,59 @@ from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 def get(state: TopicState, ids: Sequence[str]) -> list[Message | None]:
     """The message of each id."""
-    far = find_far(state, ids)
+    unleased, others = get_columns(state, ids)
     messages: list[Message | None] = [None] * len(ids)
-    for item, found in zip(far.items.tolist(), _far_messages(state, ids, far), strict=True):
-        messages[item] = found
-    others = [item for item, found in enumerate(messages) if found is None]
-    for item, at in zip(others, state.locate([ids[item] for item in others]) if others else (), strict=True):
-        messages[item] = message(state, *at) if at is not None else None
-    return messages
-
-
-def _far_messages(state: TopicState, ids: Sequence[str], far: FarRows) -> Iterator[Message]:
-    owners = {number: state.owners.name(number) for number in set(far.owners().tolist())}
     columns = zip(
-        far.items.tolist(),
-        far.owners().tolist(),
-        far.buckets(state.topic.settings.buckets).tolist(),
-        far.times.tolist(),
-        far.versions.tolist(),
-        far.bodies[:],
-        far.priorities or repeat(0),
-        far.headers or repeat(b""),
+        unleased.items,
+        unleased.buckets,
+        unleased.ts,
+        unleased.versions,
+        unleased.groups,
+        unleased.bodies[:],
+        unleased.priorities or repeat(0),
+        unleased.headers or repeat(b""),
         strict=False,
     )
-    for item, owner, bucket, ts, version, body, priority, headers in columns:
-        yield Message(
+    for item, bucket, ts, version, group, body, priority, headers in columns:
+        messages[item] = Message(
             id=ids[item],
             topic=state.topic.name,
             bucket=bucket,
             ts=ts,
             priority=priority,
             body=body,
-            producer_group=owners[owner],
+            producer_group=group,
             lock_consumer="",
             version=version,
             attempts=0,
             headers=decode_headers(headers) if headers else {},
         )
+    for item, other in others:
+        messages[item] = other
+    return messages
+
+
+def get_columns(state: TopicState, ids: Sequence[str]) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
+    """The messages of the far future as columns, and the others; each with the position of its id."""
+    far = find_far(state, ids)
+    items: list[int] = far.items.tolist()
+    known = set(items)
+    left = [item for item in range(len(ids)) if item not in known] if len(items) < len(ids) else []
+    located = state.locate([ids[item] for item in left]) if left else []
+    others = [(item, message(state, *at)) for item, at in zip(left, located, strict=True) if at is not None]
+    owners: list[int] = far.owners().tolist() if items else []
+    names = {number: state.owners.name(number) for number in set(owners)}
+    unleased = UnleasedMessages(
+        items=items,
+        buckets=far.buckets(state.topic.settings.buckets).tolist() if items else (),
+        ts=far.times.tolist(),
+        versions=far.versions.tolist(),
+        groups=[names[number] for number in owners],
+        bodies=far.bodies,
+        priorities=far.priorities,
+        headers=far.headers,
+    )
+    return unleased, others
 
 
 def message(state: TopicState, run: Run, row: int) -> Message:

@@ -114,6 +114,35 @@ class FarRows:
 NO_ROWS = FarRows(_NOTHING)
 
 
+class FoundAhead(NamedTuple):
+    """What was found for these ids before they are changed; all of it has to be looked at again."""
+
+    ids: Sequence[str]
+    rows: FarRows
+
+
+def joined_far(parts: Sequence[FarRows]) -> FarRows:
+    """All rows of some parts."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [len(part.runs) for part in parts]
+    found = joined_rows(
+        [FoundRows(part.items, part.rows, part.bodies, part.priorities, part.headers) for part in parts]
+    )
+    return FarRows(
+        items=found.at,
+        runs=list(chain.from_iterable(part.runs for part in parts)),
+        of_runs=np.concatenate([part.of_runs + sum(sizes[:number]) for number, part in enumerate(parts)]),
+        rows=found.rows,
+        times=np.concatenate([part.times for part in parts]),
+        versions=np.concatenate([part.versions for part in parts]),
+        hashes=np.concatenate([part.hashes for part in parts]),
+        bodies=found.bodies,
+        priorities=found.priorities,
+        headers=found.headers,
+    )
+
+
 def picked_bodies(bodies: Sequence[bytes], at: Column) -> Sequence[bytes]:
     """The bodies at some positions."""
     if not isinstance(bodies, BodyBlock) or bodies.size is None:

@@ -7,13 +7,14 @@ due soon. `directory.Finder` finds the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
-from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, Column, FarRows, FoundRows, joined_rows
+from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, Column, FarRows, FoundRows, joined_far, joined_rows
 from dejaq.storage.rocksdb.timeline.far.group_search import WantedRows, find_rows
 from dejaq.storage.rocksdb.timeline.far.stored_run import StoredRun
 from dejaq.storage.rocksdb.timeline.ids.hashing import characters_of, hash_column
@@ -22,9 +23,34 @@ from dejaq.storage.rocksdb.timeline.ids.id_entries import ArrivalColumns
 if TYPE_CHECKING:
     from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
+# So few rows are found one by one.
+_FEW_ROWS = 8
+
 
 def find_far(state: TopicState, ids: Sequence[str]) -> FarRows:
     """The rows of those ids whose messages are in such runs, in any order."""
+    ahead = state.runs.stored.take_ahead()
+    if ahead is None or ahead.ids is not ids:
+        return _find_now(state, ids)
+    rows = _still_there(state, ahead.rows)
+    if len(rows) == len(ids):
+        return rows
+    known = set(rows.items.tolist())
+    left = [item for item in range(len(ids)) if item not in known]
+    found = _find_now(state, [ids[item] for item in left])
+    return joined_far([rows, replace(found, items=np.array(left, dtype=np.int64)[found.items])])
+
+
+def _still_there(state: TopicState, rows: FarRows) -> FarRows:
+    """The rows that were found before and are where they were."""
+    runs, stored, on_run = rows.runs, state.runs.stored, state.leases.on_run
+    same = [stored.knows(run) and state.runs.kept(run.key) is None and not on_run(run.key) for run in runs]
+    pairs = zip(rows.of_runs.tolist(), rows.rows.tolist(), strict=True)
+    good = [same[number] and runs[number].live >> row & 1 == 1 for number, row in pairs]
+    return rows if all(good) else rows.picked(np.flatnonzero(good))
+
+
+def _find_now(state: TopicState, ids: Sequence[str]) -> FarRows:
     if state.topic.by_priority or state.runs.is_sharing or not state.index.has_entries:
         return NO_ROWS
     hashes = hash_column(ids)
@@ -36,7 +62,8 @@ def find_far(state: TopicState, ids: Sequence[str]) -> FarRows:
     if not len(at):
         return NO_ROWS
     items, times = arrivals.rows[at], arrivals.times[at]
-    wanted = WantedRows(of_runs, times, items, ids, characters_of(ids))
+    characters = characters_of(ids) if len(at) > _FEW_ROWS else None
+    wanted = WantedRows(of_runs, times, items, ids, characters)
     found = joined_rows(list(_find(state.database, runs, wanted)))
     _, firsts = np.unique(items[found.at], return_index=True)
     rows = FarRows(
@@ -57,6 +84,9 @@ def find_far(state: TopicState, ids: Sequence[str]) -> FarRows:
 
 def _find(database: RocksDatabase, runs: Sequence[StoredRun], wanted: WantedRows) -> Iterator[FoundRows]:
     """Find rows in runs that are bytes of a file together, and rows of the other runs one by one."""
+    if len(wanted.runs) <= _FEW_ROWS:
+        yield from wanted.one_by_one(database, runs, np.arange(len(wanted.runs)))
+        return
     in_file = np.array([run.is_in_file(database) for run in runs], dtype=np.bool_)[wanted.runs]
     together = np.flatnonzero(in_file)
     if len(together):
@@ -89,8 +119,13 @@ def _runs_of(state: TopicState, arrivals: ArrivalColumns) -> tuple[Column, list[
     run_keys = [key for key in found if key is not None]
     elsewhere = [row for row, number in enumerate(numbers) if number in moved]
     if elsewhere:
-        rows, pieces = moved.runs_of_rows([numbers[row] for row in elsewhere], arrivals.times[elsewhere])
-        at += [elsewhere[row] for row in rows]
+        if len(elsewhere) <= _FEW_ROWS:
+            pairs = [(row, key) for row in elsewhere for key in moved.runs_of(numbers[row], int(arrivals.times[row]))]
+            rows, pieces = [row for row, _ in pairs], [key for _, key in pairs]
+        else:
+            found_at, pieces = moved.runs_of_rows([numbers[row] for row in elsewhere], arrivals.times[elsewhere])
+            rows = [elsewhere[row] for row in found_at]
+        at += rows
         run_keys += pieces
     # A run whose rows moved, and that is not among the wide runs, has no row any more.
     unknown = [row for row, key in enumerate(found) if key is None and numbers[row] not in moved]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES, FrameAddress
@@ -16,6 +17,9 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, rows_at
+
+if TYPE_CHECKING:
+    from dejaq.storage.rocksdb.timeline.far.far_rows import FoundAhead
 
 # So many runs of a topic are known at most, of about 800 bytes each.
 KNOWN_RUNS_MAX = 16_384
@@ -128,6 +132,13 @@ class RunsOnDisk:
     def __init__(self, database: RocksDatabase) -> None:
         self._database = database
         self._runs: dict[bytes, StoredRun] = {}
+        # Rows that were found for the change that follows.
+        self.ahead: FoundAhead | None = None
+
+    def take_ahead(self) -> FoundAhead | None:
+        """The rows that were found for the present change."""
+        ahead, self.ahead = self.ahead, None
+        return ahead
 
     def read(self, wanted: Sequence[bytes]) -> Iterator[StoredRun]:
         """Those of the runs that exist, one after the other: those that must be decoded need much memory together."""
@@ -142,6 +153,10 @@ class RunsOnDisk:
                 if run.is_small:
                     self._keep(run)
                 yield run
+
+    def knows(self, run: StoredRun) -> bool:
+        """Whether this is what is known of a run, and the run has not been moved or replaced since."""
+        return self._runs.get(run.key) is run
 
     def _keep(self, run: StoredRun) -> None:
         if len(self._runs) >= KNOWN_RUNS_MAX:
