@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import dejaq
@@ -70,3 +72,28 @@ async def test_a_read_passes_what_retention_removes_meanwhile(client: dejaq.Clie
     left = [batch.base async for batch in reading]
     # What one answer had is still there.
     assert left in ([*range(oldest, 6)], [1, *range(oldest, 6)])
+
+
+async def test_a_log_that_was_created_again_with_fewer_buckets_is_appended_to(client: dejaq.Client) -> None:
+    log = client.log(TOPIC)
+    keys = [b"%d" % n for n in range(20)]
+    for key in keys:
+        await log.append(b"before", key=key)
+    await client.delete_topic(TOPIC)
+
+    async def is_created() -> bool:
+        try:
+            await client.create_topic(TOPIC, kind="log", buckets=2)
+        except DejaqError as error:
+            assert error.code in (Code.TOPIC_DELETING, Code.TOPIC_EXISTS)
+            return False
+        return True
+
+    await eventually(is_created, within=30)
+    # Those for buckets that it does not have any more.
+    answers = await asyncio.gather(*(log.append(b"refused", key=key) for key in keys), return_exceptions=True)
+    assert any(isinstance(answer, InvalidArgument) for answer in answers)
+    # The next append asks for the number of buckets.
+    places = [await log.append(b"after", key=key) for key in keys]
+    assert {place.bucket for place in places} == {0, 1}
+    assert (await client.log(TOPIC).append(b"after", key=keys[0])).bucket == places[0].bucket

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dejaq import limits
@@ -100,8 +100,16 @@ class WaitingBatch:
 class Appender:
     """The batches of one log that wait or are in transit, over one session."""
 
-    def __init__(self, seeds: Seeds, settings: ClientSettings, topic: str, *, timeout_ms: int) -> None:
-        self._topic, self._timeout_ms = topic, timeout_ms
+    def __init__(
+        self,
+        seeds: Seeds,
+        settings: ClientSettings,
+        topic: str,
+        *,
+        timeout_ms: int,
+        on_refused: Callable[[Code], None] = lambda _: None,
+    ) -> None:
+        self._topic, self._timeout_ms, self._on_refused = topic, timeout_ms, on_refused
         self._settings, self._seeds = settings, seeds
         self._connection = Connection(seeds, settings, enter=_nothing, on_event=_ignore, role="log", topic=topic)
         self._opening: asyncio.Task[None] | None = None
@@ -227,8 +235,11 @@ class Appender:
                     # One message is too large; the others are of other callers.
                     self._waiting.setdefault(batch.bucket, deque()).extendleft(reversed(batch.divide()))
                 else:
+                    if place < len(codes) and codes[place] != Code.OK:
+                        self._on_refused(Code(codes[place]))
                     _settle(batch, answer.appended, place, f"{session.hex()}/{first + place}")
         except DejaqError as error:
+            self._on_refused(error.code)
             for batch in batches:
                 batch.refuse(error)
         except BaseException as error:

@@ -70,6 +70,11 @@ class LogCalls:
             self.known_buckets = await asyncio.shield(asking)
         return self.known_buckets
 
+    def refused(self, code: Code) -> None:
+        """Ask for the number again after an append was refused: the log may have been deleted and created again."""
+        if code in (Code.INVALID_ARGUMENT, Code.TOPIC_NOT_FOUND, Code.TOPIC_DELETING):
+            self.known_buckets, self._asking = 0, None
+
     async def _ask_buckets(self) -> int:
         request = overseer.TopicRequest(name=self.topic, settings_only=True)
         response = overseer.TopicResponse

@@ -37,7 +37,8 @@ class Log:
         self.topic = topic
         self._seeds, self._settings = seeds, settings
         self._calls = LogCalls(seeds, settings, topic)
-        self._appender = Appender(seeds, settings, topic, timeout_ms=round((timeout or 0) * 1_000))
+        timeout_ms, refused = round((timeout or 0) * 1_000), self._calls.refused
+        self._appender = Appender(seeds, settings, topic, timeout_ms=timeout_ms, on_refused=refused)
         self._streams: WeakSet[LogReader | LogGroup] = WeakSet()
 
     async def open(self) -> None:

@@ -248,6 +248,22 @@ async def test_a_lot_that_waits_is_stored_before_the_end_of_the_turn(
     assert [(await call)[0][0] for call in calls] == [Code.OK] * 25  # type: ignore[index]
 
 
+async def test_many_creates_in_several_topics_are_not_applied_in_one_step(
+    storage: RocksStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = HeldSync(storage, monkeypatch)
+    first = storage._pending.add(Create(TOPIC, single(1, "first")), NOW, DIRECT_CALL)
+    await disk.begun()
+    calls = []
+    for n in range(pending_changes.CREATES_MAX):
+        for topic in (TOPIC, OTHER):
+            calls.append(storage._pending.add(Create(topic, single(n + 2, f"m-{n}")), NOW, DIRECT_CALL))
+            waiting = sum(len(group.creates) for group in storage._pending._groups.values())
+            assert waiting == storage._pending._creates < pending_changes.CREATES_MAX
+    disk.release()
+    assert [(await call)[0][0] for call in (first, *calls)] == [Code.OK] * (1 + len(calls))  # type: ignore[index]
+
+
 async def test_callers_share_no_journal_record(storage: RocksStorage) -> None:
     contexts = [CallContext(str(n), "there", Principal(f"caller-{n % 2}")) for n in range(10)]
     await asyncio.gather(
