@@ -88,9 +88,24 @@ def _a_consumer_that_leaves_wakes_all() -> None:
 
     async def with_defect(self: Leaser) -> bool:
         await recall(self)
+        self._inflight.buckets = None
         return True
 
     Leaser.recall_unpushed = with_defect  # type: ignore[method-assign]
+
+
+def _returned_messages_wake_all() -> None:
+    """L7: each lease that a consumer returns wakes every other consumer."""
+    from dejaq.broker.delivery.roster import Roster
+
+    Roster.notify_returned = lambda self, ts, buckets: self.notify(ts)  # type: ignore[method-assign]
+
+
+def _a_consumer_that_is_behind_takes_all() -> None:
+    """L15: a consumer that is opened with a backlog leases up to its credit."""
+    from dejaq.broker.delivery import pace
+
+    pace.LATE_ROWS = 10_000
 
 
 def _a_batch_wakes_all() -> None:
@@ -120,6 +135,14 @@ BUGS = {
     "L7-a-consumer-that-leaves-wakes-all": Bug(
         _a_consumer_that_leaves_wakes_all,
         f"{LEASER}::test_a_consumer_that_leaves_without_unsent_leases_wakes_no_other",
+    ),
+    "L7-returned-messages-wake-all": Bug(
+        _returned_messages_wake_all,
+        f"{LEASER}::test_returned_messages_wake_the_consumers_of_their_buckets_and_no_other",
+    ),
+    "L15-a-consumer-that-is-behind-takes-all": Bug(
+        _a_consumer_that_is_behind_takes_all,
+        f"{LEASER}::test_a_consumer_that_is_behind_holds_few_late_messages_until_it_is_fast",
     ),
     "L7-a-batch-wakes-all": Bug(
         _a_batch_wakes_all, f"{LEASER}::test_a_batch_wakes_the_consumers_of_its_buckets_and_no_other"

@@ -12,6 +12,7 @@ from dejaq.broker import Broker
 from dejaq.broker.assignment.assignment import Seat, assign_buckets
 from dejaq.broker.delivery.inflight import Inflight
 from dejaq.broker.delivery.leaser import GATHER_MS, LEASERS_PER_SECOND, URGENT_MS, Flow, Leaser
+from dejaq.broker.delivery.pace import GROW_MS, LATE_ROWS
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Metrics
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
@@ -21,8 +22,10 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Indefinite, Refused
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.memory.store import MemoryStorage
+from dejaq.timekeeper.alarms import Alarms
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, create_topic, until
 from tests.unit.broker.conftest import Connect
@@ -478,3 +481,91 @@ async def test_deliveries_go_on_while_the_consumers_of_a_fleet_are_replaced(
         clients.append(await (await (await connect()).consume(f"new{number}", topic="fleet")).subscribe())
         await clock.advance(10)
         await until(lambda: {one for client in clients for one in client.received()} == sent)
+
+
+async def test_a_consumer_that_is_behind_holds_few_late_messages_until_it_is_fast(
+    connect: Connect, clock: VirtualClock, storage: CountingStorage
+) -> None:
+    """L15: a consumer that was opened with a backlog leased thousands of messages, and returned them when it closed."""
+    producer, batches = await (await connect()).produce(), Batches()
+    for part in range(3):
+        ids = [f"m{part}-{number}" for number in range(1_000)]
+        await producer.ask(create=batches.natural(ids, clock.now_ms() - 10_000))
+    consumer = await (await (await connect()).consume()).subscribe(rows=10_000)
+    await until(lambda: len(consumer.received()) >= 128)
+    await clock.advance(GROW_MS // 2)
+    assert len(consumer.received()) == 128, "it has not settled any"
+    await consumer.settle(carrier.DELETE, consumer.pushes[0].lease)
+    await until(lambda: len(consumer.received()) == 768)
+    await consumer.settle(carrier.DELETE, consumer.pushes[-1].lease)
+    await until(lambda: len(consumer.received()) == 3_000)
+
+
+async def test_a_consumer_that_settles_nothing_gets_more_late_messages_with_time(
+    connect: Connect, clock: VirtualClock
+) -> None:
+    """User code may hold thousands of messages for a long time."""
+    producer, batches = await (await connect()).produce(), Batches()
+    ids = [f"m{number}" for number in range(1_000)]
+    await producer.ask(create=batches.natural(ids, clock.now_ms() - 10_000))
+    consumer = await (await (await connect()).consume()).subscribe(rows=10_000)
+    await until(lambda: len(consumer.received()) == LATE_ROWS)
+    for _ in range(6):
+        await clock.advance(GROW_MS)
+    await until(lambda: len(consumer.received()) == 1_000)
+
+
+@pytest.mark.parametrize(("others", "ahead_ms", "calls"), [(0, 500, range(15, 21)), (1_000, 2_000, range(4, 9))])
+async def test_consumers_among_many_with_few_messages_look_further_ahead(
+    others: int, ahead_ms: int, calls: range
+) -> None:
+    """L7: 2,000 messages per second for 1,000 consumers were 1,600 lease calls per second."""
+    clock, storage = VirtualClock(), CountingStorage()
+    alarms = Alarms(clock)
+    alarms.count = others
+    topic = Topic("t", 1, TopicSettings(buckets=1))
+    await storage.open(clock.now_ms())
+    await storage.put_topic(topic, DIRECT_CALL)
+    times = [clock.now_ms() + 500 * number for number in range(40)]
+    batch = CreateBatch("g", ProducerSession(1, 1), 0, times, [b"x"] * 40, bucket=0)
+    await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
+    got: list[LeaseSet] = []
+
+    async def push(lease: LeaseSet) -> None:
+        assert lease.ts[-1] <= clock.now_ms() + ahead_ms
+        assert lease.ts[0] >= clock.now_ms(), "none is late"
+        got.append(lease)
+
+    leaser = Leaser(
+        context=DIRECT_CALL, storage=storage, clock=clock, metrics=Metrics(), topic=topic, consumer="c",
+        inflight=Inflight(), push=push, alarms=alarms,
+    )  # fmt: skip
+    leaser.set_flow(Flow(1_000, 1 << 24, lease_ms=30_000, prefetch_ms=500, prefetch_ms_max=5_000))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    for _ in range(100):
+        await clock.advance(100)
+    assert len(got) in calls
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_returned_messages_wake_the_consumers_of_their_buckets_and_no_other(
+    connect: Connect, transport: InProcessTransport, clock: VirtualClock, storage: CountingStorage, broker: Broker
+) -> None:
+    """L7: each lease that one of 200 leaving consumers returned made all of the others lease."""
+    await create_topic(transport, "fleet", buckets=256)
+    fleet = [await (await connect()).consume(f"c{number}", topic="fleet") for number in range(100)]
+    for consumer in fleet:
+        await consumer.subscribe()
+    producer = await (await connect()).produce(topic="fleet")
+    await settled(broker, clock, storage)
+    await producer.ask(create=Batches().natural(["late"], clock.now_ms() - 1))
+    await until(lambda: any(consumer.received() for consumer in fleet))
+    holder = next(consumer for consumer in fleet if consumer.received())
+    await holder.ask(unsubscribe=carrier.Unsubscribe())
+    await settled(broker, clock, storage)
+    assert not (await holder.settle(carrier.RECALL, holder.pushes[0].lease)).outcomes.codes
+    await until(lambda: any("late" in consumer.received() for consumer in fleet if consumer is not holder))
+    await clock.advance(50)
+    assert len({request.consumer for request in storage.leases}) <= 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dejaq import limits
 from dejaq.broker.assignment.assignment import Seat
@@ -93,7 +93,7 @@ class ConnectedConsumer:
         metrics: Metrics,
         background: Background,
         prefetch_ms_max: int,
-        notify_all: Callable[[int], None],
+        notify_returned: Callable[[int, Collection[int] | None], None],
         dead_letters: DeadLetterTopics,
         storage_failed: Callable[[], None],
         sharing_changed: Callable[[ConnectedConsumer], None] = lambda _: None,
@@ -119,7 +119,8 @@ class ConnectedConsumer:
         self._metrics = metrics
         self._background = background
         self._prefetch_ms_max = prefetch_ms_max
-        self._notify_all = notify_all
+        # Notifies the consumers that may lease rows that it held, and that are free from a time on.
+        self._returned: Callable[[int], None] = lambda ts: notify_returned(ts, self.inflight.buckets)
         self._dead_letters = dead_letters
         self._priority_window = PriorityWindow() if topic.by_priority else None
         self._storage_failed = storage_failed
@@ -291,7 +292,7 @@ class ConnectedConsumer:
             # The leases stay and expire.
             log.info("leases of %s/%s were not recalled: %s", self.topic.name, self.name, error)
         if recalled:
-            self._notify_all(self._clock.now_ms())
+            self._returned(self._clock.now_ms())
 
     def assign(self, own: Sequence[int], shared: Sequence[int] = ()) -> None:
         """Lease from these buckets: its own, and those of consumers without free credit."""
@@ -336,11 +337,11 @@ class ConnectedConsumer:
         elif proto.kind == carrier.RELEASE:
             times = release_times(self.topic, proto, ranges, now)
             outcomes = await apply_one(self._storage, Release(*rows, times, handed_times(proto, ranges)), now, context)
-            self._notify_all(times if isinstance(times, int) else min(times))
+            self._returned(times if isinstance(times, int) else min(times))
         elif proto.kind == carrier.RECALL:
             first_ms = self.inflight.first_ms(proto.lease)
             outcomes = await apply_one(self._storage, Recall(*rows), now, context)
-            self._notify_all(first_ms or now)
+            self._returned(first_ms or now)
         elif proto.kind == carrier.REJECT:
             cause = Cause(proto.reason, proto.error, proto.traceback)
             cause.check()
@@ -388,7 +389,10 @@ class ConnectedConsumer:
 
     def _keep_pace(self, proto: carrier.Settle, done: int, due_ms: int | None) -> None:
         handed_ms = min(proto.handed_us, default=0) / 1_000
-        self.pace.settled(done, handed_ms - due_ms if due_ms and handed_ms else 0.0)
+        wait_ms = handed_ms - due_ms if due_ms and handed_ms else 0.0
+        self.pace.settled(done, wait_ms)
+        if self._leaser is not None:
+            self._leaser.settled(done, wait_ms)
 
     def prepare_deletes(self, proto: carrier.Deletes) -> PreparedChange:
         """Delete rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""
@@ -457,7 +461,7 @@ class ConnectedConsumer:
             for lease_id, rows in given:
                 if rows:
                     await self.recall(_BALANCING, lease_id, rows)
-            self._notify_all(self._clock.now_ms())
+            self._returned(self._clock.now_ms())
         return count
 
     def forget(self, lease_id: int, rows: Sequence[int]) -> None:
@@ -480,7 +484,7 @@ class ConnectedConsumer:
         known = [row for row in rows if row < limits.LEASE_ROWS_MAX]
         if known:
             await self.recall(self._context, lease_id, known)
-            self._notify_all(self._clock.now_ms())
+            self._returned(self._clock.now_ms())
 
     def settled(self, lease_id: int, mask: int | None) -> None:
         """Rows have left the lease, all of them when `mask` is None: their credit is free."""

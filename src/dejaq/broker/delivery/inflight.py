@@ -47,6 +47,8 @@ class Inflight:
     def __init__(self) -> None:
         self.rows = 0
         self.bytes = 0
+        # The buckets that the rows may belong to; None when they may belong to any.
+        self.buckets: set[int] | None = set()
         self._held: dict[int, _HeldSet] = {}
         self._expiries: list[tuple[int, int]] = []
 

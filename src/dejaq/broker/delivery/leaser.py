@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from dejaq import limits
 from dejaq.broker.delivery.inflight import Inflight
+from dejaq.broker.delivery.pace import LateRows
 from dejaq.broker.delivery.priority_window import PriorityWindow
 from dejaq.broker.metrics import EXPIRED, LEASED, RECALLED, Metrics
 from dejaq.domain.allowance import Allowance
@@ -34,14 +35,17 @@ CALLS_MAX = 3
 # How often a leaser that waits checks the storage: this often, or less often among many leasers.
 RECHECK_MS, RECHECK_MS_MAX = 1_000, 5_000
 LEASERS_PER_SECOND = 200
+# Among so many leasers, a window in which there are at most `FEW_ROWS` is twice as long, among twice as many three
+# times, up to this factor.
+LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX, FEW_ROWS = 64, 4, 16
 # A consumer finds messages that are due later than this by its own check, and need not be notified.
 NOTICE_MS_MAX = limits.PREFETCH_MS_MAX + RECHECK_MS_MAX + 1_000
 # How long to wait for a storage that has a message that is due but leases nothing.
 RETRY_MS = 10
 # A new message that is due within the lead, but not within this time, waits so long after the last lease for others.
 URGENT_MS, GATHER_MS = 125, 100
-# How long a pump may be without credit before its buckets are shared.
-SHARE_MS = 20
+# How long a pump may be without credit before its buckets are shared; or without room for more late messages.
+SHARE_MS, SHARE_LATE_MS = 20, 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,9 @@ class Leaser:
         # Where what was leased too often goes, in a topic that has a limit; and who wants to know of it.
         self._dead_letter = dead_letter
         self._dead_lettered = dead_lettered
-        # Bounds what is held of a topic by priority.
+        # Bounds what is held of a topic by priority; and of late messages in others.
         self._priority_window = priority_window
+        self._late_rows = LateRows(clock.now_ms()) if priority_window is None else None
         self._flow = Flow(credit_rows=0, credit_bytes=0, lease_ms=limits.LEASE_MS_DEFAULT, prefetch_ms=0)
         self._sharing_changed = sharing_changed
         self.sharing = False
@@ -133,8 +138,7 @@ class Leaser:
         self._pushed = asyncio.Event()
         self._alarms = alarms if alarms is not None else Alarms(clock)
         self._alarm = self._alarms.alarm(self._wake.set)
-        self._notices = 0
-        self._window_ms = 0
+        self._notices = self._window_ms = 0
         # Nothing more was due up to this time, and nothing has changed since.
         self._dry = False
         self._dry_until = 0
@@ -173,6 +177,10 @@ class Leaser:
         buckets = [*own, *shared] if shared else own
         if buckets != self._buckets:
             self._buckets = buckets
+            if not self._inflight.rows and not self._calls:
+                self._inflight.buckets = set(buckets)
+            elif self._inflight.buckets is not None:
+                self._inflight.buckets.update(buckets)
             self._wake_up()
 
     def limit(self, rows_max: int | None) -> None:
@@ -199,6 +207,11 @@ class Leaser:
         """Rows were settled: continue if the pump waited for credit."""
         if self._wants_room:
             self._wake.set()
+
+    def settled(self, rows: int, wait_ms: float) -> None:
+        """Rows were settled that user code got `wait_ms` after they were there and due."""
+        if self._late_rows is not None:
+            self._late_rows.settled(rows, wait_ms, self._clock.now_ms())
 
     def notify(self, ts: int) -> None:
         """A new message is at `ts`."""
@@ -232,6 +245,7 @@ class Leaser:
         """Push what the consumer already holds, then lease and push until cancelled or until the store fails."""
         held = await self._storage.leases_of(self._topic, self._consumer, self._clock.now_ms())
         for lease in [lease for lease in held if lease.lease_id not in self._inflight]:
+            self._inflight.buckets = None
             self._inflight.add(lease, self._clock.now_ms())
             await self._push(lease)
         try:
@@ -296,7 +310,7 @@ class Leaser:
                     # After a mere check, the storage is only asked for the next time again.
                     self._dry = self._dry and (due is None or due > self._clock.now_ms())
                     if self._dry:
-                        self._window_ms = max(self._window_ms // 2, self._flow.prefetch_ms)
+                        self._window_ms = max(self._window_ms // 2, self._shortest_ms)
                 else:
                     self._dry = False
             else:
@@ -306,11 +320,14 @@ class Leaser:
         """Record that there is no credit, and share the buckets when that lasts; returns when to check again."""
         if self._behind_since is None:
             self._behind_since = now
-        if not self.sharing and now - self._behind_since >= SHARE_MS:
+        share_ms = SHARE_LATE_MS if self._late_rows is not None and self._late_rows.full else SHARE_MS
+        if not self.sharing and now - self._behind_since >= share_ms:
             self._share_buckets(True)
-        times = [self._inflight.next_expiry(), None if self.sharing else self._behind_since + SHARE_MS]
+        times = [self._inflight.next_expiry(), None if self.sharing else self._behind_since + share_ms]
         if self._busy_until > now:
             times.append(self._busy_until)
+        if self._late_rows is not None:
+            times.append(self._late_rows.next_growth())
         if self._allowance is not None and (wait := self._allowance.wait_ms(now)):
             times.append(now + wait)
         return min((time for time in times if time is not None), default=None)
@@ -330,7 +347,10 @@ class Leaser:
         rows = self._flow.credit_rows if self.rows_max is None else min(self._flow.credit_rows, self.rows_max)
         if self._priority_window is not None:
             rows = min(rows, self._priority_window.rows_max(now))
-        rows -= self._inflight.rows + sum(call.rows for call in self._calls)
+        held = self._inflight.rows + sum(call.rows for call in self._calls)
+        rows -= held
+        room = None if self._late_rows is None else self._late_rows.room(held, now)
+        rows = rows if room is None else min(rows, room)
         if self._allowance is not None:
             rows = min(rows, self._allowance.left(now))
         size = self._flow.credit_bytes - self._inflight.bytes - sum(call.size for call in self._calls)
@@ -339,6 +359,8 @@ class Leaser:
     async def _call(self, *, rows: int, size: int, now: int) -> None:
         self._confirm()
         until = now + self._window_ms
+        # Before the buckets are read, because others may be assigned meanwhile.
+        dead_letter = None if self._dead_letter is None else await self._dead_letter()
         request = LeaseRequest(
             buckets=self._buckets,
             consumer=self._consumer,
@@ -346,7 +368,7 @@ class Leaser:
             expires=until + self._flow.lease_ms,
             rows_max=rows,
             bytes_max=size,
-            dead_letter=None if self._dead_letter is None else await self._dead_letter(),
+            dead_letter=dead_letter,
         )
         if self._allowance is not None:
             self._allowance.take(rows, now)
@@ -382,15 +404,18 @@ class Leaser:
         Calls overlap: only a call that covered the present window shows that a smaller window is enough.
         """
         if got >= call.rows:
-            wider = min(2 * call.window_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
+            wider = min(2 * call.window_ms, max(self._shortest_ms, self._flow.prefetch_ms_max))
             if wider > self._window_ms:
                 self._window_ms = wider
                 self._wake_up()
         elif call.window_ms >= self._window_ms:
-            self._window_ms = max(self._window_ms // 2, self._flow.prefetch_ms)
+            least = self._shortest_ms if got <= FEW_ROWS else self._flow.prefetch_ms
+            self._window_ms = max(self._window_ms // 2, least)
 
     def _ran_dry(self, call: _LeaseCall) -> None:
         self._adapt(call, 0)
+        if self._late_rows is not None:
+            self._late_rows.leased(call.until, self._clock.now_ms())
         if call.notices == self._notices:
             self._dry, self._dry_seen, self._dry_until = True, True, call.until
 
@@ -422,9 +447,12 @@ class Leaser:
         if not len(lease):
             self._wake_up()
             return
-        self._adapt(call, len(lease))
+        if self._late_rows is None or not self._late_rows.late:
+            self._adapt(call, len(lease))
         call.rows = call.size = 0
         self._last_lease = self._clock.now_ms()
+        if self._late_rows is not None:
+            self._late_rows.leased(lease.ts[-1], self._last_lease)
         self._inflight.add(lease, self._last_lease)
         self._metrics.add(LEASED, len(lease), self._topic.name)
         await self._push(lease)
@@ -440,6 +468,15 @@ class Leaser:
         if ts > self._dry_until:
             return ts - self._flow.lead_ms
         return now + RETRY_MS if self._dry_seen else now
+
+    @property
+    def _shortest_ms(self) -> int:
+        """The window of a consumer that has few messages.
+
+        Among many consumers, each lease call would find one message; in a longer window it finds some.
+        """
+        factor = min(1 + self._alarms.count // LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX)
+        return min(factor * self._flow.prefetch_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
 
     @property
     def _recheck_ms(self) -> int:

@@ -307,6 +307,13 @@ class Roster:
         for broker in {far.broker for far in self._remote.values()}:
             self._peers.notify(broker, self.topic, ts, ())
 
+    def notify_returned(self, ts: int, buckets: Iterable[int] | None) -> None:
+        """Notify the consumers of `buckets`, or of all, of messages from `ts` on that a consumer has returned."""
+        if buckets is None:
+            self.notify(ts)
+        else:
+            self.notify_buckets(ts, buckets)
+
     def notify_buckets(self, ts: int, buckets: Iterable[int]) -> None:
         """Notify the consumers of `buckets` of a new message at `ts`."""
         if self._seating is None:

@@ -440,7 +440,7 @@ class Session:
             metrics=self._broker.metrics,
             background=self._broker.background,
             prefetch_ms_max=self._broker.config.prefetch_ms_max,
-            notify_all=roster.notify,
+            notify_returned=roster.notify_returned,
             dead_letters=self._broker.dead_letters,
             storage_failed=self._broker.doctor.look,
             sharing_changed=roster.sharing_changed,
