@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from dejaq.domain.batch import Outcomes
 from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
@@ -18,7 +16,6 @@ from dejaq.storage.encrypted.providers.listed import ListedKeys, new_key_line
 from dejaq.storage.encrypted.store import EncryptedStorage
 from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.storage.rocksdb.timeline import merging
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.value_ciphers import SealsValues
 from dejaq.testing.conformance import StorageFactory
@@ -39,12 +36,6 @@ def rocksdb(path: Path) -> StorageFactory:
         return RocksStorage(path, journal=True)
 
     return make
-
-
-def merge_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Configure the embedded store to merge the runs of a priority topic at every lease, into runs of few rows."""
-    for name, value in {"PARTS_MIN": 1, "FEW_ROWS": 1_000, "RUNS_MIN": 1, "MERGED_ROWS": 3}.items():
-        monkeypatch.setattr(merging, name, value)
 
 
 def rocksdb_on_disk(path: Path) -> StorageFactory:

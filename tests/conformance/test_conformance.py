@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dejaq.testing.conformance import CHECKS, Check
-from tests.conformance.backends import BACKENDS, ENCRYPTED, merge_eagerly
+from tests.conformance.backends import BACKENDS, ENCRYPTED
 
 ALL = {**BACKENDS, **ENCRYPTED}
 # The memory store runs every check with sealed bodies, the embedded one seals by itself and runs them too, and the
@@ -55,13 +55,6 @@ def test_the_suite_runs_on_sealed_bodies() -> None:
 
 def test_only_known_checks_are_left_out_with_sealed_bodies() -> None:
     assert {check.name for check in CHECKS} >= frozenset().union(*OF_PLAIN_BODIES.values())
-
-
-@pytest.mark.parametrize("check", [c for c in CHECKS if "priorit" in c.name], ids=lambda check: check.name)
-async def test_merged_runs(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded store keeps every guarantee of a priority topic when it merges runs at every lease."""
-    merge_eagerly(monkeypatch)
-    await check.run(BACKENDS["rocksdb"](tmp_path / "store"))
 
 
 def test_every_check_has_a_description() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from dejaq.testing.model.machine import run_model
-from tests.conformance.backends import BACKENDS, merge_eagerly
+from tests.conformance.backends import BACKENDS
 
 PHASES = {Phase.explicit, Phase.reuse, Phase.generate}
 SIZE = settings(
@@ -41,8 +41,6 @@ def _size(backend: str) -> settings:
 
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("backend", "part"), CASES)
-def test_storage_follows_the_model(backend: str, part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_follows_the_model(backend: str, part: int, tmp_path: Path) -> None:
     """G3, G4, G5, G6, G9: every answer equals the model's, and the state can be rebuilt from the journal alone."""
-    if part % 2:
-        merge_eagerly(monkeypatch)
     run_model(lambda: BACKENDS[backend](Path(tempfile.mkdtemp(dir=tmp_path))), _size(backend), journal=True)

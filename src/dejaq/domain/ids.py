@@ -105,6 +105,11 @@ def parse_generated(message_id: str) -> tuple[ProducerSession, int, int] | None:
     return session, int(message_id[12:16], 16), int(message_id[24:], 16)
 
 
+def bucket_in(generated: str) -> int:
+    """The bucket in a generated id."""
+    return int(generated[12:16], 16)
+
+
 def bucket_of(message_id: str, buckets: int) -> int:
     """The bucket of a natural id."""
     return bucket_hash(message_id.encode()) % buckets

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts", "versions", "groups")
+    __slots__ = ("owner", "session", "first", "ids", "ts", "bodies", "priorities", "attempts", "headers", "apart", "firsts", "lasts", "versions", "groups", "counted")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class Run(_message.Message):
     LASTS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
     owner: str
     session: bytes
     first: int
@@ -36,7 +37,8 @@ class Run(_message.Message):
     lasts: _containers.RepeatedScalarFieldContainer[int]
     versions: _containers.RepeatedScalarFieldContainer[int]
     groups: bytes
-    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., groups: _Optional[bytes] = ...) -> None: ...
+    counted: bool
+    def __init__(self, owner: _Optional[str] = ..., session: _Optional[bytes] = ..., first: _Optional[int] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., apart: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ..., versions: _Optional[_Iterable[int]] = ..., groups: _Optional[bytes] = ..., counted: _Optional[bool] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("consumer", "runs", "starts", "counts", "dues", "attempts", "expires", "granted_ms", "firsts")

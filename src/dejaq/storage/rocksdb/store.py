@@ -433,6 +433,7 @@ class RocksStorage(RocksTransactions):
         until = now if topic.by_priority else request.until
         state = self._state(topic, waiting=False)
         await self._rows.read_due(state, request.buckets, until)
+        await self.merger.lead(state, request.buckets, now)
         self._pending.flush_due(topic, max(until, now))
         if (ended := state.leases.next_end()) is not None and ended <= now:
             # Rows of it may wait to be deleted.

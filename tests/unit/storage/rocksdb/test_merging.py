@@ -5,28 +5,32 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
 from dejaq.domain.changes import Create, Delete, Edit, Edits, Recall
 from dejaq.domain.context import DIRECT_CALL
-from dejaq.domain.ids import ProducerSession
+from dejaq.domain.ids import ProducerSession, bucket_in, bucket_of
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 
 NOW = 1_800_000_000_000
 BATCHES, ROWS, PRIORITIES, LEASED = 48, 200, 1_000, 100
 TOPIC = Topic(name="urgent", number=1, settings=TopicSettings(kind=TopicKind.PRIORITY, buckets=2))
+EAGER = LevelSettings(merge_runs=8)
 TABLES = (keys.RUN, keys.GONE, keys.DIRECTORY, keys.INDEX, keys.YOUNG, keys.LEASE, keys.TERMS, keys.MINUTE_COUNT)
 
 
 class Stage:
     """A store with many batches over many priorities, and the order in which they must be leased."""
 
-    def __init__(self, path: Path) -> None:
-        self.storage = RocksStorage(path, journal=True)
+    def __init__(self, path: Path, levels: LevelSettings | None = None) -> None:
+        self.storage = RocksStorage(path, journal=True, levels=levels)
         self.now = NOW
         self.ids: list[str] = []
         self.left: list[tuple[int, int]] = []
@@ -57,6 +61,11 @@ class Stage:
             self.ids += [batch.id_of(row) for row in range(ROWS)]
             self.left += [(priority, self.now) for priority in priorities]
         self.left.sort()
+
+    async def lease_from(self, bucket: int) -> LeaseSet | None:
+        """Lease the next rows of one bucket."""
+        request = LeaseRequest([bucket], "c", until=self.now, expires=self.now + 60_000, rows_max=LEASED)
+        return await self.storage.lease(TOPIC, request, self.now, DIRECT_CALL)
 
     async def lease(self, rows: int = LEASED) -> LeaseSet:
         """Lease the next rows, and check that they are the first ones."""
@@ -110,6 +119,61 @@ async def test_a_lease_from_many_small_runs_makes_the_next_leases_cheap(tmp_path
         await stage.storage.close()
 
 
+async def test_batches_are_merged_while_nobody_leases(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "store", EAGER)
+    await stage.begin()
+    try:
+        await stage.storage.merger.settle()
+        assert stage.storage.merger.rows > BATCHES * ROWS // 2
+        lease = await stage.lease()
+        assert stage.parts(lease) < LEASED // 4
+        await stage.delete(lease)
+        while stage.left:
+            await stage.delete(await stage.lease())
+        assert stage.storage._states[TOPIC.number].total == 0
+    finally:
+        await stage.storage.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_consumers_of_some_buckets_divide_merged_runs(tmp_path: Path, *, restarted: bool) -> None:
+    """Each gets the rows of its bucket in the order of priority, whether the bucket is in the id or its hash."""
+    stage = Stage(tmp_path / "store", EAGER)
+    await stage.begin()
+    try:
+        await stage.storage.merger.settle()
+        if restarted:
+            await stage.storage.close()
+            stage.storage = RocksStorage(tmp_path / "store", journal=True, levels=EAGER)
+            await stage.storage.open(stage.now)
+        whole = await stage.lease()
+        await stage.delete(whole)
+        seen = set(whole.ids())
+        last: dict[int, tuple[int, int]] = {}
+        calls = 0
+        while len(seen) < BATCHES * ROWS:
+            calls += 1
+            assert calls < 4 * BATCHES * ROWS // LEASED
+            bucket = calls % 2
+            lease = await stage.lease_from(bucket)
+            if lease is None:
+                continue
+            ranks = list(zip(lease.priorities or [0] * len(lease), lease.ts, strict=True))
+            assert ranks == sorted(ranks)
+            assert ranks[0] >= last.get(bucket, ranks[0])
+            last[bucket] = ranks[-1]
+            for message_id in lease.ids():
+                own = message_id.startswith("own")
+                assert (bucket_of(message_id, 2) if own else bucket_in(message_id)) == bucket
+                assert message_id not in seen
+                seen.add(message_id)
+            if calls % 3:
+                await stage.delete(lease)
+        assert seen == set(stage.ids)
+    finally:
+        await stage.storage.close()
+
+
 async def test_merging_is_not_visible_to_callers(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "store")
     await stage.begin()
@@ -117,9 +181,10 @@ async def test_merging_is_not_visible_to_callers(tmp_path: Path) -> None:
         before = await stage.versions()
         recalled = await stage.lease()
         leases = [await stage.lease() for _ in range(4)]
+        await stage.storage.merger.settle()
         state = stage.storage._states[TOPIC.number]
         assert isinstance(state, PriorityTopicState)
-        assert any(run.merged for bucket in range(2) for run in state.ready(bucket).runs())
+        assert any(run.merged for bucket in (0, 1, keys.SPREAD) for run in state.ready(bucket).runs())
         after = await stage.versions()
         assert after == {message_id: before[message_id] for message_id in after}
         assert len(after) == len(stage.left)

@@ -228,6 +228,11 @@ def ready_priority(time_slice: int) -> int:
     return time_slice - READY_SLICE + limits.PRIORITY_MIN
 
 
+def is_ready(run_key: bytes) -> bool:
+    """Whether a run is in the order of priority."""
+    return slice_of(run_key) >= READY_SLICE
+
+
 def ready_start(topic: int, bucket: int) -> bytes:
     """Where the runs of a bucket begin that are in the order of priority."""
     return slice_start(topic, bucket, READY_SLICE)

@@ -25,7 +25,8 @@ from dejaq.storage.rocksdb.timeline.ids.columns import order_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
 from dejaq.storage.rocksdb.timeline.levels.picking import Rows, pick, pick_bodies, pick_ids
 from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
-from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState, cuts
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
+from dejaq.storage.rocksdb.timeline.priority_cuts import cuts
 from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
@@ -273,10 +274,12 @@ def _add_by_priority(
     batch: Batch,
     buckets: Sequence[int] | None = None,
 ) -> None:
-    """Create one run per priority."""
+    """Create runs of one priority, or of a block of priorities."""
+    spread = buckets is None and state.spreads and len(incoming) >= state.levels.wide_rows_min
     if buckets is None:
-        buckets = state.index.buckets_of(incoming.ids or ())
-    for (bucket, time_slice), rows in cuts(state, incoming, buckets, stretches):
+        together = spread and max(incoming.ts) <= state.now
+        buckets = () if together else state.index.buckets_of(incoming.ids or ())
+    for (bucket, time_slice), rows in cuts(incoming, buckets, stretches, state.now, spread=spread):
         record = records.Run(owner=incoming.owner)
         listed: IdColumn | None = None
         if incoming.ids is None:

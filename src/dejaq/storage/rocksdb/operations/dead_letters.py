@@ -24,7 +24,7 @@ from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.operations.owning import Leaving
 from dejaq.storage.rocksdb.operations.settling import LeaseChange
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
+from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow, draft_of
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -247,7 +247,7 @@ def delay_expired(state: TopicState, now: int, batch: Batch) -> None:
                 times.append(expires + delay)
                 if delay:
                     waiting |= 1 << row
-                    new = state.row(part.run, row, ts=expires + delay, attempts=attempts)
+                    new = draft_of(part.run, row, ts=expires + delay, attempts=attempts)
                     new.first, new.last = part.first_at(row) or lease.granted, lease.granted
                     draft.add(state.bucket_of(part.run, new.id), part.run.owner, new)
             if waiting:

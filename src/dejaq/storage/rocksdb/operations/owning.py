@@ -17,7 +17,7 @@ from dejaq.storage.outbox import CANCELLED, EDITED, MOVED, Outbox
 from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.operations.far_rows import FarColumns, decide_far, remove_far, write_far
-from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow
+from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow, draft_of
 from dejaq.storage.rocksdb.timeline.far.far_rows import NO_ROWS, FarRows
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
@@ -115,7 +115,7 @@ def edit(
         run, row = at
         attempts = holding[1].attempts_at(row) if holding else run.attempts_at(row)
         ts = holding[0].term_of(holding[2]) if holding else run.record.ts[row]
-        new = state.row(run, row, ts=ts, attempts=attempts)
+        new = draft_of(run, row, ts=ts, attempts=attempts)
         if holding:
             new.first, new.last = holding[1].first_at(row) or holding[0].granted, holding[0].granted
         _apply(state, edits, item, new, apart, batch)

@@ -14,7 +14,7 @@ from dejaq.protocol.v1.journal_pb2 import EventKind
 from dejaq.storage.outbox import DELETED, EXTENDED, RECALLED, RELEASED
 from dejaq.storage.rocksdb.engine.database import Batch
 from dejaq.storage.rocksdb.timeline import masks
-from dejaq.storage.rocksdb.timeline.draft import Draft
+from dejaq.storage.rocksdb.timeline.draft import Draft, draft_of
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -145,7 +145,7 @@ def release(settlement: LeaseChange, ts: int | Sequence[int], handed_us: Sequenc
     for part, rows in settlement.parts():
         for row in masks.rows(rows):
             at = times[part.lease_row(row)] if isinstance(times, dict) else times
-            new = state.row(part.run, row, ts=at, attempts=part.attempts_at(row))
+            new = draft_of(part.run, row, ts=at, attempts=part.attempts_at(row))
             new.first, new.last = part.first_at(row) or lease.granted, lease.granted
             draft.add(state.bucket_of(part.run, new.id), part.run.owner, new)
         state.remove_rows(batch, part.run, rows, keep_bodies=True)
@@ -167,7 +167,7 @@ def recall(settlement: LeaseChange, batch: Batch) -> None:
             continue
         # Rows that were lost before: their place and attempts differ from those of their run.
         for row in masks.rows(rows):
-            new = state.row(part.run, row, ts=part.due, attempts=part.attempts_at(row) - 1)
+            new = draft_of(part.run, row, ts=part.due, attempts=part.attempts_at(row) - 1)
             new.first, new.last = part.first_at(row), 0
             draft.add(state.bucket_of(part.run, new.id), part.run.owner, new)
         state.remove_rows(batch, part.run, rows, keep_bodies=True)

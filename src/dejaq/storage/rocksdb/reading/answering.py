@@ -13,6 +13,7 @@ from dejaq.domain.headers import encode_headers
 from dejaq.domain.message import Message, UnleasedMessages
 from dejaq.domain.topic import Durability, Topic
 from dejaq.storage.base import Filter, Holder, Page, outermost
+from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.operations import leasing, owning
@@ -131,7 +132,7 @@ class RocksQueries:
     async def oldest(self, topic: Topic, now: int, count: int) -> list[tuple[int, int]]:
         """The oldest available message of each priority, bucket by bucket; other tasks run between the buckets."""
         oldest: dict[int, int] = {}
-        for bucket in range(topic.settings.buckets):
+        for bucket in (*range(topic.settings.buckets), keys.SPREAD):
             state = self._state(topic)
             for priority, ts in prioritising.oldest(state, bucket, now, count):
                 oldest[priority] = min(ts, oldest.get(priority, ts))

@@ -21,8 +21,7 @@ from dejaq.storage.rocksdb.reading.leased import CopiedLease, LeasedRows, LeaseR
 from dejaq.storage.rocksdb.reading.touching import RunsTouching, gone_rows
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
-from dejaq.storage.rocksdb.timeline.prioritising import MIXED_SPAN
-from dejaq.storage.rocksdb.timeline.run import Run
+from dejaq.storage.rocksdb.timeline.run import BLOCK_BITS, Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 _CURSOR = struct.Struct(">iq")
@@ -83,7 +82,7 @@ class PriorityBrowsing(Browsing):
             await self._add_leased(leases)
             if ranges:
                 leased = await self._leased_rows(leases)
-                for bucket in range(self._state.topic.settings.buckets):
+                for bucket in (*range(self._state.topic.settings.buckets), keys.SPREAD):
                     await self._add_ready(bucket, touching, view, leased)
                 async for run, live in touching.each(self._pace):
                     await self._add_free(run, live & ~leased.of(run.key))
@@ -113,7 +112,7 @@ class PriorityBrowsing(Browsing):
         """Add due rows of a bucket, until its next run begins behind the entries of the page."""
         topic = self._state.topic.number
         # A run of several priorities has the first one in its key.
-        first = max(self._behind[0] - MIXED_SPAN + 1, limits.PRIORITY_MIN)
+        first = max(self._behind[0] - (1 << BLOCK_BITS) + 1, limits.PRIORITY_MIN)
         start, end = keys.slice_start(topic, bucket, keys.ready_slice(first)), keys.ready_end(topic, bucket)
         while start < end:
             items = list(islice(view.items(start, end), _KEYS_AT_ONCE))

@@ -57,7 +57,7 @@ async def tally_ready_rows(
 ) -> None:
     """Add the live rows of a priority topic that are in the order of priority, as far as they are in the ranges."""
     number = state.topic.number
-    for bucket in range(state.topic.settings.buckets):
+    for bucket in (*range(state.topic.settings.buckets), keys.SPREAD):
         start, end = keys.ready_start(number, bucket), keys.ready_end(number, bucket)
         while start < end:
             items = list(islice(view.items(start, end), _KEYS_AT_ONCE))

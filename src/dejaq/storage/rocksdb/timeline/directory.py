@@ -114,8 +114,13 @@ class Finder:
         """The live row of a run that has this id and time; the run may have another id with the same hash there."""
         run = self._at(place)
         times = run.record.ts
-        if run.slice >= keys.READY_SLICE:
-            rows: Iterable[int] = (row for row, at in enumerate(times) if at == ts)
+        if run.slice >= keys.READY_SLICE and not run.generated:
+            if place not in self._rows:
+                self._rows[place] = run.rows_by_id()
+            named = self._rows[place].get(message_id)
+            rows: Iterable[int] = () if named is None else (named,)
+        elif run.slice >= keys.READY_SLICE:
+            rows = range(run.count)
         else:
             rows = range(bisect_left(times, ts), bisect_right(times, ts))
         for row in rows:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.timeline.run import Run
 
 
 @dataclass(slots=True)
@@ -56,3 +57,19 @@ def record_of(owner: str, rows: list[DraftRow]) -> records.Run:
         record.firsts.extend([row.first for row in rows])
         record.lasts.extend([row.last for row in rows])
     return record
+
+
+def draft_of(run: Run, row: int, *, ts: int, attempts: int) -> DraftRow:
+    """A row of a run as a draft for another run, at `ts`."""
+    record = run.record
+    return DraftRow(
+        id=run.id_at(row),
+        ts=ts,
+        body=run.bodies[row],
+        priority=record.priorities[row] if record.priorities else 0,
+        attempts=attempts,
+        headers=record.headers[row] if record.headers else b"",
+        apart=record.apart[row] if record.apart else 0,
+        first=run.first_at(row),
+        last=run.last_at(row),
+    )

@@ -4,17 +4,17 @@ Messages that are due when they are written go to the *ready* part of their buck
 priority. Messages that are ahead of their time are sorted by time, as on a timeline, and are offered together with the
 ready part when their time comes; their records stay where they are. A run has one priority; or, in the ready part, a
 few rows of several similar priorities, sorted and all due at one time, so that a batch with thousands of priorities
-becomes dozens of runs; or the merged rows of many such runs.
+becomes dozens of runs (`priority_cuts`); or the merged rows of many such runs (`levels.thin_runs`).
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from dejaq.domain.batch import CreateBatch, LeaseRequest, RowRange
+from dejaq.domain.batch import LeaseRequest
 from dejaq.domain.topic import Topic
 from dejaq.storage.outbox import Outbox
 from dejaq.storage.rocksdb.bodies.large import LargeBodies
@@ -28,8 +28,9 @@ from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
 from dejaq.storage.rocksdb.timeline.minute_counts import READY_COUNTS, MinuteCounts
+from dejaq.storage.rocksdb.timeline.priority_cuts import slice_for
 from dejaq.storage.rocksdb.timeline.ready import FRONT_ROWS_MIN, LAST_RANK, Front, ReadyWindow
-from dejaq.storage.rocksdb.timeline.run import Key, Run, priority_of, ts_of
+from dejaq.storage.rocksdb.timeline.run import Key, Run, priority_of, rank, ts_of
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 from dejaq.storage.rocksdb.timeline.window import ExpiredRows, FreeRows, ReadingAllowance, load_step
 
@@ -39,9 +40,11 @@ _STEP_RUNS_MIN, _STEP_RUNS_MAX = 32, 64
 _KEPT_RUNS = 16_384
 _KEPT_RUNS_MIN = 128
 _LOAD_STEPS = 8
-# A run of several priorities has at most so many rows, and spans at most so many priorities.
-_MIXED_ROWS = 64
-MIXED_SPAN = 1_024
+# A bucket from which a lease took fewer than `FEW_ROWS` rows per run, from at least so many runs, is merged soon.
+PARTS_MIN = 8
+FEW_ROWS = 4
+# So many runs over several buckets are divided in one lease.
+_DIVIDED_RUNS = 8
 # How many runs of a priority are read to find its oldest message.
 _OLDEST_RUNS = 8
 
@@ -64,8 +67,6 @@ class PriorityTopicState(TopicState):
         buckets = topic.settings.buckets
         self.ready_minute_counts = MinuteCounts(topic.number, READY_COUNTS)
         self._ready: dict[int, ReadyWindow] = {}
-        # The priority up to which the thin runs of a bucket were merged.
-        self.merged_until: dict[int, int] = {}
         self._step_runs = max(_STEP_RUNS_MIN, min(_STEP_RUNS // buckets, _STEP_RUNS_MAX))
         self._kept_runs = max(_KEPT_RUNS_MIN, _KEPT_RUNS // buckets)
 
@@ -89,27 +90,23 @@ class PriorityTopicState(TopicState):
             super()._count(run, rows, sign, times)
             return
         ts = run.record.ts
-        if ts[0] == ts[-1] and not run.merged:
-            self.ready_minute_counts.add(ts[0] // keys.SLICE_MS, sign * rows.bit_count())
+        first, last = ts[0], ts[-1]
+        if run.merged:
+            if not run.latest:
+                run.ranks()
+            first, last = run.earliest, run.latest
+        if first // keys.MINUTE_MS == last // keys.MINUTE_MS:
+            self.ready_minute_counts.add(first // keys.SLICE_MS, sign * rows.bit_count())
             return
         for start, end in masks.ranges(rows):
             self.ready_minute_counts.add_times(ts[start:end], sign)
-
-    @property
-    def short_of_memory(self) -> bool:
-        """Whether no more rows should be kept in memory."""
-        return self.runs.budget.spent
-
-    def slice_for(self, ts: int, priority: int) -> int:
-        """The slice of a row that is written now."""
-        return keys.ready_slice(priority) if ts <= self.now else ts // keys.SLICE_MS
 
     def add_rows(self, batch: Batch, draft: Draft) -> None:
         """Write the rows of a draft as runs of one priority."""
         cuts: dict[tuple[int, int, int, int], list[DraftRow]] = {}
         for (bucket, _, owner), rows in draft.rows.items():
             for row in rows:
-                place = (bucket, self.slice_for(row.ts, row.priority), owner, row.priority)
+                place = (bucket, slice_for(row.ts, row.priority, self.now), owner, row.priority)
                 cuts.setdefault(place, []).append(row)
         for (bucket, time_slice, owner, _), rows in cuts.items():
             self.add_run(batch, bucket, time_slice, owner, record_of(self.owners.name(owner), rows))
@@ -137,12 +134,49 @@ class PriorityTopicState(TopicState):
             self.ready(part.run.bucket).offer(ExpiredRows(lease, part, expires))
 
     def _enter_window(self, run: Run) -> None:
+        ready = self.ready(run.bucket) if _is_ready(run) else None
+        if ready is not None and not (self.runs.budget.spent or ready.has_unread(self.database.first_key)):
+            # Nothing waits on disk, so the run need not be read again before it is leased or merged.
+            ready.reach_end()
         super()._enter_window(run)
-        if _is_ready(run):
-            ready = self.ready(run.bucket)
+        if ready is not None:
+            self._note_thin(run)
             excess = ready.excess(self._kept_runs)
             if excess is not None:
                 self._let_go(ready.retreat(excess))
+
+    @property
+    def spreads(self) -> bool:
+        """Whether rows of several buckets are stored together: if there are few consumers, that is best for them."""
+        return self.topic.settings.buckets > 1 and not self.demand.shared_by_many
+
+    def _note_thin(self, run: Run) -> None:
+        known = self.wide.at(run.key) if run.key in self.wide else None
+        # Of a listed id that lies in a bucket it is not known whether it says so.
+        counted = run.generated or run.record.counted
+        self.thin.add(run, known, keys.SPREAD if counted and self.spreads else run.bucket)
+
+    def _take_out(self, batch: Batch, run: Run, mask: int) -> None:
+        super()._take_out(batch, run, mask)
+        if not run.live:
+            self.thin.discard(run.key)
+
+    def want_merge(self, parts: Sequence[LeasePart]) -> None:
+        """Have thin runs merged if a lease took single rows of many of them."""
+        thin = [part.count for part in parts if part.run.key in self.thin]
+        if len(thin) >= PARTS_MIN and sum(thin) < FEW_ROWS * len(thin):
+            self.thin.want()
+
+    def first_priority(self, buckets: Sequence[int], now: int) -> int | None:
+        """The priority of the next row of some buckets, if there is one."""
+        heads = (self.head(bucket, now) for bucket in (*buckets, keys.SPREAD))
+        return min((head[0] for head in heads if head is not None), default=None)
+
+    def divide(self) -> None:
+        """Offer the rows of the next run over several buckets in the bucket of each; `head` has found one."""
+        source = self.ready(keys.SPREAD).pop()
+        for bucket, rows in self.by_bucket(source.run).items():
+            self.ready(bucket).offer(source.only(rows))
 
     def head(self, bucket: int, now: int) -> Key | None:
         """(priority, ts) of the next due row of a bucket, which is read into memory with all rows of its priority.
@@ -191,11 +225,8 @@ class PriorityTopicState(TopicState):
 
     def has_read(self, buckets: Sequence[int], until: int) -> bool:
         """Whether everything up to `until`, and the most urgent of what was due before, is in memory."""
-        return all(
-            self.window(bucket).reaches(until)
-            and (head := self.ready(bucket).head()) is not None
-            and self.ready(bucket).reaches(head[0])
-            for bucket in buckets
+        return self.ready(keys.SPREAD).has_first and all(
+            self.window(bucket).reaches(until) and self.ready(bucket).has_first for bucket in buckets
         )
 
     def unload(self, bucket: int) -> None:
@@ -205,6 +236,10 @@ class PriorityTopicState(TopicState):
         if ready is not None:
             self._let_go(ready.retreat(keys.ready_start(self.topic.number, bucket)))
             self._let_go(ready.forget_ripe())
+            if shared := ready.forget_shared():
+                self._let_go(shared)
+                spread = self.ready(keys.SPREAD)
+                self._let_go(spread.retreat(keys.ready_start(self.topic.number, keys.SPREAD)))
 
     @property
     def loaded(self) -> list[int]:
@@ -217,15 +252,19 @@ class PriorityTopicState(TopicState):
         return self.ready(bucket).load_step(self._read_ready)
 
     def _read_ready(self, start: bytes, end: bytes) -> tuple[list[Run], bool]:
-        return self.runs.read(start, end, self._step_runs)
+        runs, complete = self.runs.read(start, end, self._step_runs)
+        for run in runs:
+            self._note_thin(run)
+        return runs, complete
 
     def next_due(self, buckets: Sequence[int]) -> int | None:
         """A time before which nothing becomes due; 0 while something is due."""
         times = [] if (end := self.leases.next_end()) is None else [end]
-        for bucket in buckets:
+        for bucket in (*buckets, keys.SPREAD):
             ready = self.ready(bucket)
             if ready.head() is not None or ready.has_unread(self.database.first_key):
                 return 0
+        for bucket in buckets:
             window = self.window(bucket)
             head = window.head()
             if head is not None:
@@ -245,27 +284,31 @@ def take(
 ) -> tuple[list[LeasePart], list[LeaseState]]:
     """Take due rows, lowest priority first over all buckets; returns them and the expired leases of some rows."""
     state.expire_leases(now, batch)
-    heads: list[tuple[Key, int]] = []
+    whole = state.demand.note(request.buckets, now)
     for bucket in request.buckets:
         state.ripen(bucket, now)
-        head = state.head(bucket, now)
-        if head is not None:
-            heads.append((head, bucket))
-    heapq.heapify(heads)
+    heads = _heads(state, [*request.buckets, keys.SPREAD], now)
     parts: list[LeasePart] = []
     expired: dict[int, LeaseState] = {}
     # Rows by run, so that the rows of one run form one part.
     picked: dict[Run, int] = {}
     allowance = ReadingAllowance(request.rows_max, request.bytes_max, state.sizes)
+    divided = 0
     while heads and not allowance.spent:
         bucket = heads[0][1]
         ready = state.ready(bucket)
+        if bucket == keys.SPREAD and not whole:
+            if divided == _DIVIDED_RUNS:
+                break
+            divided += 1
+            state.divide()
+            heads = _heads(state, [*request.buckets, keys.SPREAD], now)
+            continue
         if ready.led_by_run:
-            if not _gather(state, [bucket for _, bucket in heads], now, allowance, picked):
+            if not _gather(state, heads, now, allowance, picked, whole=whole):
                 # The row does not fit.
                 break
-            heads = [(head, bucket) for _, bucket in heads if (head := state.head(bucket, now)) is not None]
-            heapq.heapify(heads)
+            heads = _heads(state, [bucket for _, bucket in heads], now)
             continue
         source, taken = ready.take(min(heads[1:3])[0] if len(heads) > 1 else None, now, allowance)
         if not taken:
@@ -278,18 +321,38 @@ def take(
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (head, bucket))
-    parts += (_part(run, start, end) for run, rows in picked.items() for start, end in masks.ranges(rows))
+    parts += (part for run, rows in picked.items() for part in _parts(run, rows))
     return parts, list(expired.values())
 
 
+def _heads(state: PriorityTopicState, buckets: Iterable[int], now: int) -> list[tuple[Key, int]]:
+    """The first row of each bucket that has one, as a heap."""
+    heads = [(head, bucket) for bucket in buckets if (head := state.head(bucket, now)) is not None]
+    heapq.heapify(heads)
+    return heads
+
+
 def _gather(
-    state: PriorityTopicState, buckets: Sequence[int], now: int, allowance: ReadingAllowance, picked: dict[Run, int]
+    state: PriorityTopicState,
+    heads: Sequence[tuple[Key, int]],
+    now: int,
+    allowance: ReadingAllowance,
+    picked: dict[Run, int],
+    *,
+    whole: bool,
 ) -> bool:
     """Choose the next rows of the buckets while they are in the order of priority; False when none fits."""
     fronts: list[Front] = []
-    share, limit = allowance.rows * 3 // 2 // len(buckets) + FRONT_ROWS_MIN, LAST_RANK
-    for bucket in buckets:
-        found, bound = state.ready(bucket).fronts(min(share, allowance.rows), now)
+    share, limit = allowance.rows * 3 // 2 // len(heads) + FRONT_ROWS_MIN, LAST_RANK
+    known: set[bytes] = set()
+    # Runs over several buckets first: rows of them may be offered in their buckets too.
+    for head, bucket in sorted(heads, key=lambda one: -one[1]):
+        spread = bucket == keys.SPREAD
+        if spread and not whole:
+            limit = min(limit, rank(*head))
+            continue
+        wanted = allowance.rows if spread else min(share, allowance.rows)
+        found, bound = state.ready(bucket).fronts(wanted, now, known)
         fronts += found
         limit = min(limit, bound)
     counts = _fitting(fronts, _first(fronts, limit, allowance.rows), allowance)
@@ -297,7 +360,7 @@ def _gather(
         run = front.source.run
         if count:
             picked[run] = picked.get(run, 0) | front.take(count)
-        state.ready(run.bucket).offer(front.source)
+        front.home.offer(front.source)
     return any(counts)
 
 
@@ -337,61 +400,16 @@ def _fitting(fronts: Sequence[Front], counts: list[int], allowance: ReadingAllow
     return counts
 
 
-def _part(run: Run, start: int, end: int) -> LeasePart:
-    attempts = [n + 1 for n in run.record.attempts[start:end]] or None
-    return LeasePart(run, start, end - start, 0, attempts=attempts, firsts=list(run.record.firsts[start:end]) or None)
-
-
-def cuts(
-    state: PriorityTopicState, incoming: CreateBatch, buckets: Sequence[int], stretches: list[RowRange]
-) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
-    """(bucket, slice) and the rows of each run: consecutive counters for generated ids, listed ids in their order."""
-    ts = incoming.ts
-    priorities = incoming.priorities or [0] * len(ts)
-    if incoming.ids is None:
-        for start, end in stretches:
-            # The positions at which the counters continue.
-            for time_slice, rows in _cut(state, ts, priorities, range(start, end)):
-                yield (incoming.bucket, time_slice), range(rows[0], rows[-1] + 1)
+def _parts(run: Run, rows: int) -> Iterator[LeasePart]:
+    if run.spread and not (run.record.attempts or run.record.firsts):
+        # Rows of one consumer lie between those of others: one part for all of them.
+        yield LeasePart.of_mask(run, rows)
         return
-    by_bucket: dict[int, list[int]] = {}
-    for start, end in stretches:
-        for row in range(start, end):
-            by_bucket.setdefault(buckets[row], []).append(row)
-    for bucket, chosen in by_bucket.items():
-        chosen.sort(key=lambda row: (ts[row] > state.now, priorities[row], ts[row]))
-        for time_slice, rows in _cut(state, ts, priorities, chosen):
-            yield (bucket, time_slice), rows
-
-
-def _cut(
-    state: PriorityTopicState, ts: Sequence[int], priorities: Sequence[int], rows: Sequence[int]
-) -> Iterator[tuple[int, list[int]]]:
-    """Consecutive rows as runs, each with its slice: of one priority, or of several priorities that are due at once."""
-    run: list[int] = []
-    place = priority = at = first = 0
-    mixed = alike = False
-    for row in rows:
-        following = state.slice_for(ts[row], priorities[row])
-        if run and following == place and priorities[row] == priority and (not mixed or ts[row] == at):
-            alike = alike and ts[row] == at
-        elif (
-            run
-            and alike
-            and ts[row] == at
-            and following >= keys.READY_SLICE
-            and priority < priorities[row] < first + MIXED_SPAN
-            and len(run) < _MIXED_ROWS
-        ):
-            mixed, place, priority = True, following, priorities[row]
-        else:
-            if run:
-                yield state.slice_for(ts[run[0]], first), run
-            run, mixed, alike = [], False, True
-            place, priority, at, first = following, priorities[row], ts[row], priorities[row]
-        run.append(row)
-    if run:
-        yield state.slice_for(ts[run[0]], first), run
+    for start, end in masks.ranges(rows):
+        attempts = [n + 1 for n in run.record.attempts[start:end]] or None
+        yield LeasePart(
+            run, start, end - start, 0, attempts=attempts, firsts=list(run.record.firsts[start:end]) or None
+        )
 
 
 def oldest(state: TopicState, bucket: int, now: int, count: int) -> Iterator[tuple[int, int]]:

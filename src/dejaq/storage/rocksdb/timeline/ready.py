@@ -3,6 +3,9 @@
 Rows that were due when they were written are on disk in the order of priority: the key of a run has the first of its
 priorities. Everything before `cursor`, in the order of run keys, is in memory; nothing after it is. So the rows in
 memory up to a priority are complete, because a run has no priority below that of its key.
+
+Runs over several buckets have a window of their own. A consumer of some buckets has them divided: then their rows are
+offered in the windows of their buckets.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dejaq import limits
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
-from dejaq.storage.rocksdb.timeline.run import Key, Run, priority_of, rank, ts_of
+from dejaq.storage.rocksdb.timeline.run import Key, Run, rank, ts_of
 from dejaq.storage.rocksdb.timeline.window import ExpiredRows, FreeRows, ReadingAllowance, Source
 
 # At least so many rows of a run are ranked ahead, and at most so many runs are read at once.
@@ -30,33 +33,34 @@ LAST_RANK = rank(limits.PRIORITY_MAX + 1, 0)
 class Front:
     """The first free rows of a run, with their ranks in order; the rows after them have a rank of at least `limit`."""
 
+    home: ReadyWindow
     source: FreeRows
     rows: Sequence[int]
     ranks: list[int]
     limit: int
 
     @classmethod
-    def of(cls, source: FreeRows, count: int, now: int) -> Front:
+    def of(cls, home: ReadyWindow, source: FreeRows, count: int, now: int) -> Front:
         """At most `count` rows that are due, and at least the first."""
-        run, ranks = source.run, source.run.ranks()
-        start, end = next(masks.ranges(run.free))
+        run, ranks, free = source.run, source.run.ranks(), source.run.free & source.rows
+        start, end = next(masks.ranges(free))
         rows: Sequence[int] = range(start, min(end, start + count))
-        if len(rows) == count or not run.free >> end:
+        if len(rows) == count or not free >> end:
             ranks = ranks[start : rows[-1] + 1]
         else:
-            rows = list(islice(masks.rows(run.free), count))
+            rows = list(islice(masks.rows(free), count))
             ranks = [ranks[row] for row in rows]
         if run.latest > now:
             # The clock was set back.
             due = next((at for at, one in enumerate(ranks) if ts_of(one) > now), len(ranks))
             rows, ranks = rows[:due], ranks[:due]
-        whole = len(rows) == run.free.bit_count()
-        return cls(source, rows, ranks, LAST_RANK if whole else ranks[-1])
+        whole = len(rows) == free.bit_count()
+        return cls(home, source, rows, ranks, LAST_RANK if whole else ranks[-1])
 
     def take(self, count: int) -> int:
         """The first so many rows as a mask; they are no longer free."""
         first, last = self.rows[0], self.rows[count - 1]
-        mask = self.source.run.free & masks.span(first, last + 1)
+        mask = self.source.run.free & self.source.rows & masks.span(first, last + 1)
         self.source.run.free &= ~mask
         return mask
 
@@ -104,16 +108,16 @@ class ReadyWindow:
         """Whether the next row, which `head` has found, is in the part that is in the order of priority on disk."""
         return _is_ready(self._heap[0][2])
 
-    def fronts(self, rows: int, now: int) -> tuple[list[Front], int]:
+    def fronts(self, rows: int, now: int, known: set[bytes]) -> tuple[list[Front], int]:
         """Remove the next runs from the heap, until they have about `rows` of the next rows.
 
-        Also returns the rank up to which no other row of the bucket comes before their rows. The caller must offer the
-        runs again.
+        Runs that are `known` by their keys are removed only; others are added to them. Also returns the rank up to
+        which no other row of the bucket comes before their rows. The caller must offer the runs again.
         """
         fronts: list[Front] = []
         runs = 1
         while True:
-            self._add_fronts(fronts, runs, rows, now)
+            self._add_fronts(fronts, runs, rows, now, known)
             limit = min([self._complete, *(front.limit for front in fronts)])
             head = self.head()
             bound = limit if head is None else min(limit, rank(*head))
@@ -126,32 +130,21 @@ class ReadyWindow:
                 return fronts, bound
             runs *= 2
 
-    def _add_fronts(self, fronts: list[Front], runs: int, rows: int, now: int) -> None:
+    def _add_fronts(self, fronts: list[Front], runs: int, rows: int, now: int, known: set[bytes]) -> None:
         """Remove the next runs until there are so many; each once, although it may be offered twice."""
-        taken = {front.source.run.key for front in fronts}
         while len(fronts) < runs and (head := self.head()) is not None and head[1] <= now:
             source = self._heap[0][2]
             if not isinstance(source, FreeRows) or not _is_ready(source):
                 return
             heapq.heappop(self._heap)
-            if source.run.key not in taken:
-                taken.add(source.run.key)
-                fronts.append(Front.of(source, max(rows // runs, FRONT_ROWS_MIN), now))
+            if source.run.key not in known:
+                known.add(source.run.key)
+                fronts.append(Front.of(self, source, max(2 * rows // runs, FRONT_ROWS_MIN), now))
 
     def runs(self) -> list[Run]:
         """The runs in the order of priority that have free rows in memory, each once."""
         found = {s.run.key: s.run for _, _, s in self._heap if isinstance(s, FreeRows) and _is_ready(s) and s.run.free}
         return [run for run in found.values() if self._kept(run)]
-
-    @property
-    def unread_priority(self) -> int:
-        """The first priority that may have more rows on disk."""
-        return priority_of(self._complete) + 1
-
-    def prune(self) -> None:
-        """Forget the runs without free rows."""
-        self._heap = [entry for entry in self._heap if not isinstance(entry[2], FreeRows) or entry[2].run.free]
-        heapq.heapify(self._heap)
 
     def take(self, other: Key | None, until: int, allowance: ReadingAllowance) -> tuple[Source, list[LeasePart]]:
         """Due rows of the first source that come before those of another bucket (`other`) and of every other source."""
@@ -166,6 +159,11 @@ class ReadyWindow:
         parts = source.take((until, priority), allowance)
         self.offer(source)
         return source, parts
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the most urgent rows are in memory, with all rows of their priority."""
+        return self.cursor >= self._end or ((head := self.head()) is not None and self.reaches(head[0]))
 
     def reaches(self, priority: int) -> bool:
         """Whether all rows up to this priority are in memory."""
@@ -187,6 +185,11 @@ class ReadyWindow:
         if self._unread is None:
             self._unread = self.cursor < self._end and first_key(self.cursor, self._end) is not None
         return self._unread
+
+    def reach_end(self) -> None:
+        """Record that nothing waits on disk."""
+        if self.cursor < self._end:
+            self._move_cursor(self._end)
 
     def left_on_disk(self, key: bytes) -> None:
         """Record that a run was written after the cursor."""
@@ -215,6 +218,16 @@ class ReadyWindow:
         self._heap = [entry for entry in self._heap if not _is_free(entry[2]) or _is_ready(entry[2])]
         heapq.heapify(self._heap)
         return ripe
+
+    def forget_shared(self) -> list[Run]:
+        """Drop the runs over several buckets of which rows are offered here."""
+        if self._bucket == keys.SPREAD:
+            return []
+        shared = [s.run for _, _, s in self._heap if isinstance(s, FreeRows) and s.run.spread]
+        if shared:
+            self._heap = [entry for entry in self._heap if not _is_free(entry[2]) or not _run_of(entry[2]).spread]
+            heapq.heapify(self._heap)
+        return shared
 
     @property
     def is_empty(self) -> bool:

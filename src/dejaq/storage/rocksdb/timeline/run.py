@@ -16,6 +16,8 @@ from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 
 Key = tuple[int, int]
+# A run of several priorities lies within an aligned block of so many, as a power of two.
+BLOCK_BITS = 10
 # Of the times in a run: fixed numbers, packed.
 TIMES_TAG = varint(records.Run.TS_FIELD_NUMBER << 3 | 2)
 # A shift that is above every ts.
@@ -42,17 +44,6 @@ def ranks_of(priorities: Sequence[int], ts: Sequence[int]) -> list[int]:
     return [(priority << _TS_BITS) + at for priority, at in zip(priorities, ts, strict=True)]
 
 
-def priorities_of(ranks: Sequence[int]) -> list[int]:
-    """The priorities in ranks."""
-    return [one >> _TS_BITS for one in ranks]
-
-
-def times_of(ranks: Sequence[int]) -> list[int]:
-    """The times in ranks."""
-    mask = (1 << _TS_BITS) - 1
-    return [one & mask for one in ranks]
-
-
 class Run:
     """Rows that were written together. `live` rows still exist; `free` rows are live and not leased."""
 
@@ -61,8 +52,10 @@ class Run:
         "block",
         "bucket",
         "by_priority",
+        "cells",
         "count",
         "counted",
+        "earliest",
         "frame",
         "free",
         "generated",
@@ -130,8 +123,10 @@ class Run:
         self.ranked: list[int] | None = None
         # Of a run over several buckets, once consumers share it.
         self.row_buckets: RowBuckets | None = None
-        # The greatest ts, once the rows are ranked.
-        self.latest = 0
+        # The least and the greatest ts, once the rows are ranked.
+        self.earliest = self.latest = 0
+        # Its columns as matrices, once they were copied as such; see `levels.cells`.
+        self.cells: object = None
 
     @classmethod
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0, frame: Stored = None) -> Run:
@@ -150,7 +145,8 @@ class Run:
 
     def replace_columns(self, record: records.Run, ids: IdColumn | None, *, held: int) -> None:
         """Have the columns of fewer rows, under the same row numbers."""
-        self.record, self.block, self._ids, self.ranked, self.held = record, None, ids, None, held
+        self.record, self.block, self._ids, self.held = record, None, ids, held
+        self.ranked = self.cells = None
 
     @property
     def ids(self) -> IdColumn:
@@ -164,7 +160,7 @@ class Run:
         if self.generated:
             return IdSpan(count=end - start, prefix=self._prefix(), first=self.record.first + start)
         whole = end - start == self.count
-        return IdSpan(count=end - start, ids=self.ids if whole else IdColumn(self.ids[start:end]))
+        return IdSpan(count=end - start, ids=self.ids if whole else self.ids.cut(start, end))
 
     def id_at(self, row: int) -> str:
         """The id of one row."""
@@ -187,10 +183,10 @@ class Run:
         """
         if self.ranked is None:
             priorities, ts = self.record.priorities, self.record.ts
-            self.latest = max(ts)
+            self.earliest, self.latest = min(ts), max(ts)
             if not priorities:
                 self.ranked = list(ts)
-            elif self.latest == min(ts):
+            elif self.latest == self.earliest:
                 self.ranked = [(priority << _TS_BITS) + self.latest for priority in priorities]
             else:
                 self.ranked = ranks_of(priorities, ts)

@@ -13,6 +13,7 @@ import numpy as np
 from dejaq.domain.batch import IdSpan
 from dejaq.domain.bodies.body_block import BodyBlock
 from dejaq.domain.id_column import IdColumn
+from dejaq.domain.ids import bucket_in
 from dejaq.domain.topic import Topic
 from dejaq.domain.transitions import Standing
 from dejaq.protocol.v1 import records_pb2 as records
@@ -26,14 +27,15 @@ from dejaq.storage.rocksdb.engine.frames import NewFrame
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.demand import Demand
 from dejaq.storage.rocksdb.timeline.directory import Finder
-from dejaq.storage.rocksdb.timeline.draft import Draft, DraftRow, record_of
+from dejaq.storage.rocksdb.timeline.draft import Draft, record_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS, Index
 from dejaq.storage.rocksdb.timeline.kept_runs import KeptRuns
 from dejaq.storage.rocksdb.timeline.lease import LeaseBook, LeasePart, LeaseState, load_leases
 from dejaq.storage.rocksdb.timeline.levels.columns import Encoded
 from dejaq.storage.rocksdb.timeline.levels.moved_rows import MovedRows
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
-from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
+from dejaq.storage.rocksdb.timeline.levels.thin_runs import ThinRuns
+from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRuns, extent_of
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
@@ -53,6 +55,9 @@ _WEIGHED_STEPS = 24
 _CROWD_BYTES, _SPENT_PART = 4 * 1024 * 1024, 8
 # A smaller value costs less in the database than as a frame, which is read by a call of the operating system.
 FRAME_BYTES_MIN = 1_024
+# (bucket, slice, owner) of a run; its ids and bodies, where they are not in the record, and its times.
+_Place = tuple[int, int, int]
+_Columns = tuple[IdColumn | None, BodyBlock | None, Column]
 # So many runs over several buckets are divided by bucket in one go.
 _SHARED_RUNS = 16
 
@@ -92,6 +97,8 @@ class TopicState:
         self.owners = Owners(topic)
         self.index = Index(topic.number, topic.settings.buckets, database, budget, number=number)
         self.wide = WideRuns(topic.number, self.index.is_young)
+        # Those in the order of priority that are worth merging.
+        self.thin = ThinRuns(self.levels)
         self.moved = MovedRows(topic.number, database, self.wide.has_number)
         self.body_store = BodyStore(topic, database, number=number, large=large)
 
@@ -223,28 +230,29 @@ class TopicState:
         the record as a column, if they are one. A run that is `due` is kept in memory.
         The slice of a wide run is that of its first row.
         """
-        topic, number = self.topic.number, self.next_number()
-        key = keys.run(topic, bucket, time_slice, number, owner)
         if times is None:
             times = np.array(record.ts, dtype=np.int64)
-        value = self.database.values.run(key, record, ids, block, times)
-        frame = self._put_value(batch, key, value)
-        first, last = int(times[0]), int(times[-1])
+        run = self._new_run(batch, (bucket, time_slice, owner), record, (ids, block, times))
+        key, first, last = run.key, int(times[0]), int(times[-1])
         if record.session:
-            entry = keys.directory(topic, bucket, record.session, record.first)
+            entry = keys.directory(self.topic.number, bucket, record.session, record.first)
             batch.put(entry, key[7:] + len(times).to_bytes(4, "big"))
         else:
-            ids = ids or IdColumn(list(record.ids))
-            self.index.add(batch, key, ids, times, young=first <= self.now + YOUNG_MS)
-        run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
+            self.index.add(batch, key, run.ids, times, young=first <= self.now + YOUNG_MS)
         self._count(run, run.live, 1, times)
         if run.wide or (run.spread and first < last and self.index.is_young(key)):
-            kind = Ids.GENERATED if record.session else Ids.LISTED
-            self.wide.add(batch, key, WideRun(first, last, run.count, run.size, 0, kind))
+            self.wide.add(batch, key, extent_of(run, 0, Ids.GENERATED if record.session else Ids.LISTED))
         if due and not self.runs.budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
         self._enter_window(run)
         return run
+
+    def _new_run(self, batch: Batch, place: _Place, record: records.Run, columns: _Columns) -> Run:
+        ids, block, times = columns
+        key = keys.run(self.topic.number, *place[:2], self.next_number(), place[2])
+        value = self.database.values.run(key, record, ids, block, times)
+        frame = self._put_value(batch, key, value)
+        return Run(key, record, len(value), block=block, ids=ids, frame=frame)
 
     def _put_value(self, batch: Batch, key: bytes, value: bytes) -> NewFrame | None:
         """Write the value of a run: as a frame of the commit log, or into the database where that is cheaper."""
@@ -318,39 +326,28 @@ class TopicState:
                 self.index.remove(batch, run, mask)
             else:
                 self.moved.add_source(batch, run, merge)
-                if mask == run.live and self.wide.ids_of(run.key) is Ids.LISTED:
+                known = self.wide.ids_of(run.key)
+                if mask != run.live and known is None:
+                    # Of a run with rows elsewhere it must be known that it is there.
+                    self.wide.add(batch, run.key, extent_of(run, 0, Ids(shelf.generated)))
+                elif mask == run.live and known in (None, Ids.LISTED) and not shelf.generated:
                     self.index.forget_place(batch, run)
             self._take_out(batch, run, mask)
         for bucket, record, ids, block, times in merged:
-            key = keys.run(self.topic.number, bucket, record.ts[0] // keys.SLICE_MS, self.next_number(), shelf.owner)
-            value = self.database.values.run(key, record, ids, block, times)
-            frame = self._put_value(batch, key, value)
-            run = Run(key, record, len(value), block=block, ids=ids, frame=frame)
+            record.counted = shelf.by_priority and shelf.generated and bucket == keys.SPREAD
+            ready = keys.ready_slice(next(iter(record.priorities), 0)) if shelf.by_priority else 0
+            place = bucket, ready or record.ts[0] // keys.SLICE_MS, shelf.owner
+            run = self._new_run(batch, place, record, (ids, block, times))
+            kind = Ids.GENERATED_ELSEWHERE if shelf.generated else Ids.LISTED if shelf.young else Ids.LISTED_ELSEWHERE
+            extent = extent_of(run, shelf.level + 1, kind)
             if shelf.young:
-                self.index.add(batch, key, ids, times, young=True)
-                kind = Ids.LISTED
+                self.index.add(batch, run.key, ids, times, young=True)
             else:
-                self.moved.add_piece(batch, merge, run)
-                kind = Ids.GENERATED_ELSEWHERE if shelf.generated else Ids.LISTED_ELSEWHERE
-            self.wide.add(batch, key, WideRun(record.ts[0], record.ts[-1], run.count, run.size, shelf.level + 1, kind))
+                self.moved.add_piece(batch, merge, run, extent)
+            self.wide.add(batch, run.key, extent)
             self._enter_window(run)
         # Ids in memory that became too many have entries now.
         self.index.write(batch)
-
-    def row(self, run: Run, row: int, *, ts: int, attempts: int) -> DraftRow:
-        """A row of a run as a draft for another run, at `ts`."""
-        record = run.record
-        return DraftRow(
-            id=run.id_at(row),
-            ts=ts,
-            body=run.bodies[row],
-            priority=record.priorities[row] if record.priorities else 0,
-            attempts=attempts,
-            headers=record.headers[row] if record.headers else b"",
-            apart=record.apart[row] if record.apart else 0,
-            first=run.first_at(row),
-            last=run.last_at(row),
-        )
 
     def body(self, run: Run, row: int) -> bytes:
         """The body of a row, wherever it is stored."""
@@ -377,16 +374,19 @@ class TopicState:
 
     def bucket_of(self, run: Run, message_id: str) -> int:
         """The bucket of a message of a run."""
-        return self.index.buckets_of((message_id,))[0] if run.spread else run.bucket
+        return self._buckets_of(run, (message_id,))[0] if run.spread else run.bucket
 
     def by_bucket(self, run: Run) -> dict[int, int]:
         """The rows of each bucket of a run, as masks."""
         if not run.spread:
             return {run.bucket: masks.full(run.count)}
         rows: dict[int, int] = {}
-        for row, bucket in enumerate(self.index.buckets_of(run.ids)):
+        for row, bucket in enumerate(self._buckets_of(run, run.ids)):
             rows[bucket] = rows.get(bucket, 0) | 1 << row
         return rows
+
+    def _buckets_of(self, run: Run, ids: Sequence[str]) -> list[int]:
+        return list(map(bucket_in, ids)) if run.record.counted else self.index.buckets_of(ids)
 
     def share_out(self, until: int) -> None:
         """Offer the next rows up to `until` that lie over several buckets in the bucket of each."""

@@ -1,8 +1,9 @@
-"""Rows of several runs as columns, which become runs in the order of (ts, priority)."""
+"""Rows of several runs as columns, which become runs in the order of (ts, priority), or of (priority, ts)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
@@ -14,8 +15,8 @@ from dejaq.domain.id_column import IdColumn
 from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.far.packed_run import PackedRun
-from dejaq.storage.rocksdb.timeline.levels.cells import Cells
-from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
+from dejaq.storage.rocksdb.timeline.levels.cells import CellPair, Cells, cells_of
+from dejaq.storage.rocksdb.timeline.run import BLOCK_BITS, TIMES_TAG, Run
 
 Numbers = npt.NDArray[np.int64]
 Value = TypeVar("Value")
@@ -37,7 +38,8 @@ class MergedColumns:
     While all ids have one length, and all bodies, both are copied as the bytes of the runs; otherwise they are objects.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_priority: bool = False) -> None:
+        self._by_priority = by_priority
         # The key of each run, and the rows of it that are here, ascending.
         self.keys: list[bytes] = []
         self._rows: list[Sequence[int]] = []
@@ -47,8 +49,9 @@ class MergedColumns:
         self._cells: Cells | None = Cells()
         self._ids: list[str] = []
         self._bodies: list[bytes] = []
+        # Of each run that has priorities, the place of its first row and the priorities of its rows.
+        self._priorities: list[tuple[int, Numbers]] = []
         # Empty, or one value per row.
-        self._priorities: list[int] = []
         self._headers: list[bytes] = []
         self._apart: list[int] = []
         self._count = 0
@@ -56,6 +59,8 @@ class MergedColumns:
         # of each, and how many rows of each run were taken.
         self._times = self._numbers = self._order = self._sources = np.zeros(0, dtype=np.int64)
         self._taken: list[int] = []
+        # Where any run has priorities, those of all rows.
+        self._ranks: Numbers | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -72,9 +77,11 @@ class MergedColumns:
         self.keys.append(run.key)
         self._rows.append(chosen)
         part = slice(chosen.start, chosen.stop) if isinstance(chosen, range) else chosen
-        if self._cells is not None and not (packed is not None and self._cells.add(packed, part)):
+        if self._cells is not None and not self._cells.add(self._cells_of(run, packed), part):
             self._ids, self._bodies = self._cells.ids(), self._cells.bodies()
             self._cells = None
+        if record.priorities:
+            self._priorities.append((self._count, np.array(record.priorities, dtype=np.int64)[part]))
         times = np.array(record.ts, dtype=np.int64) if packed is None else packed.times
         self._ts.append(times[part])
         numbers = np.array(record.versions or (run.number,), dtype=np.int64)
@@ -83,13 +90,17 @@ class MergedColumns:
             self._add_objects(run, rows)
         self._count += len(chosen)
 
+    def _cells_of(self, run: Run, packed: PackedRun | None) -> CellPair | None:
+        if self._by_priority:
+            return cells_of(run)
+        return None if packed is None else packed.cells
+
     def _add_objects(self, run: Run, rows: int) -> None:
         record, bodies = run.record, run.bodies
         for start, end in masks.ranges(rows):
             before, count = len(self._ids), end - start
             self._ids += run.id_span(start, end).expand()
             self._bodies += bodies[start:end]
-            _extend(self._priorities, record.priorities[start:end], 0, before, count)
             _extend(self._headers, record.headers[start:end], b"", before, count)
             _extend(self._apart, record.apart[start:end], 0, before, count)
 
@@ -101,8 +112,10 @@ class MergedColumns:
         self._ts, self._versions = [], []
         if self._priorities:
             priorities = np.zeros(self._count, dtype=np.int64)
-            priorities[: len(self._priorities)] = self._priorities
-            self._order = np.lexsort((priorities, self._times))
+            for place, column in self._priorities:
+                priorities[place : place + len(column)] = column
+            self._ranks = priorities
+            self._order = np.lexsort((self._times, priorities) if self._by_priority else (priorities, self._times))
         else:
             self._order = np.argsort(self._times, kind="stable")
         self._sources = np.repeat(np.arange(len(self._rows)), [len(rows) for rows in self._rows])
@@ -126,6 +139,14 @@ class MergedColumns:
     def time_at(self, place: int) -> int:
         """The time of the row with this place in the order of time."""
         return int(self._times[self._order[place]])
+
+    def pieces(self, rows: Numbers, count: int) -> Iterator[Numbers]:
+        """The rows at these positions, at most so many at once; in the order of priority, those of one block."""
+        cuts: list[int] = []
+        if self._by_priority and self._ranks is not None:
+            cuts = (np.flatnonzero(np.diff(self._ranks[rows] >> BLOCK_BITS)) + 1).tolist()
+        for first, end in pairwise([0, *cuts, len(rows)]):
+            yield from (rows[at : min(at + count, end)] for at in range(first, end, count))
 
     def positions(self, start: int, end: int, without: Mapping[int, int]) -> Numbers:
         """Where rows start to end-1 in the order of time are, without some rows of some runs."""
@@ -164,11 +185,11 @@ class MergedColumns:
         times = self._times[rows]
         packed = times.astype("<i8", copy=False).tobytes()
         record.MergeFromString(TIMES_TAG + varint(len(packed)) + packed)
+        if self._ranks is not None and (priorities := self._ranks[rows]).any():
+            record.priorities.extend(priorities.tolist())
         if self._cells is not None:
             return Encoded(bucket, record, self._cells.ids_of(rows), self._cells.bodies_of(rows), times)
         listed: list[int] = rows.tolist()
-        if self._priorities and any(priorities := _pick(self._priorities, listed)):
-            record.priorities.extend(priorities)
         if self._headers and any(headers := _pick(self._headers, listed)):
             record.headers.extend(headers)
         ids, bodies = self.ids_of(rows), _pick(self._bodies, listed)

@@ -21,6 +21,7 @@ from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.engine.database import new_batch
 from dejaq.storage.rocksdb.timeline.levels.columns import MergedColumns
 from dejaq.storage.rocksdb.timeline.levels.planning import MergePlan, next_merge
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.run import Run
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
@@ -40,6 +41,8 @@ LOOK_EVERY_MS = 1_000
 SORT_ROWS_MAX = 8_192
 # So many pieces are written in one step where rows are copied as bytes: what is written for each source is less.
 CELL_PIECES = 2
+# A lease waits at most so long for merges, and looks this often.
+LEAD_S, WAIT_S = 0.02, 0.001
 # How often a piece is made before it is written in the same step.
 _TRIES = 3
 # A piece is divided by bucket if many consumers share the buckets and each bucket would have so many rows.
@@ -103,7 +106,7 @@ class Merger:
 
     def changed(self, states: Sequence[TopicState], now: int) -> None:
         """Take note of a write to the topics; it may have added wide runs, or time may have brought some near."""
-        if now - self._looked_at >= LOOK_EVERY_MS or any(one.wide.grown >= one.levels.near_runs for one in states):
+        if now - self._looked_at >= LOOK_EVERY_MS or any(_grew(one) for one in states):
             self._looked_at = now
             for state in states:
                 state.wide.grown = 0
@@ -120,6 +123,17 @@ class Merger:
         """Slow the creates of topics down whose merges are hopelessly behind; `merge_behind` in `stats` says so."""
         if self._behind and any(isinstance(change, Create) for change in changes):
             await asyncio.sleep(self._behind)
+
+    async def lead(self, state: TopicState, buckets: Sequence[int], now: int) -> None:
+        """Wait a moment while rows are merged of which a lease would have to take single ones of many runs."""
+        if not state.thin.wanted or not isinstance(state, PriorityTopicState):
+            return
+        until = time.perf_counter() + LEAD_S
+        while state.thin.wanted and time.perf_counter() < until and self._is_live(state):
+            first = state.first_priority(buckets, now)
+            if first is None or not state.thin.is_behind(first):
+                return
+            await asyncio.sleep(WAIT_S)
 
     async def stop(self) -> None:
         """End the merge that is in progress; what it has written stands."""
@@ -178,8 +192,10 @@ class Merger:
         for state in self._states():
             plan = None
             # What cannot be read must not be written again.
-            if len(state.wide) and not state.database.values.is_locked(state.topic):
-                plan = await next_merge(state.wide, state.levels, state.now, self._pace.rest)
+            if not state.database.values.is_locked(state.topic):
+                plan = state.thin.next_merge(state.index.is_young)
+                if plan is None and len(state.wide):
+                    plan = await next_merge(state.wide, state.levels, state.now, self._pace.rest)
             if plan is not None and plan.waiting >= state.levels.behind_runs:
                 behind = state.levels.behind_s
             if plan is not None and (best is None or plan.near > best[1].near):
@@ -193,7 +209,7 @@ class Merger:
     async def _merge(self, state: TopicState, plan: MergePlan) -> None:
         """Move every free row of the planned runs."""
         kept: list[Run] = []
-        self._pace.share = share_of(plan, state.levels.behind_runs)
+        self._pace.share = 1 if state.thin.wanted else share_of(plan, state.levels.behind_runs)
         merge = state.next_number()
         try:
             columns = await self._gather(state, plan, kept)
@@ -203,6 +219,10 @@ class Merger:
                 columns.sort()
             rows = max(1, min(state.levels.piece_rows, state.levels.piece_bytes // _row_bytes(state, plan)))
             step = rows * CELL_PIECES if columns.are_cells else rows
+            if plan.shelf.by_priority:
+                # Whole runs are merged, each of which is changed once if all is written at once, in equal pieces.
+                step = max(1, len(columns))
+                rows = -(-step // -(-step // rows))
             for start in range(0, len(columns), step):
                 await self._committer.make_room()
                 if not self._is_live(state):
@@ -215,17 +235,17 @@ class Merger:
                     state.runs.let_go(run)
         self.merges += 1
         # What is left of them is in a lease, or due.
-        state.wide.set_aside(plan.runs)
+        (state.thin if plan.shelf.by_priority else state.wide).set_aside(plan.runs)
 
     async def _gather(self, state: TopicState, plan: MergePlan, kept: list[Run]) -> MergedColumns:
         """Read the free rows of the runs."""
-        columns = MergedColumns()
+        columns = MergedColumns(by_priority=plan.shelf.by_priority)
         for key in plan.runs:
             if not self._is_live(state):
                 return MergedColumns()
             run = _source(state, plan, key, kept)
             if run is not None and run.free:
-                columns.add(run, run.free, state.runs.packed(run.key))
+                columns.add(run, run.free, None if plan.shelf.by_priority else state.runs.packed(run.key))
             if self._pace.step_is_over:
                 await self._pace.pause()
         return columns
@@ -247,15 +267,17 @@ class Merger:
         taken = columns.take(start, end)
         for last in (*[False] * (_TRIES - 1), True):
             sources, lost = _free_of(state, plan, columns, taken, kept)
-            # What is due by now is leased before it could be moved.
-            if not sources or columns.time_at(end - 1) < state.now + state.levels.ending_ms:
+            # On a timeline, what is due by now is leased before it could be moved.
+            ending = not plan.shelf.by_priority and columns.time_at(end - 1) < state.now + state.levels.ending_ms
+            if not sources or ending:
                 return
             positions = columns.positions(start, end, lost)
             shared = plan.near and plan.shelf.bucket == keys.SPREAD and state.demand.shared_by_many
+            shared = shared and not plan.shelf.by_priority
             divided = shared and len(positions) >= BUCKET_ROWS_MIN * state.topic.settings.buckets
             owner = state.owners.name(plan.shelf.owner)
             buckets_of = state.index.buckets_of if divided else None
-            parts = (positions[at : at + pieces.step] for at in range(0, len(positions), pieces.step))
+            parts = columns.pieces(positions, pieces.step)
             merged = [one for part in parts for one in columns.encoded(owner, plan.shelf.bucket, part, buckets_of)]
             if last:
                 break
@@ -270,6 +292,10 @@ class Merger:
         self._committer.write(batch)
         crash_at("storage.after_merge")
         self.rows += len(positions)
+
+
+def _grew(state: TopicState) -> bool:
+    return state.wide.grown >= state.levels.near_runs or state.thin.waiting
 
 
 def share_of(plan: MergePlan, behind_runs: int) -> float:
@@ -296,13 +322,16 @@ def _free_of(
 
 def _row_bytes(state: TopicState, plan: MergePlan) -> int:
     """The average size of a row of the runs in bytes, roughly."""
+    if plan.row_bytes:
+        return plan.row_bytes
     sizes = [state.wide.at(key) for key in plan.runs if key in state.wide]
     return max(1, sum(size.size for size in sizes) // (sum(size.rows for size in sizes) or 1))
 
 
 def _source(state: TopicState, plan: MergePlan, key: bytes, kept: list[Run]) -> Run | None:
     """A run that is merged, as it is now, and kept in memory until the merge ends; None once it has gone."""
-    if key not in state.wide or state.index.is_young(key) is not plan.shelf.young:
+    known = state.thin if plan.shelf.by_priority else state.wide
+    if key not in known or state.index.is_young(key) is not plan.shelf.young:
         return None
     run = state.runs.kept(key)
     if run is None:

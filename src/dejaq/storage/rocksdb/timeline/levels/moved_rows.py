@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.levels.wide_runs import WideRun
 from dejaq.storage.rocksdb.timeline.run import Run
 
 Times = npt.NDArray[np.int64]
@@ -118,12 +119,11 @@ class MovedRows:
         batch.put(keys.pair(keys.MOVED, self._topic, number, merge), entry)
         self._enter_source(number, merge)
 
-    def add_piece(self, batch: Batch, merge: int, run: Run) -> None:
-        """Enter a new piece of a merge whose sources are known."""
-        first, last = run.record.ts[0], run.record.ts[-1]
-        value = _PIECE.pack(first, last) + run.key
+    def add_piece(self, batch: Batch, merge: int, run: Run, wide: WideRun) -> None:
+        """Enter a new piece of a merge whose sources are known, with where its rows lie."""
+        value = _PIECE.pack(wide.first, wide.last) + run.key
         batch.put(keys.pair(keys.MERGED_PIECE, self._topic, merge, run.number), value)
-        self._enter_piece(merge, run.number, first, last, run.key)
+        self._enter_piece(merge, run.number, wide.first, wide.last, run.key)
         self._merges[merge].needed.add(run.number)
 
     def removed(self, batch: Batch, number: int) -> None:

@@ -27,6 +27,8 @@ class MergePlan:
     near: bool
     # How many runs wait that were never merged, on this shelf or others.
     waiting: int
+    # The average size of a row, if it is known.
+    row_bytes: int = 0
 
 
 async def next_merge(

@@ -32,6 +32,9 @@ class LevelSettings:
     piece_rows: int = 1_024
     piece_bytes: int = 512 * 1024
     merge_bytes_max: int = 32 * 1024 * 1024
+    # So many rows and bytes of a priority topic are merged at once, in one write.
+    ready_rows_max: int = 4_096
+    ready_bytes_max: int = 1024 * 1024
     # While so many runs that were never merged wait for it, each create waits `behind_s`.
     behind_runs: int = 8_192
     behind_s: float = 0.01

@@ -1,5 +1,6 @@
 """The wide runs of a topic: runs whose rows lie in more slices than the one in their key; and all others that were
-merged or may be merged, such as batches for several buckets that are due soon in one slice.
+merged or may be merged, such as batches for several buckets that are due soon in one slice; and the merged runs in the
+order of priority, so that it is known how their ids are found.
 
 Any other run lies in exactly one slice, so a scan of the keys of some slices finds it. A wide run is found by its
 *extent*, the times of its first and last row, which is one small record on disk. In memory the extents are grouped by
@@ -16,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.run import Run
 
 Group = TypeVar("Group")
 
@@ -59,6 +61,8 @@ class Shelf(NamedTuple):
     generated: bool
     # Whether their ids are in memory.
     young: bool
+    # Whether they are in the order of priority.
+    by_priority: bool = False
 
 
 class WideRuns:
@@ -103,7 +107,7 @@ class WideRuns:
     def add(self, batch: Batch, key: bytes, wide: WideRun) -> None:
         """Enter a new run."""
         batch.put(keys.EXTENT + key[1:], _RECORD.pack(*wide))
-        self.grown += 1
+        self.grown += not keys.is_ready(key)
         self._enter(key, wide)
 
     def remove(self, batch: Batch, key: bytes) -> None:
@@ -112,13 +116,14 @@ class WideRuns:
         if wide is None:
             return
         batch.delete(keys.EXTENT + key[1:])
-        _discard(self._by_length, (wide.last - wide.first).bit_length(), (wide.first, key))
+        if not keys.is_ready(key):
+            _discard(self._by_length, (wide.last - wide.first).bit_length(), (wide.first, key))
         self._unshelve(key)
         del self._runs[key]
         self._keys.pop(keys.number_of(key), None)
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[bytes]:
-        """The keys of the runs that may have rows in [start_ms, end_ms)."""
+        """The keys of the runs that may have rows in [start_ms, end_ms); not of those in the order of priority."""
         for length, group in self._by_length.items():
             low, high = bisect_left(group, (start_ms - (1 << length),)), bisect_left(group, (end_ms,))
             yield from (key for _, key in group[low:high] if self._runs[key].last >= start_ms)
@@ -161,7 +166,8 @@ class WideRuns:
     def _enter(self, key: bytes, wide: WideRun) -> None:
         self._runs[key] = wide
         self._keys[keys.number_of(key)] = key
-        insort(self._by_length.setdefault((wide.last - wide.first).bit_length(), []), (wide.first, key))
+        if not keys.is_ready(key):
+            insort(self._by_length.setdefault((wide.last - wide.first).bit_length(), []), (wide.first, key))
         shelf = self._shelf_for(key, wide)
         if shelf is not None:
             self._shelf_of[key] = shelf
@@ -171,7 +177,11 @@ class WideRuns:
     def _shelf_for(self, key: bytes, wide: WideRun) -> Shelf | None:
         """None for a run that is not merged."""
         young = self._is_young(key)
-        if wide.ids is Ids.RECORDS or (wide.level and wide.first // keys.SLICE_MS == wide.last // keys.SLICE_MS):
+        if (
+            wide.ids is Ids.RECORDS
+            or keys.is_ready(key)
+            or (wide.level and wide.first // keys.SLICE_MS == wide.last // keys.SLICE_MS)
+        ):
             return None
         if wide.level and wide.ids is Ids.LISTED and not young:
             # The entries of its ids name this run, and not the runs that their versions name.
@@ -189,6 +199,13 @@ class WideRuns:
         if shelf not in self._shelves:
             del self._changes[shelf]
             self.fruitless.pop(shelf, None)
+
+
+def extent_of(run: Run, level: int, ids: Ids) -> WideRun:
+    """Where the rows of a run lie."""
+    ts = run.record.ts
+    first, last = (min(ts), max(ts)) if run.by_priority else (ts[0], ts[-1])
+    return WideRun(first, last, run.count, run.size, level, ids)
 
 
 def last_of(extent: bytes) -> int:

@@ -73,6 +73,7 @@ class RemainingRecord:
     firsts: Sequence[int]
     lasts: Sequence[int]
     versions: Sequence[int]
+    counted: bool
 
 
 def is_mostly_settled(run: Run) -> bool:
@@ -102,5 +103,6 @@ def forget_settled(run: Run) -> None:
         column(record.firsts, 0),
         column(record.lasts, 0),
         column(record.versions),
+        record.counted,
     )
     run.replace_columns(cast(records.Run, remaining), None if run.generated else IdColumn(ids), held=len(rows))
