@@ -46,6 +46,7 @@ MEMORY = "tests/unit/storage/rocksdb/test_memory.py"
 BOUNDS = "tests/unit/storage/rocksdb/test_bounds.py"
 IDS = "tests/unit/storage/rocksdb/test_ids.py"
 LEVELS = "tests/unit/storage/rocksdb/test_levels.py"
+MERGING = "tests/unit/storage/rocksdb/test_merging.py"
 DAMAGE = "tests/integration/storage/test_damage.py"
 FIRST_START = "tests/integration/storage/test_first_start.py"
 STICKY = "tests/integration/storage/test_sticky_failure.py"
@@ -379,6 +380,11 @@ def forget_moved_rows_at_a_restart() -> None:
     MovedRows.load = lambda moved: None  # type: ignore[method-assign]
 
 
+def spread_counted_ids_by_their_hash() -> None:
+    """The bucket of a generated id in a merged run of a priority topic is that of its hash."""
+    TopicState._buckets_of = lambda state, run, ids: state.index.buckets_of(ids)  # type: ignore[method-assign]
+
+
 def take_one_id_for_another() -> None:
     """The hash of an id stands for the id itself."""
     Run.id_at = lambda run, row: SameId()  # type: ignore[method-assign, assignment, return-value]
@@ -423,6 +429,9 @@ BUGS = {
     "a_merge_forgets_where_rows_moved": Bug(forget_where_rows_moved, f"{LEVELS}::test_merging_is_seen_by_nobody"),
     "a_restart_forgets_where_rows_moved": Bug(
         forget_moved_rows_at_a_restart, f"{LEVELS}::test_merging_is_seen_by_nobody"
+    ),
+    "counted_ids_are_spread_by_their_hash": Bug(
+        spread_counted_ids_by_their_hash, f"{MERGING}::test_consumers_of_some_buckets_divide_merged_runs[False]"
     ),
     "an_id_is_taken_for_another": Bug(
         take_one_id_for_another, f"{IDS}::test_ids_with_the_same_hash_are_different_messages"
