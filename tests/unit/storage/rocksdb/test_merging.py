@@ -14,6 +14,7 @@ from dejaq.domain.ids import ProducerSession, bucket_in, bucket_of
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -136,8 +137,13 @@ async def test_batches_are_merged_while_nobody_leases(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_consumers_of_some_buckets_divide_merged_runs(tmp_path: Path, *, restarted: bool) -> None:
+async def test_consumers_of_some_buckets_divide_merged_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
     """Each gets the rows of its bucket in the order of priority, whether the bucket is in the id or its hash."""
+    # Runs on a timeline would be divided into groups of rows.
+    monkeypatch.setattr(row_groups, "ROWS_MIN", 2)
+    monkeypatch.setattr(row_groups, "SPAN_MS_MIN", 1)
     stage = Stage(tmp_path / "store", EAGER)
     await stage.begin()
     try:

@@ -70,7 +70,8 @@ class SealedValues:
         `times` has the times of the record, if they are a column already.
         """
         cipher = self._cipher_of(key)
-        if ids is not None and block is not None and is_divided(record, ids):
+        # The rows of a run in the order of priority cannot be searched by their times.
+        if ids is not None and block is not None and not keys.is_ready(key) and is_divided(record, ids):
             if cipher is None:
                 return divided(record, ids, block, times=times)
             return _SEALED_GROUPS + divided(record, ids, block, partial(_seal_group, cipher, key), times)
