@@ -62,11 +62,11 @@ class IdColumn(Sequence[str]):
         return self._listed[at]
 
     def cut(self, start: int, end: int) -> IdColumn:
-        """Ids start to end-1; as a part of the text, if the ids are no objects and have one length."""
+        """Ids start to end-1; as a part of the encoded column, if the ids are no objects and have one length."""
         if self._ids is not None or self.length is None or start >= end:
             return IdColumn(self._listed[start:end])
-        width = self.length + 1
-        return IdColumn.of_text(self.text[start * width : end * width - 1], end - start)
+        width = len(self.wire) // self._count
+        return IdColumn.of_cells(self.wire[start * width : end * width], end - start)
 
     @property
     def text(self) -> str:
