@@ -76,16 +76,16 @@ class Names:
     """The messages that the steps so far have named, by topic and id."""
 
     def __init__(self) -> None:
-        self.named: set[tuple[int, str]] = set()
+        self._named: set[tuple[int, str]] = set()
 
     def refusal(self, step: int, topic: Topic, outcomes: Outcomes, ids: Iterable[tuple[int, str]]) -> Verdict | None:
         """The first row of a step that is refused or names a message again; `ids` yields rows with their ids."""
         codes = outcomes.failed
         for row, message_id in ids:
             name = (topic.number, message_id)
-            if name in self.named:
+            if name in self._named:
                 codes.setdefault(row, Code.DUPLICATE_IN_BATCH)
-            self.named.add(name)
+            self._named.add(name)
         if not codes:
             return None
         row = min(codes)

@@ -25,12 +25,13 @@ class UsedSequences:
     closed, so that there are few ranges, and no check values are kept for them.
     """
 
-    __slots__ = ("checks", "ranges")
+    __slots__ = ("_acknowledged", "checks", "ranges")
 
     def __init__(self, used: Iterable[Sequence[int]] = (), checks: Iterable[tuple[int, int]] = ()) -> None:
         self.ranges = [list(pair) for pair in used]
         # The check values by the first counter of the batch.
         self.checks = dict(checks)
+        self._acknowledged = 0
 
     def copy(self) -> UsedSequences:
         """A copy with the same contents."""
@@ -70,8 +71,9 @@ class UsedSequences:
 
     def acknowledge(self, below: int) -> None:
         """Record that everything below this counter was answered, and is never sent again."""
-        if not below:
+        if below <= self._acknowledged:
             return
+        self._acknowledged = below
         ranges.insert(self.ranges, 0, below)
         for first in [first for first in self.checks if first < below]:
             del self.checks[first]

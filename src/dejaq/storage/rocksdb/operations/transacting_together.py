@@ -22,7 +22,7 @@ from dejaq.storage.rocksdb.operations.settling import LeaseChange
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.session_sequences import SessionSequences
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
-from dejaq.storage.transactions import Names, Transaction, Verdict
+from dejaq.storage.transactions import Names, Step, Transaction, Verdict
 
 States = Mapping[int, TopicState]
 
@@ -69,9 +69,12 @@ class _Together:
         self._creates: dict[int, SharedCreates] = {}
         # By topic and lease: the rows to delete, and the times at which user code got them.
         self._deletes: defaultdict[tuple[int, int], list[tuple[LeaseChange, Sequence[int]]]] = defaultdict(list)
-        # By topic and id, the messages that are created or deleted; the rows that are deleted, by topic and lease.
-        self._named: set[tuple[int, str]] = set()
+        # By topic and id, the messages that are created; by topic and lease, the rows that are deleted.
+        self._created: set[tuple[int, str]] = set()
         self._gone: dict[tuple[int, int], int] = {}
+        # By topic, the ids of deleted messages, and the changes whose ids were not looked up yet.
+        self._deleted: dict[int, set[str]] = {}
+        self._unnamed: defaultdict[int, list[LeaseChange]] = defaultdict(list)
 
     def begin(self, every: Sequence[tuple[Transaction, int]]) -> Verdicts:
         """Do the first transactions, up to one that names a message of one before it; returns their verdicts."""
@@ -101,7 +104,10 @@ class _Together:
         for step in transaction.steps:
             number = step.topic.number
             if isinstance(step, Create):
-                if any((number, message_id) in self._named for message_id in step.batch.all_ids()):
+                ids = step.batch.all_ids()
+                if self._created and any((number, message_id) in self._created for message_id in ids):
+                    return True
+                if not self._deleted_of(number).isdisjoint(ids):
                     return True
             elif isinstance(step, Delete):
                 gone = self._gone.get((number, step.lease_id), 0)
@@ -109,37 +115,47 @@ class _Together:
                     return True
         return False
 
+    def _deleted_of(self, number: int) -> set[str]:
+        """The messages of a topic that are deleted."""
+        ids = self._deleted.setdefault(number, set())
+        for change in self._unnamed.pop(number, ()):
+            ids.update(message_id for _, message_id in change.named())
+        return ids
+
     def _decide(self, transaction: Transaction, now: int) -> Verdict:
         """The verdict on a transaction. What it changes is noted, and stored at the end."""
-        for step in transaction.steps:
+        steps = transaction.steps
+        for step in steps:
             if step.topic.number not in self._states:
                 raise applying.unknown(step.topic)
         if self._sequences.rows(transaction, 1):
             return Verdict(Code.ALREADY_EXISTS)
         self._sequences.check_room(transaction.session)
-        names = Names()
         creates: list[tuple[Create, Outcomes]] = []
         deletes: list[tuple[Delete, LeaseChange]] = []
-        for number, step in enumerate(transaction.steps):
+        decided: list[Outcomes] = []
+        for step in steps:
             if isinstance(step, Create):
-                outcomes, ids = self._creates[step.topic.number].decide(step.batch), step.batch.all_ids()
-                refusal = names.refusal(number, step.topic, outcomes, enumerate(ids))
-                creates.append((step, outcomes))
+                decided.append(self._creates[step.topic.number].decide(step.batch))
+                creates.append((step, decided[-1]))
             else:
                 assert isinstance(step, Delete)
-                state = self._states[step.topic.number]
-                change = LeaseChange(state, step.lease_id, step.consumer, step.rows, now)
-                refusal = names.refusal(number, step.topic, change.outcomes, change.named())
+                change = LeaseChange(self._states[step.topic.number], step.lease_id, step.consumer, step.rows, now)
+                decided.append(change.outcomes)
                 deletes.append((step, change))
-            if refusal is not None:
-                return refusal
+            if decided[-1].failed:
+                break
+        refusal = _refusal(steps[: len(decided)], decided, [change for _, change in deletes])
+        if refusal is not None:
+            return refusal
         for made, outcomes in creates:
             self._creates[made.topic.number].note(made.batch, outcomes)
+            self._created.update([(made.topic.number, message_id) for message_id in made.batch.all_ids()])
         for left, change in deletes:
             place = left.topic.number, left.lease_id
             self._deletes[place].append((change, left.handed_us))
             self._gone[place] = self._gone.get(place, 0) | change.held
-        self._named |= names.named
+            self._unnamed[left.topic.number].append(change)
         self._sequences.add(transaction, [(0, 1)], self._now, self._batch)
         return Verdict()
 
@@ -154,3 +170,26 @@ class _Together:
         whole.include(others)
         handed = [times[row] for row in sorted(times)] if any(times.values()) else []
         settling.delete(whole, handed, self._batch)
+
+
+def _refusal(steps: Sequence[Step], decided: Sequence[Outcomes], deletes: Sequence[LeaseChange]) -> Verdict | None:
+    """The first refused row of a transaction, or the first row that names a message again."""
+    if len({step.topic.number for step in steps}) == len(steps) and all(map(_has_one_row, steps)):
+        # No message can be named again.
+        for number, outcomes in enumerate(decided):
+            for row, code in outcomes.failed.items():
+                return Verdict(code, number, row)
+        return None
+    names, changes = Names(), iter(deletes)
+    for number, (step, outcomes) in enumerate(zip(steps, decided, strict=True)):
+        ids = enumerate(step.batch.all_ids()) if isinstance(step, Create) else next(changes).named()
+        refusal = names.refusal(number, step.topic, outcomes, ids)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _has_one_row(step: Step) -> bool:
+    if isinstance(step, Create):
+        return len(step.batch) == 1
+    return isinstance(step, Delete) and step.rows is not None and sum([end - start for start, end in step.rows]) == 1
