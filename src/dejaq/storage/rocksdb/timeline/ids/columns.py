@@ -90,7 +90,7 @@ def positions(ordered: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Rows
     low = ordered.searchsorted(wanted)
     rows = np.flatnonzero(ordered.take(low, mode="clip") == wanted)
     low = low[rows]
-    if not (ordered.take(low + 1, mode="clip") == wanted[rows]).any():
+    if not len(rows) or not (ordered.take(low + 1, mode="clip") == wanted[rows]).any():
         return rows, low
     counts = ordered.searchsorted(wanted[rows], side="right") - low
     firsts = np.cumsum(counts) - counts

@@ -28,8 +28,8 @@ PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
 PRINTS = 32_768
 # A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
 _FILTER_BITS = 3
-# So few prints are searched without that.
-_FEW_PRINTS = 32
+# So few prints are searched without that; and the pieces of so few positions are named one by one.
+_FEW_PRINTS, _FEW_PLACES = 32, 8
 
 # Level, entries, and entries of a piece, which the first kind did not have.
 _RECORD, _RECORD_FIRST = struct.Struct("<BQI"), struct.Struct("<BQ")
@@ -102,11 +102,14 @@ class SortedRun:
 
     def pieces(self, places: Rows) -> tuple[list[bytes], Rows, Rows]:
         """The keys of the pieces that have these positions, and of each position which of them and the place in it."""
+        first = keys.numbered(keys.ID_PIECE, self.topic, self.number)
+        if len(places) <= _FEW_PLACES:
+            names = [first + (place // self.piece_entries).to_bytes(8, "big") for place in places.tolist()]
+            return names, np.arange(len(names)), places % self.piece_entries
         pieces, within = np.divmod(places, self.piece_entries)
         # The positions are nearly in order, and a piece that is read twice is read from memory.
         begins = np.concatenate((_BEGIN, pieces[1:] != pieces[:-1]))
         pieces, which = pieces[begins], np.cumsum(begins) - 1
-        first = keys.numbered(keys.ID_PIECE, self.topic, self.number)
         return [first + piece.to_bytes(8, "big") for piece in pieces.tolist()], which, within
 
     def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
