@@ -23,7 +23,7 @@ CHUNK_ROWS = 64
 # So many rows become a part of an answer at once; the event loop does other work between two parts.
 PART_ROWS = 250
 # The same once the bodies are known to be small; the event loop does other work between two chunks.
-SMALL_CHUNK_ROWS = 128
+SMALL_CHUNK_ROWS = 250
 SMALL_BYTES = 4_096
 BROWSE_PAGE_DEFAULT = 500
 # Columns other than bodies and headers are small and bounded; this is a generous guess of them.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Applied = tuple[list[Outcomes | Refused], "asyncio.Future[None] | None"]
 
 # So many ids are looked for in one step of the event loop, and so many are changed in one.
-STEP_IDS = 128
-PART_IDS = 512
+STEP_IDS = 250
+PART_IDS = 1_000
 
 
 def is_large(change: Change) -> TypeGuard[Edit | Cancel]:
