@@ -51,7 +51,8 @@ async def _measure(home: Path, arguments: argparse.Namespace) -> None:
             figures = await asyncio.to_thread(_rounds, spark, broker.url, home, arguments)
         finally:
             spark.stop()
-    keep(arguments.name, figures)
+        # Before the broker ends: its end fails when anything blocked its event loop for too long.
+        keep(arguments.name, figures)
 
 
 def _rounds(spark: SparkSession, url: str, home: Path, arguments: argparse.Namespace) -> dict[str, object]:

@@ -46,15 +46,16 @@ async def _measure(home: Path, arguments: argparse.Namespace) -> None:
         taken = [
             await asyncio.to_thread(_export, broker, home / str(n), arguments.rows) for n in range(-1, arguments.rounds)
         ]
-    keep(
-        arguments.name,
-        {
-            "rows": arguments.rows,
-            "cpu_ns_per_row": {name: round(median(one[name] for one in taken[1:])) for name in taken[0]},
-            "rounds": taken[1:],
-            "load": round(os.getloadavg()[0], 1),
-        },
-    )
+        # Before the broker ends: its end fails when anything blocked its event loop for too long.
+        keep(
+            arguments.name,
+            {
+                "rows": arguments.rows,
+                "cpu_ns_per_row": {name: round(median(one[name] for one in taken[1:])) for name in taken[0]},
+                "rounds": taken[1:],
+                "load": round(os.getloadavg()[0], 1),
+            },
+        )
 
 
 def _fill(url: str, rows: int, rate: int) -> None:
