@@ -59,6 +59,18 @@ def test_rows_that_are_offered_again_behind_the_cursor_do_not_move_it_over_unrea
         assert window.cursor <= read_up_to
 
 
+def test_after_a_window_is_made_smaller_its_first_slice_is_read_again_before_a_row_leaves() -> None:
+    """Found by the model: a row of a lease that had ended left before an older one that a full memory left on disk."""
+    window = Window(1, 0)
+    window.move_cursor(key(0, 9))
+    window.offer(FreeRows(run(key(0, 3))))
+    window.read_enough(1)
+    assert window.has_enough(1)
+    window.retreat(key(0, 1))
+    window.offer(FreeRows(run(key(0, 3))))
+    assert not window.has_enough(1)
+
+
 def run(key: bytes) -> Run:
     """A run of one free row, in memory."""
     made = Run(key, records.Run(owner="billing", ids=["a"], ts=[1]), 10)

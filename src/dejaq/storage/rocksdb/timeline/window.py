@@ -400,6 +400,7 @@ class Window:
         self._heap = [entry for entry in self._heap if not goes(entry[2])]
         heapq.heapify(self._heap)
         self.move_cursor(key)
+        self._enough = -1
         if dropped:
             # A run of the change in progress is on disk only when the change is written.
             self.left_on_disk(min(run.key for run in dropped))
