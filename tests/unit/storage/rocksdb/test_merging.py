@@ -180,6 +180,52 @@ async def test_consumers_of_some_buckets_divide_merged_runs(
         await stage.storage.close()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_consumer_of_several_buckets_gets_the_rows_of_one_run_in_each(
+    tmp_path: Path, *, restarted: bool
+) -> None:
+    """A run over several buckets that was divided has rows in the window of each; a lease takes those of all its
+    buckets, in the order of priority, and leaves none behind.
+    """
+    topic = Topic(name="three", number=1, settings=TopicSettings(kind=TopicKind.PRIORITY, buckets=3))
+    ids = [f"own-{row}" for row in range(30)]
+    storage = RocksStorage(tmp_path / "store", journal=True)
+    await storage.open(NOW)
+    try:
+        await storage.put_topic(topic, DIRECT_CALL)
+        batch = CreateBatch(
+            owner="g",
+            session=ProducerSession(NOW, 7),
+            sequence=0,
+            bucket=0,
+            ts=[NOW] * len(ids),
+            bodies=[b"x"] * len(ids),
+            ids=ids,
+        )
+        assert not (await apply_one(storage, Create(topic, batch), NOW, DIRECT_CALL)).codes
+        if restarted:
+            await storage.close()
+            storage = RocksStorage(tmp_path / "store", journal=True)
+            await storage.open(NOW)
+        wanted = {one for one in ids if bucket_of(one, 3) < 2}
+        assert {bucket_of(one, 3) for one in wanted} == {0, 1}
+        seen: list[str] = []
+        for rows in (7, len(ids)):
+            assert await storage.next_ts(topic, range(2), NOW) == 0
+            request = LeaseRequest(range(2), "c", until=NOW, expires=NOW + 60_000, rows_max=rows)
+            lease = await storage.lease(topic, request, NOW, DIRECT_CALL)
+            assert lease is not None
+            seen += lease.ids()
+        assert sorted(seen) == sorted(wanted)
+        assert await storage.next_ts(topic, [2], NOW) == 0
+        rest = LeaseRequest([2], "d", until=NOW, expires=NOW + 60_000, rows_max=len(ids))
+        lease = await storage.lease(topic, rest, NOW, DIRECT_CALL)
+        assert lease is not None
+        assert set(lease.ids()) == set(ids) - wanted
+    finally:
+        await storage.close()
+
+
 async def test_merging_is_not_visible_to_callers(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "store")
     await stage.begin()

@@ -344,7 +344,7 @@ def _gather(
     """Choose the next rows of the buckets while they are in the order of priority; False when none fits."""
     fronts: list[Front] = []
     share, limit = allowance.rows * 3 // 2 // len(heads) + FRONT_ROWS_MIN, LAST_RANK
-    known: set[bytes] = set()
+    known: dict[bytes, int] = {}
     # Runs over several buckets first: rows of them may be offered in their buckets too.
     for head, bucket in sorted(heads, key=lambda one: -one[1]):
         spread = bucket == keys.SPREAD

@@ -108,11 +108,12 @@ class ReadyWindow:
         """Whether the next row, which `head` has found, is in the part that is in the order of priority on disk."""
         return _is_ready(self._heap[0][2])
 
-    def fronts(self, rows: int, now: int, known: set[bytes]) -> tuple[list[Front], int]:
+    def fronts(self, rows: int, now: int, known: dict[bytes, int]) -> tuple[list[Front], int]:
         """Remove the next runs from the heap, until they have about `rows` of the next rows.
 
-        Runs that are `known` by their keys are removed only; others are added to them. Also returns the rank up to
-        which no other row of the bucket comes before their rows. The caller must offer the runs again.
+        Rows that are `known`, as masks by the keys of their runs, are removed only; others are added to them. Also
+        returns the rank up to which no other row of the bucket comes before their rows. The caller must offer the runs
+        again.
         """
         fronts: list[Front] = []
         runs = 1
@@ -130,15 +131,18 @@ class ReadyWindow:
                 return fronts, bound
             runs *= 2
 
-    def _add_fronts(self, fronts: list[Front], runs: int, rows: int, now: int, known: set[bytes]) -> None:
-        """Remove the next runs until there are so many; each once, although it may be offered twice."""
+    def _add_fronts(self, fronts: list[Front], runs: int, rows: int, now: int, known: dict[bytes, int]) -> None:
+        """Remove the next runs until there are so many; each row once, although it may be offered twice."""
         while len(fronts) < runs and (head := self.head()) is not None and head[1] <= now:
             source = self._heap[0][2]
             if not isinstance(source, FreeRows) or not _is_ready(source):
                 return
             heapq.heappop(self._heap)
-            if source.run.key not in known:
-                known.add(source.run.key)
+            # A run over several buckets may be offered in each of them, with other rows.
+            before = known.get(source.run.key, 0)
+            source = source.only(~before)
+            if source.run.free & source.rows:
+                known[source.run.key] = before | source.rows
                 fronts.append(Front.of(self, source, max(2 * rows // runs, FRONT_ROWS_MIN), now))
 
     def runs(self) -> list[Run]:
