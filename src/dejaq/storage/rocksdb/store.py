@@ -434,6 +434,7 @@ class RocksStorage(RocksTransactions):
         state = self._state(topic, waiting=False)
         await self._rows.read_due(state, request.buckets, until)
         await self.merger.lead(state, request.buckets, now)
+        await self._rows.divide(state, request.buckets, now)
         self._pending.flush_due(topic, max(until, now))
         if (ended := state.leases.next_end()) is not None and ended <= now:
             # Rows of it may wait to be deleted.

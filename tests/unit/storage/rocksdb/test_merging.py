@@ -226,6 +226,43 @@ async def test_a_consumer_of_several_buckets_gets_the_rows_of_one_run_in_each(
         await storage.close()
 
 
+async def test_a_lease_finds_a_row_behind_many_runs_of_other_buckets(tmp_path: Path) -> None:
+    """One lease divides eight runs over several buckets, and None would mean that nothing is due."""
+    topic = Topic(name="three", number=1, settings=TopicSettings(kind=TopicKind.PRIORITY, buckets=3))
+    names: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for number in range(1_000):
+        names[bucket_of(f"own-{number}", 3)].append(f"own-{number}")
+    batches = [names[2][8 * number : 8 * number + 8] for number in range(20)]
+    batches.append([names[0][0], *names[1][:7]])
+    storage = RocksStorage(tmp_path / "store", journal=True)
+    await storage.open(NOW)
+    try:
+        await storage.put_topic(topic, DIRECT_CALL)
+        for number, ids in enumerate(batches):
+            batch = CreateBatch(
+                owner="g",
+                session=ProducerSession(NOW, 7),
+                sequence=8 * number,
+                bucket=0,
+                ts=[NOW] * 8,
+                bodies=[b"x"] * 8,
+                priorities=[number] * 8,
+                ids=ids,
+            )
+            assert not (await apply_one(storage, Create(topic, batch), NOW, DIRECT_CALL)).codes
+        request = LeaseRequest([0], "c", until=NOW, expires=NOW + 60_000, rows_max=10)
+        lease = await storage.lease(topic, request, NOW, DIRECT_CALL)
+        assert lease is not None
+        assert lease.ids() == names[0][:1]
+        assert await storage.lease(topic, request, NOW, DIRECT_CALL) is None
+        rest = LeaseRequest([1, 2], "d", until=NOW, expires=NOW + 60_000, rows_max=1_000)
+        lease = await storage.lease(topic, rest, NOW, DIRECT_CALL)
+        assert lease is not None
+        assert lease.ids() == [one for ids in batches for one in ids if one != names[0][0]]
+    finally:
+        await storage.close()
+
+
 async def test_merging_is_not_visible_to_callers(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "store")
     await stage.begin()

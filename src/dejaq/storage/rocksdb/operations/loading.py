@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from dejaq.storage.rocksdb.engine import keys
+from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 # Steps are done for so long before others run.
@@ -41,6 +42,14 @@ class RowLoader:
             while self._is_live(state) and state.read_step(bucket, until, steps):
                 steps += 1
                 await self._let_others_run()
+
+    async def divide(self, state: TopicState, buckets: Sequence[int], now: int) -> None:
+        """Divide what lies over several buckets, until a row of these buckets comes next: a lease divides few runs."""
+        if not isinstance(state, PriorityTopicState):
+            return
+        self._began = time.monotonic()
+        while self._is_live(state) and state.divide_step(buckets, now):
+            await self._let_others_run()
 
     async def _unload_idle(self, state: TopicState) -> None:
         """Forget the rows of topics that nobody leases from."""

@@ -178,6 +178,20 @@ class PriorityTopicState(TopicState):
         for bucket, rows in self.by_bucket(source.run).items():
             self.ready(bucket).offer(source.only(rows))
 
+    def divide_step(self, buckets: Sequence[int], now: int) -> bool:
+        """Divide the next run over several buckets, for a consumer of some buckets; False once one of its own rows
+        comes next, or there is no such run.
+        """
+        if len(set(buckets)) == self.topic.settings.buckets or (first := self.head(keys.SPREAD, now)) is None:
+            return False
+        for bucket in buckets:
+            self.ripen(bucket, now)
+            head = self.head(bucket, now)
+            if head is not None and head <= first:
+                return False
+        self.divide()
+        return True
+
     def head(self, bucket: int, now: int) -> Key | None:
         """(priority, ts) of the next due row of a bucket, which is read into memory with all rows of its priority.
 
