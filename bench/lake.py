@@ -1,7 +1,7 @@
 """The pipeline's speed: reads a synthetic journal of so many events into a new lake, then runs every job on it.
 
     python -m bench.lake --events 10000000
-    python -m bench.lake --events 100000000 --brokers 3 --jobs audit --directory /mnt/large --name lake_100m
+    python -m bench.lake --events 100000000 --brokers 3 --jobs audit --directory /mnt/large --name lake_100m_ingest
     python -m bench.lake --events 100000000 --brokers 3 --master cluster --batch-events 5000000
 
 Writes the figures to `bench/results/lake.json`, with the rate of every commit, so that a rate that falls with the size
