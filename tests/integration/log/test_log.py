@@ -14,7 +14,7 @@ import pytest
 
 import dejaq
 from dejaq.broker.log import topics
-from dejaq.broker.sessions import session
+from dejaq.broker.sessions import incoming, session
 from dejaq.broker.sessions.incoming import read_frame
 from dejaq.errors import Code, DejaqError, InvalidArgument, Refused, StoreError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
@@ -301,6 +301,7 @@ async def test_a_large_append_is_read_once(tmp_path: Path, monkeypatch: pytest.M
         return read_frame(data)
 
     monkeypatch.setattr(session, "read_frame", counting)
+    monkeypatch.setattr(incoming, "read_frame", counting)
     async with (
         dejaq.Broker(tmp_path / "data", listen="127.0.0.1:0") as broker,
         dejaq.connect(f"dejaq://{broker.address}") as client,
