@@ -1,20 +1,23 @@
-"""Planted bugs in what creates, deletes and transactions do that wait for each other."""
+"""Planted bugs in what creates, deletes, transactions and changes by id do that wait for each other."""
 
 from __future__ import annotations
 
+import asyncio
 import unittest.mock
 from collections.abc import Mapping
 
-from dejaq.domain.changes import Create
+from dejaq.domain.changes import Cancel, Create, Edit
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.storage.rocksdb.engine.committer import Committer
 from dejaq.storage.rocksdb.operations import transacting_together
 from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.far.pending_by_id import PendingById
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 from tests.regressions.bugs import Bug
 
+PENDING_BY_ID = "tests/unit/storage/rocksdb/test_pending_by_id.py"
 PENDING_CREATES = "tests/unit/storage/rocksdb/test_pending_creates.py"
 PENDING_TRANSACTIONS = "tests/unit/storage/rocksdb/test_pending_transactions.py"
 
@@ -45,7 +48,20 @@ def let_changes_overtake_creates() -> None:
         with unittest.mock.patch.object(storage._pending, "flush"):
             return state_of(storage, topic, waiting=waiting)
 
+    def at_once(pending: PendingChanges, change: Edit | Cancel, now: int, context: CallContext) -> object:
+        answer = asyncio.get_running_loop().create_future()
+        pending._by_id.add(change, answer, now, context)
+        for group in pending._by_id.take(None):
+            pending._change_together(group)
+        return answer
+
     RocksStorage._state = overtake  # type: ignore[method-assign]
+    PendingChanges.add_by_id = at_once  # type: ignore[assignment, method-assign]
+
+
+def let_changes_of_one_message_be_one_change() -> None:
+    """A change of a message for which another one waits is joined with it."""
+    PendingById.names_of = lambda pending, change: False  # type: ignore[method-assign]
 
 
 def give_each_turn_a_run() -> None:
@@ -63,6 +79,10 @@ BUGS: Mapping[str, Bug] = {
     ),
     "changes_overtake_creates_that_wait": Bug(
         let_changes_overtake_creates, f"{PENDING_CREATES}::test_what_follows_a_create_sees_it"
+    ),
+    "changes_of_one_message_are_one_change": Bug(
+        let_changes_of_one_message_be_one_change,
+        f"{PENDING_BY_ID}::test_changes_have_the_answers_of_the_memory_store",
     ),
     "single_sends_of_a_sync_have_a_run_each": Bug(
         give_each_turn_a_run, f"{PENDING_CREATES}::test_creates_that_arrive_during_a_sync_wait_for_its_end"

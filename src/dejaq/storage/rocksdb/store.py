@@ -38,7 +38,7 @@ from dejaq.storage.rocksdb.operations.pending_changes import PendingChanges, is_
 from dejaq.storage.rocksdb.operations.queueing import ProducerQueue
 from dejaq.storage.rocksdb.operations.transactions import RocksTransactions
 from dejaq.storage.rocksdb.operations.writing import ChangeWriter
-from dejaq.storage.rocksdb.timeline.far import by_id_steps
+from dejaq.storage.rocksdb.timeline.far import by_id_steps, pending_by_id
 from dejaq.storage.rocksdb.timeline.ids.hashing import note_distinct
 from dejaq.storage.rocksdb.timeline.levels.merger import Merger
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -151,7 +151,7 @@ class RocksStorage(RocksTransactions):
         self._producers = ProducerQueue(self._committer, self.merger)
         self._rows = RowLoader(lambda: list(self._states.values()), self._is_live)
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
-        self._pending = PendingChanges(self._committer, self._apply_together, self._transact_together)
+        self._pending = PendingChanges(self._committer, self._apply_together, self._transact_together, self._change)
         self._committer.before_sync = self._pending.flush
         self.logs = RocksLogs(
             *(database, self._committer, segments, engine.keeper),
@@ -304,17 +304,19 @@ class RocksStorage(RocksTransactions):
 
     async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
         """Apply each change separately; consecutive deletes of one consumer share a write, as do
-        extensions and small creates.
+        extensions, small creates, and small changes by id.
 
         Every other change has its own write, because it reads the results of earlier changes from the database.
         """
         self._check_working()
         self._forget_sessions(now)
         await self._producers.make_room(changes)
+        self._check_working()
         match changes:
             case [Create() as create] if is_small(create):
-                self._check_working()
                 return await self._pending.add(create, now, context)
+        if pending_by_id.waits_for_others(changes):
+            return await self._pending.add_by_id(changes[0], now, context)
         answers: list[Outcomes | Refused] = []
         for group in grouped(changes):
             (change, *_) = group

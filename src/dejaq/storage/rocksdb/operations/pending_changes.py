@@ -1,5 +1,5 @@
-"""Small creates, deletes and transactions wait for each other: what arrives during one sync is applied together, and
-shares the next.
+"""Small creates, deletes, transactions and changes by id wait for each other: what arrives during one sync is applied
+together, and shares the next.
 
 A change that is written during a sync waits for the end of that sync and then for one of its own. A change that waits
 is therefore not slower if it is applied only when the first of the two ends. Together they cost one write, one record
@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dejaq.domain.batch import Outcomes
-from dejaq.domain.changes import Change, Create, Delete
+from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.errors import Refused
 from dejaq.storage.rocksdb.engine.committer import Committer
+from dejaq.storage.rocksdb.timeline.far.pending_by_id import ApplyChanges, ChangeGroup, PendingById
 from dejaq.storage.transactions import Transaction, Verdict
 
 # A batch with more rows has runs of its own.
@@ -138,8 +139,11 @@ def deletes_few(changes: Sequence[Change]) -> bool:
 class PendingChanges:
     """The changes that wait. `apply` and `transact` do those of one caller, as the journal knows it, in one write."""
 
-    def __init__(self, committer: Committer, apply: ApplyTogether, transact: TransactTogether) -> None:
+    def __init__(
+        self, committer: Committer, apply: ApplyTogether, transact: TransactTogether, change: ApplyChanges
+    ) -> None:
         self._committer = committer
+        self._by_id = PendingById(change)
         self._apply = apply
         self._transact = transact
         self._loop = asyncio.get_running_loop()
@@ -157,7 +161,8 @@ class PendingChanges:
         place = topic.number, context.principal.recorded
         group = self._groups.get(place)
         ids = batch.all_ids()
-        if group is not None and not group.ids.isdisjoint(ids):
+        taken = group is not None and not group.ids.isdisjoint(ids)
+        if taken or (self._by_id and self._by_id.names_any(topic.number, ids)):
             # The second create with an id is decided when the first one is done.
             self.flush(topic.number)
             group = None
@@ -192,9 +197,19 @@ class PendingChanges:
             self.flush()
         return call.answer
 
+    def add_by_id(self, change: Edit | Cancel, now: int, context: CallContext) -> Answer:
+        """Have an edit or a cancel applied soon, behind the creates that wait; returns its answer."""
+        if self._by_id.names_of(change):
+            self.flush(change.topic.number)
+        self._expect_turn()
+        answer: Answer = self._loop.create_future()
+        if self._by_id.add(change, answer, now, context):
+            self.flush()
+        return answer
+
     @property
     def _empty(self) -> bool:
-        return not (self._groups or self._deletes or self._calls)
+        return not (self._groups or self._deletes or self._calls or self._by_id)
 
     def _expect_turn(self) -> None:
         if self._empty:
@@ -208,10 +223,11 @@ class PendingChanges:
 
     def earliest(self, topic: Topic, stored: int | None) -> int | None:
         """The earliest time of what waits for a topic, or that of what is stored."""
-        if not self._groups and not self._calls:
+        if not self._groups and not self._calls and not self._by_id:
             return stored
         times = [group.first_ts for group in self._of(topic.number)]
         times += [call.first_ts[topic.number] for call in self._calls if topic.number in call.first_ts]
+        times += self._by_id.earliest(topic)
         return min(times if stored is None else [stored, *times], default=None)
 
     def flush_due(self, topic: Topic, until: int) -> None:
@@ -260,6 +276,8 @@ class PendingChanges:
             transacting[call.context.principal.recorded].append(call)
         for some in transacting.values():
             self._transact_together(some)
+        for changing in self._by_id.take(number):
+            self._change_together(changing)
 
     def _apply_together(self, deletes: Sequence[PendingDeletes], groups: Sequence[PendingGroup]) -> None:
         waiting = [one.answer for one in deletes] + [answer for group in groups for answer in group.answers]
@@ -271,6 +289,14 @@ class PendingChanges:
         _give_when(
             durable, waiting, [list(answer) for answer in deleted] + [[one] for group in created for one in group]
         )
+
+    def _change_together(self, group: ChangeGroup) -> None:
+        try:
+            answers, durable = self._by_id.change(group)
+        except Exception as cause:  # noqa: BLE001  each caller raises it
+            _fail(group.answers, cause)
+            return
+        _give_when(durable, group.answers, answers)
 
     def _transact_together(self, calls: Sequence[PendingTransactions]) -> None:
         """Do transactions in one write, or in several where one names a message of another one."""
