@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from itertools import islice
 from random import SystemRandom
+from zlib import crc32
 
 from dejaq.broker import metrics as specs
 from dejaq.broker.access.endpoint_tls import EndpointTls
@@ -104,7 +105,7 @@ class Central:
         self.dead_letters = DeadLetterTopics(
             clock=clock, catalog=self.catalog, create_topic=self.cluster.steward.create, rosters=self.rosters
         )
-        self.alarms, self.logs = Alarms(clock), self._make_logs()
+        self.alarms, self.logs = Alarms(clock, phase_ms=crc32(config.name.encode())), self._make_logs()
         self._broker = self._make_broker_context()
         self.greeter = self._make_greeter()
         self.balancer = Balancer(clock=clock, rosters=self.rosters, background=self.background)

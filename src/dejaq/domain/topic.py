@@ -315,6 +315,10 @@ class Topic:
     # The wrapped keys of an encrypted topic, in the record of the store only (`storage.encrypted.topic_keys`).
     keys: str = ""
 
+    def __hash__(self) -> int:
+        # Topics are compared with all their settings, but a hash of all settings costs as much as a small call.
+        return hash(self.number)
+
     @property
     def unsupported_setting(self) -> str | None:
         """A setting with a value that this release does not know, so that it cannot serve the topic; or None."""

@@ -10,13 +10,17 @@ from dejaq.timekeeper.clock import Clock
 
 # Entries of alarms that were set again stay in the heap until they are this many times more than the alarms.
 _STALE_FACTOR, _STALE_MIN = 4, 1_000
+# From so many alarms on, those whose owners may be woken early ring at common times, which are so far apart.
+MANY, COMMON_MS = 64, 100
 
 
 class Alarms:
     """Alarms that share a timer."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, phase_ms: int = 0) -> None:
+        """Common times are `phase_ms` after multiples of `COMMON_MS`."""
         self._clock = clock
+        self._phase_ms = phase_ms
         self._heap: list[tuple[int, int, SharedAlarm]] = []
         self._order = 0
         self._asleep_until_us = 0
@@ -30,6 +34,12 @@ class Alarms:
         """A new alarm, which calls `ring` once when the clock reaches the time that was set last."""
         self.count += 1
         return SharedAlarm(self, ring)
+
+    def common(self, at_ms: int, now_ms: int) -> int:
+        """A time not after `at_ms`, and after `now_ms` if that is, at which other alarms ring too."""
+        if self.count < MANY or at_ms - now_ms <= COMMON_MS:
+            return at_ms
+        return at_ms - (at_ms - self._phase_ms) % COMMON_MS
 
     def add(self, alarm: SharedAlarm, at_us: int) -> None:
         """Ring this alarm then, if it is still set to that time."""

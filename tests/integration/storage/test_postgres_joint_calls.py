@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
+import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
@@ -17,6 +18,7 @@ from dejaq.domain.ids import ProducerSession, bucket_of
 from dejaq.domain.topic import Topic, TopicSettings
 from dejaq.errors import Code, Refused
 from dejaq.storage.base import apply_one
+from dejaq.storage.postgres.connection.database import PostgresDatabase, PostgresLink
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.servers.postgres import shared_server
 
@@ -28,8 +30,8 @@ ENDS = NOW + 30_000
 class Scene:
     """A store with a journal, and a topic with a consumer for each bucket."""
 
-    def __init__(self, storage: PostgresStorage, topic: Topic) -> None:
-        self.storage, self.topic = storage, topic
+    def __init__(self, storage: PostgresStorage, topic: Topic, cluster: str) -> None:
+        self.storage, self.topic, self.cluster = storage, topic, cluster
 
     async def create(self, ids: list[str], ts: int = NOW, topic: Topic | None = None) -> None:
         """Messages that are due at `ts`."""
@@ -55,11 +57,12 @@ class Scene:
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    storage = PostgresStorage(shared_server().dsn, cluster=f"joint_{secrets.token_hex(4)}", journal="x")
+    cluster = f"joint_{secrets.token_hex(4)}"
+    storage = PostgresStorage(shared_server().dsn, cluster=cluster, journal="x")
     await storage.open(NOW)
     topic = Topic("mail", await storage.next_topic_number(), TopicSettings(buckets=BUCKETS, max_attempts=2))
     await storage.put_topic(topic, DIRECT_CALL)
-    yield Scene(storage, topic)
+    yield Scene(storage, topic, cluster)
     await storage.close()
 
 
@@ -159,3 +162,51 @@ async def test_calls_for_the_same_buckets_run_one_after_the_other(scene: Scene) 
     first = leases[0]
     assert first is not None
     assert {one for one in ids if bucket_of(one, BUCKETS) == 7} <= set(first.ids())
+
+
+async def test_deletes_of_rows_of_one_lease_run_one_after_the_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two statements would wait for the row of the lease, and two of two leases would deadlock, for a second."""
+    await scene.create([f"m{number}" for number in range(1_000)])
+    lease = await scene.lease(3)
+    assert lease is not None
+    assert len(lease) > 4
+    running = most = 0
+    once = PostgresDatabase.once
+
+    async def watched(self: PostgresDatabase, work: Callable[[PostgresLink], Awaitable[None]]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await once(self, work)
+        running -= 1
+
+    monkeypatch.setattr(PostgresDatabase, "once", watched)
+    answers = await asyncio.gather(
+        *(
+            scene.storage.apply([Delete(scene.topic, lease.lease_id, "c3", [(row, row + 1)])], NOW, DIRECT_CALL)
+            for row in range(len(lease))
+        )
+    )
+    assert all(isinstance(answer, Outcomes) and not answer.codes for (answer,) in answers)
+    assert most == 1
+
+
+async def test_messages_that_another_change_has_locked_are_skipped(scene: Scene) -> None:
+    """Another broker leases them at this moment, and its commit may take long."""
+    ids = [f"m{number}" for number in range(400)]
+    await scene.create(ids)
+    connection = await asyncpg.connect(shared_server().dsn)
+    try:
+        async with asyncio.timeout(20), connection.transaction():
+            locked = await connection.fetch(
+                f'SELECT id FROM "{scene.cluster}".message WHERE place & 1023 = 7 FOR UPDATE'
+            )
+            leases = [lease for lease in await scene.lease_all() if lease is not None]
+            got = {one for lease in leases for one in lease.ids()}
+    finally:
+        await connection.close()
+    missing = {record["id"] for record in locked}
+    assert missing
+    assert got == set(ids) - missing

@@ -113,7 +113,7 @@ async def test_calls_to_a_server_overlap_only_while_there_is_more(count: int, ca
         context=DIRECT_CALL, storage=storage, clock=clock, metrics=Metrics(), topic=topic, consumer="c",
         inflight=Inflight(), push=push,
     )  # fmt: skip
-    leaser.set_flow(Flow(credit_rows=10_000, credit_bytes=1 << 24, lease_ms=30_000, prefetch_ms=100))
+    leaser.set_flow(Flow(10_000, 1 << 24, lease_ms=30_000, prefetch_ms=100, prefetch_ms_max=5_000))
     leaser.assign([0])
     running = asyncio.create_task(leaser.run())
     await until(lambda: sum(got) == count and storage.running == 0)

@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from dejaq.broker.assignment.assignment import Seat
+from dejaq.broker.assignment.balance import PaceReading
 from dejaq.broker.cluster import seats
 from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.peers import NoPeers, RemoteConsumer
-from dejaq.broker.delivery.roster import Roster
+from dejaq.broker.delivery.roster import PUBLISH_SLOW_MS, Roster, is_news
 from dejaq.domain.topic import Topic, TopicSettings, TopicStage
 
 BUCKETS = 24
@@ -105,3 +106,26 @@ def test_brokers_of_other_releases_are_understood(fields: tuple[Any, ...]) -> No
     assert place.broker == "b"
     assert seat is not None
     assert (seat.weight, seat.rack, seat.sharing) == (100, "x", len(fields) > 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "age_ms", "news"),
+    [
+        (2.0, 3.5, 1_000, False),
+        (2.0, 3.5, PUBLISH_SLOW_MS, True),
+        (0.0, 2.0, 1_000, False),
+        (0.0, 50.0, 0, True),
+        (1_000.0, 1_100.0, PUBLISH_SLOW_MS, False),
+        (1_000.0, 1_300.0, 0, True),
+    ],
+)
+def test_a_pace_that_may_vary_by_chance_is_published_seldom(
+    before: float, after: float, age_ms: int, news: bool
+) -> None:
+    """L7: the paces of 1,000 consumers with two messages per second were published twice per second."""
+
+    def reading(rate: float, *, lagging: bool = False) -> PaceReading:
+        return PaceReading("c", start=1, weight=1.0, rate=rate, lagging=lagging)
+
+    assert is_news(reading(before), reading(after), age_ms) is news
+    assert is_news(reading(before), reading(before, lagging=True), 0)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from dejaq.storage.postgres.joint_calls import CALLS_MAX, STATEMENTS_MAX, JointCalls, NotTogether
+from dejaq.storage.postgres.joint_calls import (
+    CALLS_MAX,
+    CROWD_CALLERS,
+    CROWD_SECONDS,
+    STATEMENTS_MAX,
+    Callers,
+    JointCalls,
+    NotTogether,
+)
+from dejaq.testing.waiting import eventually
 
 
 @dataclass(frozen=True)
@@ -16,16 +25,17 @@ class Call:
     name: str
     kind: Hashable = "kind"
     needs: frozenset[Hashable] = frozenset()
+    caller: Hashable = "one"
 
 
 class Server:
     """Records what runs; a statement ends when `finish` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, gather_seconds: float = 0.0) -> None:
         self.running: list[tuple[list[str], asyncio.Future[None]]] = []
         self.done: list[list[str]] = []
         self.refuses = False
-        self.calls = JointCalls[Call, str](self._together, self._alone)
+        self.calls = JointCalls[Call, str](self._together, self._alone, gather_seconds=gather_seconds)
 
     async def _together(self, calls: Sequence[Call]) -> list[str]:
         await self._wait([call.name for call in calls])
@@ -122,3 +132,51 @@ async def test_a_caller_that_stops_waiting_holds_nobody_back() -> None:
     assert server.done == [["a"], ["c"]]
     with pytest.raises(asyncio.CancelledError):
         await tasks[0]
+
+
+async def test_calls_of_many_callers_wait_for_each_other_until_a_statement_is_full() -> None:
+    server = Server(gather_seconds=1e6)
+    tasks = [server.start(Call(str(number), caller=number)) for number in range(CROWD_CALLERS - 1)]
+    assert len(await server.names()) == STATEMENTS_MAX, "few callers: a call begins if it can"
+    while await server.finish():
+        pass
+    begun = len(server.done)
+    more = [server.start(Call(f"crowd {number}", caller=f"crowd {number}")) for number in range(CALLS_MAX - 1)]
+    assert await server.names() == [], "others may come"
+    more.append(server.start(Call("last", caller="last")))
+    assert [len(names) for names in await server.names()] == [CALLS_MAX]
+    await server.finish()
+    assert len(server.done) == begun + 1
+    await asyncio.gather(*tasks, *more)
+
+
+async def test_calls_of_many_callers_do_not_wait_for_long() -> None:
+    server = Server(gather_seconds=0.004)
+    tasks = [server.start(Call(str(number), caller=number)) for number in range(CROWD_CALLERS)]
+    while await server.names():
+        await server.finish()
+    await eventually(lambda: bool(server.running), within=5.0, what="the last call begins")
+    await server.finish()
+    task = server.start(Call("alone", caller="alone"))
+    assert await server.names() == []
+    await eventually(lambda: bool(server.running), within=5.0, what="a call that stays alone begins")
+    await server.finish()
+    assert await asyncio.gather(*tasks, task)
+
+
+def test_a_crowd_is_many_callers_in_two_periods_and_not_many_calls() -> None:
+    callers = Callers()
+    for call in range(10 * CROWD_CALLERS):
+        callers.note(call % (CROWD_CALLERS - 1), call * 1e-3)
+    assert not callers.many
+    for call in range(CROWD_CALLERS):
+        callers.note(call, 100.0)
+    assert callers.many
+    callers.note("one", 100.0 + CROWD_SECONDS)
+    assert callers.many, "the period before counts"
+    callers.note("one", 100.0 + 2 * CROWD_SECONDS)
+    assert not callers.many
+    for call in range(CROWD_CALLERS):
+        callers.note(call, 200.0)
+    callers.note("one", 200.0 + 2 * CROWD_SECONDS)
+    assert not callers.many, "an old period does not count"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dejaq.timekeeper.alarms import Alarms
+from dejaq.timekeeper.alarms import COMMON_MS, MANY, Alarms
 from dejaq.timekeeper.clock import VirtualClock
 
 
@@ -53,3 +53,18 @@ async def test_alarms_that_are_set_again_and_again_do_not_accumulate() -> None:
     assert alarms.count == 1
     await clock.advance(20_000)
     assert alarms._heap == []
+
+
+def test_many_alarms_have_common_times_that_are_never_late_nor_past() -> None:
+    alarms, chance = Alarms(VirtualClock(), phase_ms=37), random.Random(1)
+    assert alarms.common(12_345, 0) == 12_345, "there are few"
+    alarms.count = MANY
+    for _ in range(1_000):
+        now, ahead = chance.randrange(1 << 40), chance.randrange(-50, 1_000)
+        at = alarms.common(now + ahead, now)
+        assert now + ahead - COMMON_MS < at <= now + ahead
+        if ahead <= COMMON_MS:
+            assert at == now + ahead, "a time that is near is not moved into the past"
+        else:
+            assert at > now
+            assert at % COMMON_MS == 37

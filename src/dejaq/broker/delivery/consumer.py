@@ -109,7 +109,8 @@ class ConnectedConsumer:
         self.start_weight = limits.WEIGHT_DEFAULT
         self.rack = ""
         self.pace = Pace(clock.now_ms())
-        # Its pace as it was last published to the other brokers.
+        # Its pace as it was last published to the other brokers, and when.
+        self.published_ms = clock.now_ms()
         self.published = PaceReading(name=name, start=self.start_weight, weight=self.weight, rate=0.0, lagging=False)
         self.busy_until = 0
         self._context = context

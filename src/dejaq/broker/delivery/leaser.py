@@ -3,8 +3,8 @@
 Two loops share a short queue of lease calls. The first starts a call whenever there is credit and something may
 be due; the second waits for the calls in order and pushes what they leased. So the next call runs during the fsync
 of the one before. When nothing is due, the first waits until the earliest of: the time of the next message less the
-lead, a notice of a new message, free credit, a new assignment, and a check once per second. With many consumers at this
-broker the check is less frequent, and all leasers share one timer.
+lead, a notice of a new message, free credit, a new assignment, and a check once per second. All leasers share a timer.
+With many consumers at this broker the check is less frequent, and leasers wake together, so that calls share commits.
 
 A pump that has been without credit for a moment, and has not caught up since, shares its buckets: other consumers
 lease from them too.
@@ -413,7 +413,12 @@ class Leaser:
             self._window_ms = max(self._window_ms // 2, least)
 
     def _ran_dry(self, call: _LeaseCall) -> None:
+        """A call found nothing."""
         self._adapt(call, 0)
+        self._nothing_left(call)
+
+    def _nothing_left(self, call: _LeaseCall) -> None:
+        """A call found everything up to the end of its window."""
         if self._late_rows is not None:
             self._late_rows.leased(call.until, self._clock.now_ms())
         if call.notices == self._notices:
@@ -437,7 +442,7 @@ class Leaser:
                     self._dead_lettered(lease.dead_lettered, call.dead_letter)
                 await self._take(call, lease)
                 if lease.complete:
-                    self._ran_dry(call)
+                    self._nothing_left(call)
             self._calls.popleft()
             self._pushed.set()
             self.room_freed()
@@ -466,7 +471,7 @@ class Leaser:
         if ts is None:
             return None
         if ts > self._dry_until:
-            return ts - self._flow.lead_ms
+            return self._alarms.common(ts - self._flow.lead_ms, now)
         return now + RETRY_MS if self._dry_seen else now
 
     @property
@@ -484,7 +489,8 @@ class Leaser:
 
     async def _rest(self, until: int | None, *, for_room: bool) -> None:
         """Wait for `until`, a notice or free credit; not for long, so that a jump of the clock is noticed."""
-        times = (self._clock.now_ms() + self._recheck_ms, until, self._noticed)
+        now = self._clock.now_ms()
+        times = (self._alarms.common(now + self._recheck_ms, now), until, self._noticed)
         self._resting_until, self._noticed = min(time for time in times if time is not None), None
         self._wants_room = for_room
         self._alarm.set(self._resting_until)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import sqrt
 
 from dejaq.broker.assignment.assignment import Seat
 from dejaq.broker.assignment.balance import PaceReading, weigh
 from dejaq.broker.assignment.seating import Seating
 from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.inflight import mask_of
+from dejaq.broker.delivery.pace import MEMORY_MS
 from dejaq.broker.delivery.peers import NoPeers, Peers, RemoteConsumer
 from dejaq.domain.batch import RowRange
 from dejaq.domain.topic import Topic
@@ -22,9 +24,10 @@ from dejaq.domain.topic import Topic
 MOVE_SHARE = 0.15
 # Messages that wait longer than this in a consumer show that it lags.
 LAG_MS = 100
-# The pace of a consumer is published when it has changed by this part, and not more often than this.
-PUBLISH_SHARE = 0.2
-PUBLISH_MS = 500
+# The pace of a consumer is published when it has changed by this part, and not more often than this. A change that may
+# be chance, because it is less than so many standard deviations, is published less often.
+PUBLISH_SHARE, CHANCE = 0.2, 3.0
+PUBLISH_MS, PUBLISH_SLOW_MS = 500, 15_000
 # With more consumers than this, changes that come within so long after a computation are handled together.
 FLEET_CONSUMERS = 64
 GATHER_SECONDS = 0.02
@@ -282,9 +285,13 @@ class Roster:
         """Publish the pace of this broker's consumers when it has changed."""
         if not self._remote or now - self._published_ms < PUBLISH_MS:
             return
-        news = [(consumer, reading) for consumer, reading in readings.items() if _is_news(consumer.published, reading)]
+        news = [
+            (consumer, reading)
+            for consumer, reading in readings.items()
+            if is_news(consumer.published, reading, now - consumer.published_ms)
+        ]
         for consumer, reading in news:
-            consumer.published = reading
+            consumer.published, consumer.published_ms = reading, now
         if news:
             self._published_ms = now
             self._peers.changed(self.topic, [consumer.name for consumer, _ in news])
@@ -390,10 +397,16 @@ def _needs_balance(reading: PaceReading) -> bool:
     return reading.lagging or reading.busy or reading.weight != reading.start
 
 
-def _is_news(published: PaceReading, reading: PaceReading) -> bool:
-    return published.lagging != reading.lagging or abs(published.rate - reading.rate) > PUBLISH_SHARE * max(
-        published.rate, 1.0
-    )
+def is_news(published: PaceReading, reading: PaceReading, age_ms: int) -> bool:
+    """Whether the other brokers must learn of a pace that was published `age_ms` ago.
+
+    The rate of a consumer with few messages varies by chance all the time, so it is published seldom.
+    """
+    rate = max(published.rate, reading.rate, 1.0)
+    clear = PUBLISH_SHARE * rate
+    if age_ms < PUBLISH_SLOW_MS:
+        clear = max(clear, CHANCE * sqrt(rate / (2 * MEMORY_MS / 1_000)))
+    return published.lagging != reading.lagging or abs(published.rate - reading.rate) > clear
 
 
 class Rosters:

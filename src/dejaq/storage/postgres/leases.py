@@ -23,6 +23,8 @@ from dejaq.storage.postgres.operations.leasing import Joined
 # Leases over more buckets run by themselves: their rows are read in one order, only as far as needed.
 JOINT_BUCKETS_MAX = 4
 _LEASES_KNOWN_MAX = 10_000
+# While many consumers make calls, statements begin so far apart. Most leases are made well before messages are due.
+GATHER_SECONDS = 0.02
 
 Result = TypeVar("Result")
 Granted = tuple[LeaseSet, LeaseKeys]
@@ -42,6 +44,10 @@ class _LeaseAtServer:
             return None
         dead_letter = self.request.dead_letter
         return (self.topic, self.context.principal, None if dead_letter is None else dead_letter.number)
+
+    @property
+    def caller(self) -> Hashable:
+        return self.request.consumer
 
     @property
     def needs(self) -> frozenset[Hashable]:
@@ -64,8 +70,13 @@ class _DeleteAtServer:
         return None if self.removals is None else (self.topic, self.context.principal)
 
     @property
+    def caller(self) -> Hashable:
+        return self.deletes[0].consumer
+
+    @property
     def needs(self) -> frozenset[Hashable]:
-        return frozenset()
+        # Two statements that remove rows of the same leases would wait for each other's commit, or deadlock.
+        return frozenset(one.lease_id for one in self.deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,10 @@ class _NextTime:
 
     kind = "next"
     needs = frozenset[Hashable]()
+
+    @property
+    def caller(self) -> Hashable:
+        return (self.topic.number, *self.buckets[:1])
 
 
 class Change(Protocol):
@@ -109,9 +124,9 @@ class PostgresLeases:
         self._written = written
         # A cache of what this process wrote and read last. The statements check it.
         self._known: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
-        self._lease_calls = JointCalls(self._lease_each, self._lease_one)
-        self._delete_calls = JointCalls(self._delete_each, self._delete_one)
-        self._next_calls = JointCalls(self._next_each, self._next_one)
+        self._lease_calls = JointCalls(self._lease_each, self._lease_one, gather_seconds=GATHER_SECONDS)
+        self._delete_calls = JointCalls(self._delete_each, self._delete_one, gather_seconds=GATHER_SECONDS)
+        self._next_calls = JointCalls(self._next_each, self._next_one, gather_seconds=GATHER_SECONDS)
 
     def forget(self) -> None:
         """Forget the rows of all leases."""

@@ -1,8 +1,9 @@
 -- Lease and settle.
 
--- The leases with an end that the journal has not recorded.
+-- The leases with an end that the journal has not recorded. In this order the index of the ends has them; in the order of
+-- their ids all leases of the topic would be read.
 -- name: ended_leases
-SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY id FOR UPDATE;
+SELECT id, consumer, keys FROM lease WHERE topic = $1 AND next_end <= $2 ORDER BY next_end, id FOR UPDATE;
 
 -- The expired rows of a lease, locked, so that no change extends them any more. Rows that another change has locked are
 -- skipped.
@@ -66,7 +67,8 @@ RETURNING
     {returned}, m.id, m.attempts, m.headers, m.body, m.before, m.version, m.owner, (SELECT count(*) FROM first) AS found;
 
 -- Leases for several consumers, each with its own end and its own buckets; $7 and $8 are the places and the numbers of
--- their requests. A message that was leased too often ends the statement with an error.
+-- their requests. A message that was leased too often ends the statement with an error. Messages that another change has
+-- locked are skipped: mostly another broker leases them at this moment.
 -- name: lease_each
 WITH asked AS MATERIALIZED (
     SELECT request.*, nextval('version') AS version
@@ -84,6 +86,7 @@ due AS (
         FROM message AS m
         WHERE m.place = bucket.place AND m.ts <= asked.until AND (m.consumer = '' OR m.ts <= $9)
         ORDER BY m.ts, m.priority LIMIT asked.rows_max
+        FOR UPDATE OF m SKIP LOCKED
     ) AS m
 ),
 ranked AS (
