@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from dejaq.pipeline.intake.events import (
     Touched,
     handed_ms,
     joined,
-    order_of,
     read_segments,
     touched_by,
     touched_by_segments,
@@ -45,7 +45,7 @@ from dejaq.pipeline.intake.holding import (
 from dejaq.pipeline.intake.merging import Again, again
 from dejaq.pipeline.intake.segments import Checked, Segment, SegmentBatch, add_all, batches, check, new_segments
 from dejaq.pipeline.lake.commit import Commit
-from dejaq.pipeline.lake.compaction import compact
+from dejaq.pipeline.lake.compaction import Compaction
 from dejaq.pipeline.lake.gaps import begins
 from dejaq.pipeline.lake.lake import Lake
 from dejaq.pipeline.lake.tables import TABLES
@@ -61,8 +61,9 @@ EVENTS_MAX_DEFAULT = 10_000_000
 # adds files to many hours of pending messages, which are read more often.
 FILES_MAX = {"events": 256, "messages": 64, "releases": 64, "facts": 8, "log_messages": 64}
 BYTES_SMALL = 16 * 1024 * 1024
-_NAMES = ("name_a", "name_b")
-_SECRETS = tuple(secrets.token_hex(16) for _ in _NAMES)
+# Of pending messages: so many names are sent to every task. More are exchanged between tasks.
+_ROWS_SENT_MAX = 1_000_000
+_SECRET = secrets.token_hex(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +103,24 @@ def run(
             # A run that ended between two batches.
             plan = [SegmentBatch((), late=False)]
         lake.head = with_tickets(lake)
-        for number, batch in enumerate(plan):
-            begun = time.monotonic()
-            say("checking", batch.events)
-            following = [segment for later in plan[number + 1 :] for segment in later.segments]
-            with suited_to(lake.spark, lake.head.events + batch.events):
-                _ingest(lake, batch, following, begins(extents), partial(_say, say, batch.events))
-            yield Ingested(
-                version=lake.head.version,
-                segments=len(batch.segments),
-                events=batch.events,
-                late=batch.late,
-                seconds=time.monotonic() - begun,
-            )
-            compact(lake, files_max=FILES_MAX, bytes_small=BYTES_SMALL)
+        with Compaction(lake, FILES_MAX, BYTES_SMALL) as compaction:
+            for number, batch in enumerate(plan):
+                begun = time.monotonic()
+                say("checking", batch.events)
+                following = [segment for later in plan[number + 1 :] for segment in later.segments]
+                with suited_to(lake.spark, lake.head.events + batch.events):
+                    _ingest(lake, batch, following, begins(extents), partial(_say, say, batch.events))
+                yield Ingested(
+                    version=lake.head.version,
+                    segments=len(batch.segments),
+                    events=batch.events,
+                    late=batch.late,
+                    seconds=time.monotonic() - begun,
+                )
+                # What the batch before left has been compacted meanwhile.
+                compaction.finish()
+                compaction.begin()
+            compaction.finish()
 
 
 def _say(say: Callable[[str, int], None], events: int, what: str) -> None:
@@ -196,29 +201,22 @@ class _Change:
 
 
 def _put_messages(lake: Lake, after: Commit, name: str, change: _Change) -> Commit:
-    added = lake.write("messages", change.messages, name)
+    """Write messages and releases at once: while the tasks of one table are few, those of the other run."""
+    releases = change.releases
+    with ThreadPoolExecutor(1, "releases") as beside:
+        back = None if releases is None else beside.submit(lake.write, "releases", releases, name)
+        added = lake.write("messages", change.messages, name)
     after = after.with_table(
         "messages", replaced=change.messages_replaced, dropped=change.messages_dropped, added=added
     )
-    if change.releases is None:
-        return after
-    added = lake.write("releases", change.releases, name)
-    return after.with_table("releases", dropped=change.releases_dropped, added=added)
+    return after if back is None else after.with_table("releases", dropped=change.releases_dropped, added=back.result())
 
 
 def _change(
     lake: Lake, new: DataFrame, touched: Touched, drops: DataFrame | None, now_ms: int, found: Again | None = None
 ) -> _Change:
     """What events do to the lake: added to its pending messages, but for those `found` to be added up again."""
-    keys = _continued(new)
-    if found is not None:
-        keys = keys.unionByName(found.keys.select(*_names()))
-    open_parts = [name for name in lake.head.partitions("messages") if name.startswith(f"state={messages.OPEN}/")]
-    pending = lake.read("messages", open_parts)
-    named = pending.select("*", *_names())
-    replaced = _partitions_with(named, keys, "messages") if open_parts else []
-    if drops is not None and open_parts:
-        replaced = sorted({*replaced, *_partitions_with(pending, drops.select(*TOPIC), "messages")})
+    replaced = _reached(lake, new, drops, found)
     rows = messages.from_events(new)
     if replaced:
         rows = rows.unionByName(messages.from_rows(lake.read("messages", replaced)))
@@ -243,30 +241,37 @@ def _change(
     return _Change(changed, replaced, found.files, releases, gone)
 
 
-def _continued(new: DataFrame) -> DataFrame:
-    """The messages that began before these events: their first event here is not their creation."""
-    order = order_of()
-    firsts = (
-        new.select(*_names(), order.alias("order"), F.when(F.col("kind") == "created", order).alias("created"))
-        .groupBy(*_NAMES)
-        .agg(F.min("order").alias("first"), F.min("created").alias("created"))
-    )
-    return firsts.where(F.col("created").isNull() | (F.col("first") < F.col("created"))).select(*_NAMES)
+def _reached(lake: Lake, new: DataFrame, drops: DataFrame | None, found: Again | None) -> list[str]:
+    """The partitions with a pending message that these events concern.
 
-
-def _names() -> list[Column]:
-    """A message as two numbers, which are grouped and looked up faster than texts.
-
-    The texts at their beginning are secret, so that nobody can choose ids that have the same numbers.
+    Messages are compared by one number. Two that have the same one only cause a partition to be written again.
     """
-    return [F.xxhash64(F.lit(secret), *KEY).alias(name) for name, secret in zip(_NAMES, _SECRETS, strict=True)]
+    names, by = lake.head.partitions("messages"), TABLES["messages"].partitioned_by
+    opened = [name for name in names if name.startswith(f"state={messages.OPEN}/")]
+    if not opened:
+        return []
+    pending = lake.read("messages", opened)
+    # What is created has no row yet.
+    keys = new.where(F.col("kind") != "created").select(_name())
+    if found is not None:
+        keys = keys.unionByName(found.keys.select(_name()))
+    counts = [lake.delta.rows("messages", file) for name in opened for file in names[name]]
+    named = pending.select(_name(), *by)
+    if sum(_ROWS_SENT_MAX if count is None else count for count in counts) < _ROWS_SENT_MAX:
+        named = F.broadcast(named)
+    reached = keys.join(named, "name").select(*by)
+    if drops is not None:
+        reached = reached.unionByName(pending.join(F.broadcast(drops), list(TOPIC), "left_semi").select(*by))
+    rows = reached.distinct().collect()
+    return sorted("/".join(f"{name}={row[name]}" for name in by) for row in rows)
 
 
-def _partitions_with(rows: DataFrame, keys: DataFrame, table: str) -> list[str]:
-    """The partitions of a table in which any of the keys is."""
-    names = TABLES[table].partitioned_by
-    found = rows.join(keys, keys.columns, "left_semi").select(*names).distinct().collect()
-    return sorted("/".join(f"{name}={row[name]}" for name in names) for row in found)
+def _name() -> Column:
+    """A message as one number, which is sent and looked up faster than texts.
+
+    The text at its beginning is secret, so that nobody can choose ids that have the same number.
+    """
+    return F.xxhash64(F.lit(_SECRET), *KEY).alias("name")
 
 
 def _facts(lake: Lake, after: Commit, minutes: Mapping[str, tuple[int, int]]) -> DataFrame:

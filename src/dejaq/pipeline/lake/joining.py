@@ -1,61 +1,42 @@
-"""Segments of a day become one file of events, group of rows by group of rows, without Spark.
+"""Files of a table become one, group of rows by group of rows, without Spark.
 
-The rows stay in the order of the segments, which is about that of their times: each group of rows is of few minutes, so
-that a reader of some minutes leaves the others out.
+The rows stay in the order of the files. Segments are in about the order of their times: each group of rows is of few
+minutes, so that a reader of some minutes leaves the others out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from dejaq.errors import PipelineError
-from dejaq.journal.schema import NAMES, OF_CALLERS, OF_SHARED, SCHEMA
+from dejaq.journal.schema import NAMES
 from dejaq.journal.segment import ENCODINGS
+from dejaq.pipeline.lake.tables import TABLES, Table
 
-if TYPE_CHECKING:
-    from dejaq.pipeline.lake.lake import Lake
-
-# Groups of fewer rows are joined, so that many small segments do not become many small groups.
-_ROWS_MIN = 50_000
-# Without the promise that a column has no nulls: Spark wrote some of the files, and promises nothing.
-_SCHEMA = pa.schema([pa.field(field.name, field.type) for field in (*SCHEMA, *OF_CALLERS, *OF_SHARED)])
+# Groups of fewer rows are joined, so that many small files do not become many small groups; of more, divided, so that
+# the memory does not depend on the files.
+_ROWS_MIN, _ROWS_MAX = 50_000, 250_000
 
 
-def joined_segments(lake: Lake, partitions: Mapping[str, Sequence[str]], batch: str) -> list[str]:
-    """Write the files of each partition of `events` as one; returns the new files. The lake is on this machine."""
-    assert lake.files.local is not None
-    home = lake.files.local / "events"
-    added = []
-    for partition, files in partitions.items():
-        name = f"{batch}/{partition}/part-00000.parquet"
-        lake.files.make(f"events/{batch}/{partition}")
-        # By the first time in each: files of several brokers follow one another as they were written.
-        times = {file: lake.delta.extent("events", file, "at_ms")[0] or 0 for file in files}
-        try:
-            join([home / file for file in sorted(files, key=lambda file: (times[file], file))], home / name)
-        except (OSError, pa.ArrowException) as error:
-            raise PipelineError(f"the events of {partition} cannot be compacted: {error}") from None
-        added.append(name)
-    if added:
-        lake.written("events", batch)
-    return added
+class Abandoned(Exception):
+    """A join that nobody waits for any more."""
 
 
-def join(paths: Sequence[Path], target: Path) -> None:
-    """Write the rows of several files of events as one file, in their order."""
-    options = {
-        "compression": "zstd",
-        "use_dictionary": [*NAMES, "principal", "store"],
-        "column_encoding": ENCODINGS,
-    }
-    with pq.ParquetWriter(target, _SCHEMA, **options) as writer:
+def join(
+    paths: Sequence[Path], target: Path, table: Table = TABLES["events"], *, wanted: Callable[[], bool] = lambda: True
+) -> None:
+    """Write the rows of several files of a table as one file, in their order; raises Abandoned when not `wanted`."""
+    # Without the promise that a column has no nulls: Spark wrote some of the files, and promises nothing.
+    schema = to_arrow_schema(table.schema)
+    with pq.ParquetWriter(target, schema, **_options(table)) as writer:
         waiting: list[pa.Table] = []
-        for rows in _groups(paths):
+        for rows in _groups(paths, schema):
+            if not wanted():
+                raise Abandoned(str(target))
             waiting.append(rows)
             if sum(one.num_rows for one in waiting) >= _ROWS_MIN:
                 writer.write_table(pa.concat_tables(waiting))
@@ -64,16 +45,24 @@ def join(paths: Sequence[Path], target: Path) -> None:
             writer.write_table(pa.concat_tables(waiting))
 
 
-def _groups(paths: Sequence[Path]) -> Iterator[pa.Table]:
+def _options(table: Table) -> dict[str, object]:
+    """How the columns are written; those of events as in a segment."""
+    if table.name == "events":
+        repeated = [*NAMES, "principal", "store"]
+        return {"compression": "zstd", "use_dictionary": repeated, "column_encoding": ENCODINGS}
+    return {"compression": "zstd", "use_dictionary": [name for name in table.columns if name not in table.unlike]}
+
+
+def _groups(paths: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
     """The groups of rows of files, each with every column."""
     for path in paths:
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
-                rows = file.read_row_group(number)
-                columns = [
-                    rows[field.name].cast(field.type)
-                    if field.name in rows.column_names
-                    else pa.nulls(len(rows), field.type)
-                    for field in _SCHEMA
-                ]
-                yield pa.Table.from_arrays(columns, schema=_SCHEMA)
+                for rows in file.iter_batches(_ROWS_MAX, row_groups=[number]):
+                    columns = [
+                        rows[field.name].cast(field.type)
+                        if field.name in rows.schema.names
+                        else pa.nulls(len(rows), field.type)
+                        for field in schema
+                    ]
+                    yield pa.Table.from_arrays(columns, schema=schema)

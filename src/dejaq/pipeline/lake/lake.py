@@ -140,9 +140,9 @@ class Lake:
         """Write the rows of a batch and make them durable; the files they are in."""
         kind = TABLES[table]
         where = f"{table}/{batch}"
-        rows.select(*kind.columns, *kind.partitioned_by).write.partitionBy(*kind.partitioned_by).mode(
-            "overwrite"
-        ).parquet(self.files.path(where))
+        plain = {f"parquet.enable.dictionary#{column}": "false" for column in kind.unlike}
+        writer = rows.select(*kind.columns, *kind.partitioned_by).write.options(**plain)
+        writer.partitionBy(*kind.partitioned_by).mode("overwrite").parquet(self.files.path(where))
         self.written(table, batch)
         return [f"{batch}/{file}" for file in self._files_in(where, kind)]
 

@@ -178,6 +178,8 @@ class Table:
     name: str
     schema: StructType
     partitioned_by: tuple[str, ...] = ("day",)
+    # Columns whose values differ from row to row: to look each one up in a dictionary is work for nothing.
+    unlike: tuple[str, ...] = ()
     # Whether a lake may be without it, also for other engines.
     optional: bool = False
 
@@ -191,11 +193,16 @@ TABLES = {
     table.name: table
     for table in (
         Table("events", EVENTS),
-        Table("messages", MESSAGES, ("state", "day")),
-        Table("releases", RELEASES),
+        Table(
+            "messages",
+            MESSAGES,
+            ("state", "day"),
+            unlike=("id", "handed_us", "lateness_ms", "body_crc", "last_order", "first_order"),
+        ),
+        Table("releases", RELEASES, unlike=("id", "handed_us", "lateness_ms")),
         Table("facts", FACTS),
         # Events that no message has yet: `dejaq.pipeline.intake.holding`.
         Table("held", EVENTS, (), optional=True),
-        Table("log_messages", LOG_MESSAGES, ("topic", "day"), optional=True),
+        Table("log_messages", LOG_MESSAGES, ("topic", "day"), unlike=("offset", "body"), optional=True),
     )
 }
