@@ -22,7 +22,7 @@ _VACUUM_SETTINGS = {"lock_timeout": "0", "vacuum_cost_delay": "1ms", "vacuum_cos
 _LARGE_TABLES = "large_body, large_part"
 _TABLES = "message, lease, journal, counter, count_list, session, writer, large_body, large_part, created_id"
 # Lists of counts are joined when there are this many minutes in new ones. Reading as many takes about 10 ms.
-JOINED_MINUTES = 30_000
+JOINED_MINUTES = 60_000
 _HOUR_MS = 3_600_000
 CLOSE_SECONDS = 5.0
 _NEAR_MINUTES = 15

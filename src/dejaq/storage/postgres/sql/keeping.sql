@@ -115,12 +115,12 @@ summed AS (
 )
 INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
 SELECT
-    topic, nextval('count_list_number'), count(*), held, owner,
-    array_agg(minute ORDER BY minute), array_agg(count ORDER BY minute)
+    topic, nextval('count_list_number'), count(*), held, owner, array_agg(minute), array_agg(count)
 FROM summed GROUP BY topic, held, owner;
 
 -- Join the lists of every topic and owner that has at least so many minutes outside its longest list, and at least half as
--- many as in it: so a minute is written about three times. With 0, join all lists.
+-- many as in it: so a minute is written about three times. With 0, join all lists. The minutes of a list are in no order,
+-- so that the server adds them up by hashes and sorts nothing.
 -- name: join_lists
 WITH wanted AS MATERIALIZED (
     SELECT topic, held, owner FROM count_list GROUP BY topic, held, owner
@@ -138,14 +138,13 @@ old AS (
     RETURNING list.topic, list.held, list.owner, list.minutes, list.counts
 ),
 summed AS (
-    SELECT old.topic, old.held, old.owner, entry.minute, sum(entry.count)::bigint AS count
-    FROM old CROSS JOIN LATERAL unnest(old.minutes, old.counts) AS entry (minute, count)
-    GROUP BY old.topic, old.held, old.owner, entry.minute HAVING sum(entry.count) <> 0
+    SELECT topic, held, owner, minute, sum(count)::bigint AS count
+    FROM (SELECT topic, held, owner, unnest(minutes) AS minute, unnest(counts) AS count FROM old) AS entry
+    GROUP BY topic, held, owner, minute HAVING sum(count) <> 0
 )
 INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
 SELECT
-    topic, nextval('count_list_number'), count(*), held, owner,
-    array_agg(minute ORDER BY minute), array_agg(count ORDER BY minute)
+    topic, nextval('count_list_number'), count(*), held, owner, array_agg(minute), array_agg(count)
 FROM summed GROUP BY topic, held, owner;
 
 -- name: unstamped_count

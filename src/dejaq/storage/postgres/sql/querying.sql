@@ -17,10 +17,12 @@ FROM (
     SELECT minute, held, count
     FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
     UNION ALL
-    SELECT entry.minute, list.held, entry.count
-    FROM count_list AS list CROSS JOIN LATERAL unnest(list.minutes, list.counts) AS entry (minute, count)
-    WHERE
-        list.topic = $1 AND ($4::text IS NULL OR list.owner = $4) AND entry.minute >= $2 AND entry.minute <= $3
+    SELECT minute, held, count
+    FROM (
+        SELECT held, unnest(minutes) AS minute, unnest(counts) AS count
+        FROM count_list WHERE topic = $1 AND ($4::text IS NULL OR owner = $4)
+    ) AS entry
+    WHERE minute >= $2 AND minute <= $3
 ) AS change
 GROUP BY minute, held HAVING sum(count) <> 0;
 
@@ -42,10 +44,12 @@ FROM (
             SELECT minute, held, count
             FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
             UNION ALL
-            SELECT entry.minute, list.held, entry.count
-            FROM count_list AS list CROSS JOIN LATERAL unnest(list.minutes, list.counts) AS entry (minute, count)
-            WHERE
-                list.topic = $1 AND ($4::text IS NULL OR list.owner = $4) AND entry.minute >= $2 AND entry.minute <= $3
+            SELECT minute, held, count
+            FROM (
+                SELECT held, unnest(minutes) AS minute, unnest(counts) AS count
+                FROM count_list WHERE topic = $1 AND ($4::text IS NULL OR owner = $4)
+            ) AS entry
+            WHERE minute >= $2 AND minute <= $3
         ) AS change
         GROUP BY minute, held HAVING sum(count) <> 0
     ) AS counted
