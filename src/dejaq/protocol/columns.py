@@ -6,16 +6,17 @@ INVALID_ARGUMENT; what the values may be is for the domain and the broker to say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
 from dejaq.domain.bodies.body_block import BodySlices
-from dejaq.domain.bodies.large import reference_of
-from dejaq.domain.bodies.packing import shown
+from dejaq.domain.bodies.large import is_reference, reference_of
+from dejaq.domain.bodies.packing import any_marked, shown
 from dejaq.domain.headers import decode_headers, encode_headers
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.message import Message, UnleasedMessages, status_of
+from dejaq.domain.message import Message, Status, UnleasedMessages, messages_of, status_of
 from dejaq.domain.topic import TopicSettings
 from dejaq.errors import Code, InvalidArgument
 from dejaq.protocol.create_columns import CreateColumns
@@ -226,7 +227,8 @@ def add_unleased(
     proto.versions.extend(messages.versions)
     proto.attempts.extend([0] * count)
     proto.headers.extend(messages.headers or [b""] * count)
-    proto.statuses.extend([status_of(ts, "", now) for ts in messages.ts])
+    waiting = count and min(messages.ts) > now
+    proto.statuses.extend([Status.WAITING] * count if waiting else [status_of(ts, "", now) for ts in messages.ts])
     proto.asked.extend([places[item] for item in messages.items])
 
 
@@ -262,40 +264,28 @@ def add_stored(proto: carrier_pb2.ScanColumns, stored: StoredRuns) -> None:
 
 
 def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> list[Message]:
-    """The messages that `messages_to_proto` wrote."""
-    columns = zip(
-        proto.ids,
-        proto.buckets,
-        proto.ts,
-        proto.priorities,
-        proto.bodies,
-        proto.groups,
-        proto.consumers,
-        proto.versions,
-        proto.attempts,
-        proto.headers,
-        proto.progress or [""] * len(proto.ids),
-        strict=True,
-    )
-    return [
-        Message(
-            id=message_id,
-            topic=topic,
-            bucket=bucket,
-            ts=ts,
-            priority=priority,
-            body=b"" if (large := reference_of(body)) is not None else shown(body),
-            producer_group=group,
-            lock_consumer=consumer,
-            version=version,
-            attempts=attempts,
-            headers=decode_headers(headers),
-            large=large,
-            progress=progress,
-            masked=proto.masked,
-        )
-        for message_id, bucket, ts, priority, body, group, consumer, version, attempts, headers, progress in columns
-    ]
+    """The messages that `messages_to_proto` wrote; raises ValueError for columns of different lengths."""
+    count = len(proto.ids)
+    columns: dict[str, Sequence[object]] = {
+        "id": proto.ids,
+        "bucket": proto.buckets,
+        "ts": proto.ts,
+        "priority": proto.priorities,
+        "producer_group": proto.groups,
+        "lock_consumer": proto.consumers,
+        "version": proto.versions,
+        "attempts": proto.attempts,
+        "headers": [decode_headers(headers) if headers else {} for headers in proto.headers],
+        "body": list(proto.bodies),
+        "progress": proto.progress or [""] * count,
+    }
+    if any(len(column) != count for column in columns.values()):
+        raise ValueError(f"columns of messages have different lengths: {count} ids")
+    large: Iterable[object] = repeat(None)
+    if any_marked(proto.bodies):
+        large = [reference_of(body) for body in proto.bodies]
+        columns["body"] = [b"" if is_reference(body) else shown(body) for body in proto.bodies]
+    return messages_of(count, columns | {"topic": repeat(topic), "large": large, "masked": repeat(proto.masked)})
 
 
 def settings_from_proto(proto: overseer_pb2.TopicSettings) -> TopicSettings:

@@ -360,6 +360,9 @@ class BeginsChanges(Protocol):
 class ReadsColumns(Protocol):
     """A storage that has most messages as columns."""
 
+    # How many ids a call may name while the sizes of bodies are not known, and when they are known to be small.
+    columns_rows: tuple[int, int]
+
     async def get_columns(
         self, topic: Topic, ids: Sequence[str], now: int
     ) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:

@@ -9,7 +9,7 @@ from dejaq import limits
 from dejaq.broker.calls.query_budget import QueryBudget
 from dejaq.broker.delivery.progress import ProgressReports
 from dejaq.domain.context import CallContext
-from dejaq.domain.ids import valid_id
+from dejaq.domain.ids import valid_id, valid_ids
 from dejaq.domain.message import Message, Status, UnleasedMessages
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
@@ -22,8 +22,6 @@ from dejaq.timekeeper.clock import Clock
 CHUNK_ROWS = 64
 # So many rows become a part of an answer at once; the event loop does other work between two parts.
 PART_ROWS = 250
-# The same once the bodies are known to be small; the event loop does other work between two chunks.
-SMALL_CHUNK_ROWS = 250
 SMALL_BYTES = 4_096
 BROWSE_PAGE_DEFAULT = 500
 # Columns other than bodies and headers are small and bounded; this is a generous guess of them.
@@ -55,18 +53,24 @@ class QueryCalls:
             raise error_of(
                 Code.BATCH_TOO_LARGE, f"{len(request.ids)} ids in one call; at most {limits.BATCH_COUNT_MAX}"
             )
-        asked = [place for place, message_id in enumerate(request.ids) if valid_id(message_id)]
+        named = list(request.ids)
+        asked: Sequence[int] = range(len(named))
+        if not valid_ids(named):
+            asked = [place for place, message_id in enumerate(named) if valid_id(message_id)]
         answer = carrier.MessageColumns()
         found: list[tuple[int, Message]] = []
         size = 0
         now = self._clock.now_ms()
-        start, chunk_rows = 0, CHUNK_ROWS
+        rows_min, rows_max = (
+            self._storage.columns_rows if isinstance(self._storage, ReadsColumns) else (CHUNK_ROWS, PART_ROWS)
+        )
+        start, chunk_rows = 0, rows_min
         while start < len(asked):
             if start:
                 await asyncio.sleep(0)
             places = asked[start : start + chunk_rows]
             start += chunk_rows
-            ids = [request.ids[place] for place in places]
+            ids = [named[place] for place in places]
             rows, others = await self._read(topic, ids, now)
             if rows is not None:
                 add_unleased(answer, rows, ids=ids, places=places, now=now)
@@ -78,7 +82,7 @@ class QueryCalls:
                     Code.BATCH_TOO_LARGE,
                     f"the messages have over {limits.BATCH_BYTES_MAX} bytes; ask for fewer",
                 )
-            chunk_rows = SMALL_CHUNK_ROWS if size < SMALL_BYTES * start else CHUNK_ROWS
+            chunk_rows = rows_max if size < SMALL_BYTES * start else rows_min
         if not found:
             return answer
         messages = await self._reports.added(topic, [message for _, message in found], now)

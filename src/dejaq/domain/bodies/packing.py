@@ -61,7 +61,7 @@ def sealed(body: bytes, compression: Compression = Compression.NONE) -> bytes:
 
 def sealed_column(bodies: list[bytes], compression: Compression = Compression.NONE) -> list[bytes]:
     """The stored forms of many bodies."""
-    if compression is Compression.NONE and not _any_marked(bodies):
+    if compression is Compression.NONE and not any_marked(bodies):
         return bodies
     return [sealed(body, compression) for body in bodies]
 
@@ -85,7 +85,7 @@ def opened(stored: bytes, *, bytes_max: int = limits.DECOMPRESSED_BYTES_MAX) -> 
 
 def opened_column(stored: Sequence[bytes]) -> Sequence[bytes]:
     """The original bodies of many stored ones."""
-    return [opened(body) for body in stored] if _any_marked(stored) else stored
+    return [opened(body) for body in stored] if any_marked(stored) else stored
 
 
 def shown(stored: bytes) -> bytes:
@@ -96,7 +96,8 @@ def shown(stored: bytes) -> bytes:
         return stored
 
 
-def _any_marked(bodies: Sequence[bytes]) -> bool:
+def any_marked(bodies: Sequence[bytes]) -> bool:
+    """Whether one of some stored bodies is not the original one."""
     # Text is below the mark, so one comparison with the greatest body is enough for most: 12 ns per body instead of
     # 53.
     return max(bodies, default=b"") >= MARK and any(map(bytes.startswith, bodies, repeat(MARK)))

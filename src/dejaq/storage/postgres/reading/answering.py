@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from dejaq import limits
-from dejaq.domain.message import Message
+from dejaq.domain.message import Message, UnleasedMessages
 from dejaq.domain.topic import Topic
 from dejaq.storage.base import Filter, Holder, Page, outermost
 from dejaq.storage.copies import Copies
@@ -28,10 +28,18 @@ class PostgresQueries:
     _address: Address
     _database: PostgresDatabase
     _snapshots: WeakSet[PostgresSnapshot]
+    # The statement itself leaves out what is large.
+    columns_rows = (1_000, 1_000)
 
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
         """The messages with the ids."""
         return await self._database.read(lambda link: querying.get(link, topic, ids))
+
+    async def get_columns(
+        self, topic: Topic, ids: Sequence[str], now: int
+    ) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
+        """The same, mostly as columns."""
+        return await self._database.read(lambda link: querying.get_columns(link, topic, ids))
 
     async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
         """No body: small bodies are part of their message's row, and only large ones are shared."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import Any
 
 import asyncpg
 
 from dejaq import limits
 from dejaq.domain.headers import decode_headers, encode_headers
-from dejaq.domain.message import Message, Status
+from dejaq.domain.message import NONE_UNLEASED, Message, Status, UnleasedMessages
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, error_of
 from dejaq.storage.base import Filter, Page
@@ -18,6 +20,8 @@ from dejaq.storage.postgres.keys import MARK, candidates, id_of
 from dejaq.storage.postgres.operations.change import bucket_at, places_of
 from dejaq.storage.postgres.operations.counting import MINUTE_MS
 
+# A message with at most as many bytes becomes a part of columns; so many others are read at once.
+SMALL_BYTES, OTHER_ROWS = 4_096, 64
 _TS_BYTES = 8
 _PRIORITY_BYTES = 4
 
@@ -65,6 +69,56 @@ async def get(link: PostgresLink, topic: Topic, ids: Sequence[str]) -> list[Mess
     records = await link.fetch("get", topic.number, candidates(dict.fromkeys(ids)))
     found = {record["id"]: message_of(topic, record) for record in records}
     return [found.get(one) or found.get(one + MARK) for one in ids]
+
+
+async def get_columns(
+    link: PostgresLink, topic: Topic, ids: Sequence[str]
+) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
+    """Messages of few bytes that had no consumer as columns, and the others, each with the position of its id."""
+    items = {message_id: item for item, message_id in enumerate(ids)}
+    keys = candidates(items)
+    (found,) = await link.fetch("get_columns", topic.number, keys, SMALL_BYTES)
+    names: Sequence[str] = found["ids"] or ()
+    if len(keys) > len(items):
+        names = list(map(id_of, names))
+    if len(items) < len(ids) or len(set(names)) < len(names):
+        # An id that is named twice, or that is a natural one, which comes first, and a generated one.
+        return NONE_UNLEASED, await _others(link, topic, ids, range(len(ids)), found["bytes"] or 0)
+    bodies: Sequence[bytes | None] = found["bodies"] or ()
+    small = [body is not None for body in bodies]
+
+    def column(name: str) -> list[Any]:
+        return list(compress(found[name] or (), small))
+
+    priorities, headers = column("priorities"), column("headers")
+    unleased = UnleasedMessages(
+        items=[items[name] for name in compress(names, small)],
+        buckets=list(map(bucket_at, column("places"))),
+        ts=column("ts"),
+        versions=column("versions"),
+        groups=column("owners"),
+        bodies=[body for body in bodies if body is not None],
+        priorities=[priority or 0 for priority in priorities] if any(priorities) else (),
+        headers=[one or b"" for one in headers] if any(headers) else (),
+    )
+    others = [items[name] for name, is_small in zip(names, small, strict=True) if not is_small]
+    if not others:
+        return unleased, []
+    return unleased, await _others(link, topic, ids, others, found["bytes"] - unleased.size)
+
+
+async def _others(
+    link: PostgresLink, topic: Topic, ids: Sequence[str], items: Sequence[int], size: int
+) -> list[tuple[int, Message]]:
+    """The messages with the ids at some positions, which have about so many bytes."""
+    if size > limits.BATCH_BYTES_MAX:
+        raise error_of(Code.BATCH_TOO_LARGE, f"the messages have {size} bytes; ask for fewer")
+    found: list[tuple[int, Message]] = []
+    for start in range(0, len(items), OTHER_ROWS):
+        part = items[start : start + OTHER_ROWS]
+        messages = await get(link, topic, [ids[item] for item in part])
+        found += [(item, message) for item, message in zip(part, messages, strict=True) if message is not None]
+    return found
 
 
 async def histogram(link: PostgresLink, topic: Topic, where: Filter, step: int, now: int) -> list[tuple[int, int]]:

@@ -4,6 +4,15 @@
 SELECT id, place, ts, priority, body, owner, consumer, version, attempts, headers
 FROM message WHERE topic = $1 AND id = any($2::text []);
 
+-- The same as one row of columns; a body is missing where it is larger than $3 or its message has or had a consumer.
+-- Priorities and headers are NULL where a message has none.
+-- name: get_columns
+SELECT
+    array_agg(id) AS ids, array_agg(place) AS places, array_agg(ts) AS ts, array_agg(version) AS versions,
+    array_agg(owner) AS owners, array_agg(nullif(priority, 0)) AS priorities, array_agg(nullif(headers, '')) AS headers,
+    array_agg(CASE WHEN consumer = '' AND attempts = 0 AND size <= $3 THEN body END) AS bodies, sum(size) AS bytes
+FROM message WHERE topic = $1 AND id = any($2::text []);
+
 -- name: holders
 SELECT id, consumer, version, due_ts FROM message
 WHERE topic = $1 AND id = any($2::text []) AND consumer <> '' AND ts + 0 > $3;

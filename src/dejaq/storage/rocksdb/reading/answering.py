@@ -39,6 +39,7 @@ class RocksQueries:
 
     _database: RocksDatabase
     _committer: Committer
+    columns_rows = (64, STEP_IDS)
     # A snapshot that is no longer referenced is removed, with its view.
     _snapshots: WeakSet[RocksSnapshot]
 
