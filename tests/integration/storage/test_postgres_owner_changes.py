@@ -5,16 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest
 from dejaq.domain.changes import Cancel, Create, Edit, Edits
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.domain.topic import Durability, Topic, TopicSettings
 from dejaq.errors import Code
 from dejaq.protocol.v1.journal_pb2 import EventKind, JournalRecord
 from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.postgres.connection.database import PostgresLink
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.testing.servers.postgres import shared_server
@@ -122,3 +124,71 @@ async def test_a_message_of_an_expired_lease_is_counted_where_it_was(scene: Scen
     assert await scene.storage.count(scene.topic, Filter(end=later), NOW) == 0
     assert await scene.change(Cancel(scene.topic, "billing", IDS), now=end) == {}
     assert await scene.storage.count(scene.topic, Filter(), NOW) == 0
+
+
+@pytest.mark.usefixtures("only_in_one_statement")
+async def test_a_move_and_a_cancellation_write_their_record_and_counts_in_the_same_statement(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("finish", "edit_all"):
+        monkeypatch.setitem(SQL, name, "SELECT 1 / 0")
+    soon = NOW + 2 * HOUR_MS
+    assert await scene.change(Edit(scene.topic, "billing", Edits(IDS, ts=[soon] * 40))) == {}
+    # Few minutes: counted one by one; many: as a list.
+    assert await scene.storage.histogram(scene.topic, Filter(), 60_000, NOW) == [(soon // 60_000 * 60_000, 40)]
+    apart = [soon + row * 60_000 for row in range(40)]
+    assert await scene.change(Edit(scene.topic, "billing", Edits(IDS, ts=apart))) == {}
+    steps = [(ts // 60_000 * 60_000, 1) for ts in apart]
+    assert await scene.storage.histogram(scene.topic, Filter(), 60_000, NOW) == steps
+    assert list((await scene.recorded()).events[0].ts) == apart
+    assert await scene.change(Cancel(scene.topic, "billing", IDS[:38])) == {}
+    assert await scene.storage.histogram(scene.topic, Filter(), 60_000, NOW) == steps[38:]
+    assert (await scene.recorded()).events[0].kind == EventKind.EVENT_CANCELLED
+    assert await scene.change(Cancel(scene.topic, "billing", IDS[38:])) == {}
+    assert await scene.storage.count(scene.topic, Filter(), NOW) == 0
+
+
+async def test_a_move_of_an_owner_that_may_not_move_one_message_writes_nothing(scene: Scene) -> None:
+    """G1: neither the record nor the counts of the statement that failed."""
+    before = await scene.recorded()
+    edits = Edits(IDS, ts=[NOW + 2 * HOUR_MS] * 40)
+    assert set((await scene.change(Edit(scene.topic, "sales", edits))).values()) == {Code.NOT_OWNER}
+    assert set((await scene.change(Cancel(scene.topic, "sales", IDS))).values()) == {Code.NOT_OWNER}
+    assert await scene.recorded() == before
+    assert await scene.storage.histogram(scene.topic, Filter(), HOUR_MS, NOW) == [
+        ((NOW + HOUR_MS) // HOUR_MS * HOUR_MS, 40)
+    ]
+
+
+async def test_a_move_whose_commit_was_interrupted_is_made_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G2: the counter of the connection says that the statement was done."""
+    lost: list[str] = []
+    value = PostgresLink.value
+
+    async def losing(link: PostgresLink, name: str, *arguments: object) -> object:
+        answer = await value(link, name, *arguments)
+        if name in ("move_all", "cancel_all") and name not in lost:
+            lost.append(name)
+            raise asyncpg.ConnectionDoesNotExistError("lost after the statement")
+        return answer
+
+    monkeypatch.setattr(PostgresLink, "value", losing)
+    apart = [NOW + 3 * HOUR_MS + row * 60_000 for row in range(40)]
+    assert await scene.change(Edit(scene.topic, "billing", Edits(IDS, ts=apart))) == {}
+    assert await scene.storage.count(scene.topic, Filter(start=apart[0]), NOW) == 40
+    assert await scene.change(Cancel(scene.topic, "billing", IDS)) == {}
+    assert await scene.storage.count(scene.topic, Filter(), NOW) == 0
+    records = [JournalRecord.FromString(one) for one in await scene.storage.journal(0, 1 << 24)]
+    kinds = [events.kind for record in records for events in record.events]
+    assert kinds == [EventKind.EVENT_CREATED, EventKind.EVENT_MOVED, EventKind.EVENT_CANCELLED]
+    assert lost == ["move_all", "cancel_all"]
+
+
+async def test_messages_of_a_topic_with_relaxed_durability_are_moved_and_cancelled(scene: Scene) -> None:
+    topic = Topic("fast", await scene.storage.next_topic_number(), TopicSettings(durability=Durability.RELAXED))
+    await scene.storage.put_topic(topic, DIRECT_CALL)
+    relaxed = Scene(scene.storage, topic)
+    await relaxed.create(5, IDS, count=len(IDS), ts=NOW + HOUR_MS)
+    assert await relaxed.change(Edit(topic, "billing", Edits(IDS, ts=[NOW + 2 * HOUR_MS] * 40))) == {}
+    assert await relaxed.change(Cancel(topic, "billing", IDS[1:])) == {}
+    assert await scene.storage.count(topic, Filter(), NOW) == 1

@@ -31,12 +31,13 @@ from dejaq.storage.postgres.log.store import PostgresLogs
 from dejaq.storage.postgres.operations import applying, creating, leasing, plain_owning, transacting
 from dejaq.storage.postgres.operations.change import Away, places_of
 from dejaq.storage.postgres.operations.change import TopicTransaction as Changing
+from dejaq.storage.postgres.operations.counting import WrittenSizes
 from dejaq.storage.postgres.operations.creating import BatchCounters
-from dejaq.storage.postgres.operations.joint_creating import CreateGroup, CreateSizes, PlannedCreate, create_all
+from dejaq.storage.postgres.operations.joint_creating import CreateGroup, PlannedCreate, create_all
 from dejaq.storage.postgres.operations.uploading import PostgresBodies
 from dejaq.storage.postgres.queries import SQL
 from dejaq.storage.postgres.reading.answering import PostgresQueries
-from dejaq.storage.postgres.upkeep import Upkeep
+from dejaq.storage.postgres.upkeep import SCATTERED_ROWS, Upkeep
 from dejaq.storage.transactions import Transaction, Verdict
 from dejaq.storage.used_sequences import UsedSequences
 
@@ -300,15 +301,30 @@ class PostgresStorage(PostgresQueries):
 
     async def _change_all(self, change: Edit | Cancel, now: int, context: CallContext) -> Outcomes:
         """Change all messages of an owner's change in one statement; raises `NotAll`."""
+        if isinstance(change, Edit) and not plain_owning.is_one_statement(change):
+            owner, edits = change.owner, change.edits
+            outcomes = await self._change(
+                change.topic, now, context, lambda changing: plain_owning.edit_all(changing, owner, edits)
+            )
+            self._upkeep.changed(outcomes.count // SCATTERED_ROWS, now)
+            return outcomes
+        written = WrittenSizes(0, 0)
 
-        async def work(changing: Changing) -> Outcomes:
+        async def work(link: PostgresLink) -> None:
+            nonlocal written
+            changing = self._begin(link, change.topic, now, context)
             if isinstance(change, Edit):
-                return await plain_owning.edit_all(changing, change.owner, change.edits)
-            return await plain_owning.cancel_all(changing, change.owner, change.ids, change.versions, change.name)
+                written = await plain_owning.move_all(changing, change.owner, change.edits)
+            else:
+                written = await plain_owning.cancel_all(changing, change.owner, change.ids, change.versions)
 
-        outcomes = await self._change(change.topic, now, context, work)
-        self._upkeep.changed(outcomes.count, now)
-        return outcomes
+        if change.topic.settings.durability is Durability.RELAXED:
+            await self._database.change(work, relaxed=True)
+        else:
+            await self._database.once(work)
+        count = len(change.edits.ids if isinstance(change, Edit) else change.ids)
+        self._written(written.record_bytes, count // SCATTERED_ROWS, now, written.listed)
+        return Outcomes(count)
 
     async def create(
         self,
@@ -328,7 +344,7 @@ class PostgresStorage(PostgresQueries):
         plan = group.plans[0]
         origin = self._journal.origin if self._journal is not None else None
 
-        async def make(link: PostgresLink) -> CreateSizes:
+        async def make(link: PostgresLink) -> WrittenSizes:
             return await create_all(link, group, origin)
 
         if plan.topic.settings.durability is Durability.RELAXED:

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 VACUUM_ROWS = 100_000
 # A cleaning reads all indexes of the messages, so it waits until this part of the messages is dead.
 VACUUM_SHARE = 0.1
+# So many rows that an owner changed count as one: they are not where leases read, so they cost nothing but space.
+SCATTERED_ROWS = 2
 # It pauses so often that it takes about a quarter of a core from deliveries.
 _VACUUM_SETTINGS = {"lock_timeout": "0", "vacuum_cost_delay": "1ms", "vacuum_cost_limit": "200"}
 _LARGE_TABLES = "large_body, large_part"

@@ -44,6 +44,14 @@ class CountList:
     counts: Sequence[int] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenSizes:
+    """What a statement wrote: the bytes of its journal record, and the minutes that it counted as a list."""
+
+    record_bytes: int
+    listed: int
+
+
 class CountChanges:
     """Gathers the counts of one change."""
 

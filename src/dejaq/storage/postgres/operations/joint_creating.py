@@ -16,7 +16,7 @@ from dejaq.storage.outbox import Outbox
 from dejaq.storage.postgres.connection.database import PostgresLink
 from dejaq.storage.postgres.keys import looks_generated
 from dejaq.storage.postgres.operations import deduplicating
-from dejaq.storage.postgres.operations.counting import CountChanges
+from dejaq.storage.postgres.operations.counting import CountChanges, WrittenSizes
 from dejaq.storage.postgres.operations.creating import BatchCounters, Columns
 from dejaq.storage.used_sequences import UsedSequences
 
@@ -70,15 +70,7 @@ class CreateGroup:
     sessions: dict[tuple[int, bytes], tuple[UsedSequences, UsedSequences]]
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSizes:
-    """What a statement wrote: the bytes of its journal record, and the minutes that it counted as a list."""
-
-    record_bytes: int
-    listed: int
-
-
-async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None) -> CreateSizes:
+async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None) -> WrittenSizes:
     """Create all batches; raises `NotPlain`, and creates nothing, when one of them must be created row by row."""
     plans = group.plans
     topic, now = plans[0].topic, max(plan.now for plan in plans)
@@ -109,7 +101,7 @@ async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None)
         )
     except (asyncpg.UniqueViolationError, asyncpg.InvalidTextRepresentationError):
         raise NotPlain from None
-    return CreateSizes(len(record), len(listed.minutes))
+    return WrittenSizes(len(record), len(listed.minutes))
 
 
 def _record(group: CreateGroup, now: int) -> bytes:

@@ -137,12 +137,93 @@ WHERE
     AND (row.version IS NULL OR m.version = row.version)
 RETURNING row.place, m.ts, m.due_ts, m.before <> 0 AS held, m.priority;
 
--- name: remove_all
-DELETE FROM message AS m USING unnest($2::text [], $3::bigint []) AS row (id, version)
-WHERE
-    m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.owner = $4 AND (m.consumer = '' OR m.ts + 0 <= $5)
-    AND (row.version IS NULL OR m.version = row.version)
-RETURNING m.ts, m.consumer <> '' AS held;
+-- The usual move or cancellation, in one statement that commits by itself: all are messages of the owner that nobody
+-- holds. Otherwise it ends with an error and changes nothing. Changes at few minutes ($9 at most) are added to the counters
+-- of these minutes, and others are a list, whose length is returned. `due_ts` returns the time that a message had. The
+-- record gets its ticket when all rows are locked, so its causes have smaller ones.
+-- name: move_all
+WITH number AS MATERIALIZED (
+    SELECT nextval('version') AS version
+),
+moved AS (
+    UPDATE message AS m SET ts = row.ts, asked_ts = row.ts, due_ts = m.ts, before = 0, version = number.version
+    FROM number, unnest($2::text [], $3::bigint [], $4::bigint []) AS row (id, version, ts)
+    WHERE
+        m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.owner = $5 AND m.consumer = ''
+        AND (row.version IS NULL OR m.version = row.version)
+    RETURNING m.ts, m.due_ts
+),
+recorded AS (
+    INSERT INTO journal (origin, ticket, record)
+    SELECT $6, nextval('ticket'), record FROM unnest($7::bytea []) AS record
+    WHERE (SELECT count(*) FROM moved) = cardinality($2)
+),
+noted AS (
+    UPDATE writer SET change = $11 WHERE number = $10
+),
+changed AS MATERIALIZED (
+    SELECT minute, sum(rows)::bigint AS rows
+    FROM (
+        SELECT ts / 60000 AS minute, 1 AS rows FROM moved
+        UNION ALL
+        SELECT due_ts / 60000 AS minute, -1 AS rows FROM moved
+    ) AS change
+    GROUP BY minute HAVING sum(rows) <> 0
+),
+counted AS (
+    INSERT INTO counter (topic, minute, held, shard, owner, count)
+    SELECT $1, minute, false, $8, $5, rows FROM changed WHERE (SELECT count(*) FROM changed) <= $9 ORDER BY minute
+    ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count
+),
+listed AS (
+    INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+    SELECT $1, nextval('count_list_number'), count(*), false, $5, array_agg(minute), array_agg(rows)
+    FROM changed HAVING count(*) > $9
+    RETURNING size
+)
+SELECT
+    CASE
+        WHEN count(*) = cardinality($2) THEN coalesce((SELECT size FROM listed), 0)
+        ELSE cast(count(*) || ' of the rows may be moved' AS integer)
+    END
+FROM moved;
+
+-- name: cancel_all
+WITH gone AS (
+    DELETE FROM message AS m USING unnest($2::text [], $3::bigint []) AS row (id, version)
+    WHERE
+        m.topic + 0 = $1 AND m.id = any(ARRAY[row.id]) AND m.owner = $4 AND m.consumer = ''
+        AND (row.version IS NULL OR m.version = row.version)
+    RETURNING m.ts
+),
+recorded AS (
+    INSERT INTO journal (origin, ticket, record)
+    SELECT $5, nextval('ticket'), record FROM unnest($6::bytea []) AS record
+    WHERE (SELECT count(*) FROM gone) = cardinality($2)
+),
+noted AS (
+    UPDATE writer SET change = $10 WHERE number = $9
+),
+changed AS MATERIALIZED (
+    SELECT ts / 60000 AS minute, -count(*) AS rows FROM gone GROUP BY 1
+),
+counted AS (
+    INSERT INTO counter (topic, minute, held, shard, owner, count)
+    SELECT $1, minute, false, $7, $4, rows FROM changed WHERE (SELECT count(*) FROM changed) <= $8 ORDER BY minute
+    ON CONFLICT (topic, minute, held, shard, owner) DO UPDATE SET count = counter.count + excluded.count
+),
+listed AS (
+    INSERT INTO count_list (topic, number, size, held, owner, minutes, counts)
+    SELECT $1, nextval('count_list_number'), count(*), false, $4, array_agg(minute), array_agg(rows)
+    FROM changed HAVING count(*) > $8
+    RETURNING size
+)
+SELECT
+    CASE
+        WHEN count(*) = cardinality($2) THEN coalesce((SELECT size FROM listed), 0)
+        ELSE cast(count(*) || ' of the rows may be removed' AS integer)
+    END
+FROM gone;
 
 -- name: edit
 WITH number AS MATERIALIZED (
