@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 
 import asyncpg
@@ -84,4 +85,47 @@ async def test_the_content_of_an_older_release_is_served(older: Address) -> None
     assert lost is not None
     assert sorted(lost.ids()) == sorted(["free", *GENERATED])
     assert await storage.count(TOPIC, Filter(), NOW) == 4
+    await storage.close()
+
+
+async def test_a_message_of_an_older_release_keeps_its_large_body(older: Address) -> None:
+    """G1: the reference is found in the rows that an older release wrote, and in those that it writes meanwhile."""
+    storage = PostgresStorage(older.dsn, cluster=older.schema)
+    connection = await asyncpg.connect(older.dsn, server_settings={"search_path": older.schema})
+    reference = b"\x93dejaqz\x02".ljust(56, b"r")
+    write = "UPDATE message SET body = $1, size = 64 WHERE id = $2"
+    await connection.execute(write, reference + b"before--", "free")
+    await schema.migrate_at(older)
+    await connection.execute(write, reference + b"after---", "later")
+    await storage.open(NOW)
+    names = (b"before--", b"after---", b"nobody's")
+    for name in names:
+        await connection.execute(
+            "INSERT INTO large_body (touched_ms, size, stored, place, whole, name, digest) "
+            "VALUES (0, 1, 1, 1025, true, $1, $1)",
+            name,
+        )
+    assert await storage.bodies.reclaim(NOW) == 1
+    assert {row[0] for row in await connection.fetch("SELECT name FROM large_body")} == set(names[:2])
+    await storage.close()
+    await connection.close()
+
+
+async def test_an_edit_of_bodies_writes_no_index(older: Address) -> None:
+    """The new version of a row is in its page, and every index still leads to it."""
+    await schema.migrate_at(older)
+    storage = PostgresStorage(older.dsn, cluster=older.schema)
+    await storage.open(NOW)
+    connection = await asyncpg.connect(older.dsn, server_settings={"search_path": older.schema})
+    place = "SELECT (ctid::text::point)[0] FROM message WHERE id = 'later'"
+    before = await connection.fetchval(place)
+    plan = await connection.fetch(
+        "EXPLAIN (ANALYZE, WAL, COSTS OFF, TIMING OFF, SUMMARY OFF) "
+        "UPDATE message SET body = 'longer', size = 6 WHERE id = 'later' AND topic = 1"
+    )
+    assert await connection.fetchval(place) == before
+    # One record for the row; a row whose indexes are written too has one more for each.
+    (records,) = [row[0] for row in plan if "WAL" in row[0]][:1]
+    assert re.search(r"records=1\b", records), plan
+    await connection.close()
     await storage.close()

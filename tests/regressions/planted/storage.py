@@ -303,12 +303,13 @@ def leave_created_ids_behind() -> None:
 def count_the_rows_of_single_minutes_only() -> None:
     """G1: counts leave out the messages whose minutes were written as a list."""
     for name in ("minutes", "counts_by_step"):
-        SQL[name] = SQL[name].replace("list.topic = $1", "list.topic = -$1")
+        SQL[name] = SQL[name].replace("FROM count_list WHERE topic = $1", "FROM count_list WHERE topic = -$1")
 
 
 def edit_what_belongs_to_others() -> None:
-    """One statement changes all messages of an edit, also those of other owners."""
-    SQL["edit_all"] = SQL["edit_all"].replace("m.owner = $7", "$7::text IS NOT NULL")
+    """One statement changes all messages of an edit, a move or a cancellation, also those of other owners."""
+    for name, place in (("edit_all", 7), ("move_all", 5), ("cancel_all", 4)):
+        SQL[name] = SQL[name].replace(f"m.owner = ${place}", f"${place}::text IS NOT NULL")
 
 
 def refuse_a_whole_group_of_creates() -> None:

@@ -69,12 +69,7 @@ WITH old AS MATERIALIZED (
     SELECT name FROM large_body WHERE touched_ms <= $1 ORDER BY touched_ms LIMIT 1000 FOR UPDATE SKIP LOCKED
 ),
 used AS MATERIALIZED (
-    SELECT name FROM old WHERE EXISTS (
-        SELECT 1 FROM message AS m
-        WHERE
-            octet_length(m.body) = 64 AND substr(m.body, 1, 8) = '\x9364656a61717a02'::bytea
-            AND substr(m.body, 57, 8) = old.name
-    )
+    SELECT name FROM old WHERE EXISTS (SELECT 1 FROM message AS m WHERE m.large = old.name)
     UNION
     SELECT name FROM old WHERE name IN (
         SELECT substr(p.body, 57, 8) FROM parcel AS p

@@ -92,7 +92,10 @@ FOR EACH ROW WHEN (old.place = any('{{{places}}}'::integer [])) EXECUTE FUNCTION
 SELECT place, count(*) AS rows FROM message WHERE place = any($1::integer []) GROUP BY place;
 
 -- name: moved_rows
-SELECT * FROM message WHERE place = any($1::integer []);
+SELECT
+    ts, asked_ts, due_ts, version, before, first_lease, last_lease, last_before, topic, place, priority, attempts, size,
+    id, owner, consumer, headers, body
+FROM message WHERE place = any($1::integer []);
 
 -- name: moved_references
 SELECT DISTINCT body FROM message
