@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch
@@ -156,3 +157,77 @@ async def test_a_topic_that_is_being_deleted_refuses_every_batch_that_waits(scen
     assert {one.code for one in answers if isinstance(one, DejaqError)} == {Code.TOPIC_DELETING}
     assert len(answers) == 3
     await asyncio.gather(*running)
+
+
+@pytest.fixture
+def _small_groups_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dejaq.storage.postgres.create_queue.FOLLOWING_ROWS_MIN", 2)
+
+
+@asynccontextmanager
+async def held(scene: Scene, *ids: str) -> AsyncIterator[asyncpg.Connection]:
+    """Ids that an outside transaction has inserted, until it is rolled back at the end; yields another connection."""
+    holding, watching = [await scene.storage._database.connect() for _ in range(2)]
+    await holding.execute("BEGIN")
+    await holding.execute(HOLD, scene.topic.number, list(ids))
+    try:
+        yield watching
+    finally:
+        await holding.execute("ROLLBACK")
+        await holding.close()
+        await watching.close()
+
+
+async def follows(scene: Scene, watching: asyncpg.Connection, *states: str) -> None:
+    """Wait until the connections that create have these states: active, or idle in transaction."""
+
+    async def there() -> bool:
+        rows = await watching.fetch(
+            "SELECT state FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid() "
+            "AND query NOT LIKE 'INSERT INTO message%' AND state <> 'idle' ORDER BY state",
+            scene.storage._database.name,
+        )
+        return [row["state"] for row in rows] == sorted(states)
+
+    await eventually(there, within=10, what=f"connections that are {states}")
+
+
+@pytest.mark.usefixtures("_small_groups_follow")
+async def test_rows_of_a_session_are_written_beside_those_of_its_batch_before(scene: Scene) -> None:
+    first, second = scene.batch(5, "a", "b"), scene.batch(5, "c", "d", sequence=2)
+    third = scene.batch(5, "e", "f", sequence=4)
+    async with held(scene, "a") as watching:
+        waiting = [asyncio.ensure_future(scene.create(one)) for one in (first, second, third)]
+        # The first waits for the id; the second has written its rows and waits for the first; the third waits here.
+        await follows(scene, watching, "active", "idle in transaction")
+        assert await scene.storage.count(scene.topic, Filter(), NOW) == 0
+    assert await asyncio.gather(*waiting) == [{}] * 3
+    assert await scene.statements() == 3
+    assert [await scene.create(one) for one in (second, third)] == [dict.fromkeys(range(2), Code.ALREADY_EXISTS)] * 2
+    assert await scene.storage.count(scene.topic, Filter(), NOW) == 6
+
+
+@pytest.mark.usefixtures("_small_groups_follow")
+async def test_a_batch_that_follows_a_refused_one_is_created_after_it(scene: Scene) -> None:
+    assert await scene.create(scene.batch(800, "b", owner="somebody else")) == {}
+    first, second = scene.batch(5, "a", "b"), scene.batch(5, "c", "d", sequence=2)
+    async with held(scene, "a") as watching:
+        waiting = [asyncio.ensure_future(scene.create(one)) for one in (first, second)]
+        await follows(scene, watching, "active", "idle in transaction")
+    assert await asyncio.gather(*waiting) == [{1: Code.ID_TAKEN}, {}]
+    assert await scene.create(second) == dict.fromkeys(range(2), Code.ALREADY_EXISTS)
+    assert await scene.storage.count(scene.topic, Filter(), NOW) == 4
+
+
+@pytest.mark.usefixtures("_small_groups_follow")
+async def test_a_batch_that_follows_gives_way_to_the_one_before_when_both_have_an_id(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the server nor the broker alone sees that each waits for the other."""
+    monkeypatch.setattr("dejaq.storage.postgres.create_queue.FOLLOWING_SECONDS", 0.3)
+    first, second = scene.batch(5, "a", "b"), scene.batch(5, "b", "c", sequence=2)
+    async with held(scene, "a") as watching:
+        waiting = [asyncio.ensure_future(scene.create(one)) for one in (first, second)]
+        await follows(scene, watching, "active", "idle in transaction")
+    assert await asyncio.gather(*waiting) == [{}, {0: Code.ALREADY_EXISTS}]
+    assert await scene.storage.count(scene.topic, Filter(), NOW) == 3

@@ -316,16 +316,15 @@ def refuse_a_whole_group_of_creates() -> None:
     """One taken id refuses all batches that waited at the same time."""
     from dejaq.storage.postgres.create_queue import CreateQueue
 
-    alone = CreateQueue._create
+    created = CreateQueue._is_created
 
-    async def create(queue: CreateQueue, chosen: Sequence[Any]) -> None:
-        group = queue._group_of(chosen)
-        if group is None or len(chosen) == 1:
-            await alone(queue, chosen)
-        else:
-            await queue._create_all(group)
+    async def is_created(queue: CreateQueue, group: Any, until_ready: Any = None) -> bool:
+        if len(group.plans) > 1:
+            await queue._create_all(group, until_ready)
+            return True
+        return await created(queue, group, until_ready)
 
-    CreateQueue._create = create  # type: ignore[method-assign, assignment]
+    CreateQueue._is_created = is_created  # type: ignore[method-assign]
 
 
 def forget_ids_with_their_messages() -> None:

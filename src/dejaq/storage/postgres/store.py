@@ -340,15 +340,16 @@ class PostgresStorage(PostgresQueries):
             PlannedCreate(topic, batch, counters or BatchCounters.of(batch), now, context)
         )
 
-    async def _create_all(self, group: CreateGroup) -> None:
+    async def _create_all(self, group: CreateGroup, until_ready: Callable[[], Awaitable[None]] | None) -> None:
         plan = group.plans[0]
         origin = self._journal.origin if self._journal is not None else None
 
         async def make(link: PostgresLink) -> WrittenSizes:
-            return await create_all(link, group, origin)
+            return await create_all(link, group, origin, until_ready)
 
-        if plan.topic.settings.durability is Durability.RELAXED:
-            written = await self._database.change(make, relaxed=True)
+        relaxed = plan.topic.settings.durability is Durability.RELAXED
+        if relaxed or until_ready is not None:
+            written = await self._database.change(make, relaxed=relaxed)
         else:
             written = await self._database.step(make)
         for session, (_, after) in group.sessions.items():

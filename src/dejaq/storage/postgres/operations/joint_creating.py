@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -70,8 +70,13 @@ class CreateGroup:
     sessions: dict[tuple[int, bytes], tuple[UsedSequences, UsedSequences]]
 
 
-async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None) -> WrittenSizes:
-    """Create all batches; raises `NotPlain`, and creates nothing, when one of them must be created row by row."""
+async def create_all(
+    link: PostgresLink, group: CreateGroup, origin: int | None, until_ready: Callable[[], Awaitable[None]] | None = None
+) -> WrittenSizes:
+    """Create all batches; raises `NotPlain`, and creates nothing, when one of them must be created row by row.
+
+    With `until_ready`, in a transaction: the sessions are continued when it returns.
+    """
     plans = group.plans
     topic, now = plans[0].topic, max(plan.now for plan in plans)
     counts = CountChanges()
@@ -79,14 +84,17 @@ async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None)
         counts.add(topic.number, plan.batch.ts, plan.batch.owner, held=False)
     rows, listed = counts.columns()
     record = _record(group, now) if origin is not None and topic.settings.journal else b""
+    sessions = (
+        [session for _, session in group.sessions],
+        [after.pack() for _, after in group.sessions.values()],
+        [before.pack() for before, _ in group.sessions.values()],
+    )
     try:
         await link.value(
             "create_all",
             topic.number,
             now,
-            [session for _, session in group.sessions],
-            [after.pack() for _, after in group.sessions.values()],
-            [before.pack() for before, _ in group.sessions.values()],
+            *(sessions if until_ready is None else ((), (), ())),
             plans[0].batch.owner,
             *_columns(plans),
             origin,
@@ -99,6 +107,9 @@ async def create_all(link: PostgresLink, group: CreateGroup, origin: int | None)
             listed.minutes,
             listed.counts,
         )
+        if until_ready is not None:
+            await until_ready()
+            await link.value("continue_sessions", topic.number, now, *sessions)
     except (asyncpg.UniqueViolationError, asyncpg.InvalidTextRepresentationError):
         raise NotPlain from None
     return WrittenSizes(len(record), len(listed.minutes))
