@@ -71,14 +71,16 @@ async def test_tables_are_cleaned_when_a_part_of_the_messages_is_dead(
     monkeypatch.setattr(storage._upkeep, "_dead_max", ROWS)
     monkeypatch.setattr(upkeep, "VACUUM_ROWS", ROWS)
     topic = await new_topic(storage)
-    batches = [await create(storage, topic, number) for number in range(7)]
-    await cancel(storage, topic, batches[0])
+    batches = [await create(storage, topic, number) for number in range(16)]
+    # Two messages that their owner cancelled count as one that was leased and deleted.
+    for ids in batches[:2]:
+        await cancel(storage, topic, ids)
     await cleaned(storage, 1)
-    # Of the 600 messages that are left, 300 may be dead.
-    for ids in batches[1:3]:
+    # Of the 1,400 messages that are left, 700 may be dead.
+    for ids in batches[2:15]:
         await cancel(storage, topic, ids)
     assert storage.stats()["vacuums"] == 1
-    await cancel(storage, topic, batches[3])
+    await cancel(storage, topic, batches[15])
     await cleaned(storage, 2)
 
 
