@@ -10,6 +10,7 @@ from tests.regressions.bugs import Bug
 ASSIGNMENT = "tests/unit/broker/test_assignment.py"
 CATALOG = "tests/unit/broker/test_catalog.py"
 LEASER = "tests/unit/broker/test_leaser.py"
+LOOK_AHEAD = "tests/unit/broker/test_look_ahead.py"
 METRICS = "tests/unit/broker/test_metrics.py"
 CLIENTS = "tests/unit/broker/test_clients.py"
 
@@ -108,6 +109,20 @@ def _a_consumer_that_is_behind_takes_all() -> None:
     pace.LATE_ROWS = 10_000
 
 
+def _a_young_consumer_looks_far_ahead() -> None:
+    """L15: a consumer that was just opened leases its whole window."""
+    from dejaq.broker.delivery import flow
+
+    flow.YOUNG_MS = 0
+
+
+def _a_slow_consumer_takes_all_in_time() -> None:
+    """L15: a consumer gets each message in time, however long those before it wait there."""
+    from dejaq.broker.delivery import pace
+
+    pace.FRESH_MS = 0
+
+
 def _a_batch_wakes_all() -> None:
     """L7: a batch of more than 16 messages wakes every consumer of its topic."""
     from dejaq.broker.delivery.roster import Roster
@@ -142,7 +157,15 @@ BUGS = {
     ),
     "L15-a-consumer-that-is-behind-takes-all": Bug(
         _a_consumer_that_is_behind_takes_all,
-        f"{LEASER}::test_a_consumer_that_is_behind_holds_few_late_messages_until_it_is_fast",
+        f"{LOOK_AHEAD}::test_a_consumer_that_is_behind_holds_few_late_messages_until_it_is_fast",
+    ),
+    "L15-a-young-consumer-looks-far-ahead": Bug(
+        _a_young_consumer_looks_far_ahead,
+        f"{LOOK_AHEAD}::test_a_consumer_that_was_just_opened_leases_few_messages_ahead",
+    ),
+    "L15-a-slow-consumer-takes-all-in-time": Bug(
+        _a_slow_consumer_takes_all_in_time,
+        f"{LOOK_AHEAD}::test_a_consumer_whose_messages_wait_for_user_code_gets_no_more_of_them",
     ),
     "L7-a-batch-wakes-all": Bug(
         _a_batch_wakes_all, f"{LEASER}::test_a_batch_wakes_the_consumers_of_its_buckets_and_no_other"

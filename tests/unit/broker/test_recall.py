@@ -8,6 +8,7 @@ import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.delivery import leaser
+from dejaq.broker.delivery.flow import YOUNG_MS
 from dejaq.broker.delivery.leaser import GATHER_MS
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.errors import Code
@@ -204,6 +205,8 @@ async def unread(
     monkeypatch.setattr(leaser, "URGENT_MS", 3_600_000)
     consumer = await (await (await connect()).consume()).subscribe(prefetch_ms=WINDOW_MS)
     producer = await (await connect()).produce()
+    # Until then its lease calls follow each other.
+    await clock.advance(YOUNG_MS)
     consumer._reader.cancel()
     batches = Batches()
     ids = [f"m{number}" for number in range(60)]

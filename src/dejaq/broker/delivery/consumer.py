@@ -12,8 +12,9 @@ from dejaq.broker.assignment.balance import PaceReading
 from dejaq.broker.background import Background
 from dejaq.broker.delivery.client_link import ClientLink
 from dejaq.broker.delivery.dead_letters import DeadLetterTopics
+from dejaq.broker.delivery.flow import Flow
 from dejaq.broker.delivery.inflight import Inflight, mask_of, rows_in
-from dejaq.broker.delivery.leaser import Flow, Leaser
+from dejaq.broker.delivery.leaser import Leaser
 from dejaq.broker.delivery.pace import Pace
 from dejaq.broker.delivery.prepared import PreparedChange, only
 from dejaq.broker.delivery.priority_window import PriorityWindow
@@ -393,7 +394,7 @@ class ConnectedConsumer:
         wait_ms = handed_ms - due_ms if due_ms and handed_ms else 0.0
         self.pace.settled(done, wait_ms)
         if self._leaser is not None:
-            self._leaser.settled(done, wait_ms)
+            self._leaser.settled(done, wait_ms, self._clock.now_ms() - handed_ms)
 
     def prepare_deletes(self, proto: carrier.Deletes) -> PreparedChange:
         """Delete rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""

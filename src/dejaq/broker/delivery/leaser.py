@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from dejaq import limits
+from dejaq.broker.delivery.flow import YOUNG_ROWS, Flow, LookAhead
 from dejaq.broker.delivery.inflight import Inflight
 from dejaq.broker.delivery.pace import LateRows
 from dejaq.broker.delivery.priority_window import PriorityWindow
@@ -35,9 +36,6 @@ CALLS_MAX = 3
 # How often a leaser that waits checks the storage: this often, or less often among many leasers.
 RECHECK_MS, RECHECK_MS_MAX = 1_000, 5_000
 LEASERS_PER_SECOND = 200
-# Among so many leasers, a window in which there are at most `FEW_ROWS` is twice as long, among twice as many three
-# times, up to this factor.
-LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX, FEW_ROWS = 64, 4, 16
 # A consumer finds messages that are due later than this by its own check, and need not be notified.
 NOTICE_MS_MAX = limits.PREFETCH_MS_MAX + RECHECK_MS_MAX + 1_000
 # How long to wait for a storage that has a message that is due but leases nothing.
@@ -46,25 +44,6 @@ RETRY_MS = 10
 URGENT_MS, GATHER_MS = 125, 100
 # How long a pump may be without credit before its buckets are shared; or without room for more late messages.
 SHARE_MS, SHARE_LATE_MS = 20, 250
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """The terms of a subscription."""
-
-    credit_rows: int
-    credit_bytes: int
-    lease_ms: int
-    prefetch_ms: int
-    # How far the window may grow when more is coming than one lease can take.
-    prefetch_ms_max: int = 0
-    # The most messages per second; 0 for no limit.
-    rate: int = 0
-
-    @property
-    def lead_ms(self) -> int:
-        """How long before its time a message is gone for; the rest of the window gathers more into one lease."""
-        return self.prefetch_ms - self.prefetch_ms // 4
 
 
 @dataclass(slots=True)
@@ -138,10 +117,10 @@ class Leaser:
         self._pushed = asyncio.Event()
         self._alarms = alarms if alarms is not None else Alarms(clock)
         self._alarm = self._alarms.alarm(self._wake.set)
-        self._notices = self._window_ms = 0
+        self._ahead = LookAhead(self._flow, self._alarms, clock.now_ms())
         # Nothing more was due up to this time, and nothing has changed since.
         self._dry = False
-        self._dry_until = 0
+        self._notices = self._dry_until = 0
         # Whether a call has found nothing; otherwise a call that still runs is expected to get everything.
         self._dry_seen = False
         # Without a copy elsewhere, the storage knows at once what a running call has taken. Otherwise calls overlap
@@ -176,12 +155,14 @@ class Leaser:
         self._own = own
         buckets = [*own, *shared] if shared else own
         if buckets != self._buckets:
+            gained = not set(buckets).issubset(self._buckets)
             self._buckets = buckets
             if not self._inflight.rows and not self._calls:
                 self._inflight.buckets = set(buckets)
             elif self._inflight.buckets is not None:
                 self._inflight.buckets.update(buckets)
-            self._wake_up()
+            if gained:
+                self._wake_up()
 
     def limit(self, rows_max: int | None) -> None:
         """Hold no more than so many rows at the consumer."""
@@ -198,7 +179,7 @@ class Leaser:
     def set_flow(self, flow: Flow) -> None:
         """Apply new credit, lease length and window."""
         self._flow = flow
-        self._window_ms = flow.prefetch_ms
+        self._ahead.set_flow(flow)
         if self._allowance is None or self._allowance.rate != flow.rate:
             self._allowance = Allowance(flow.rate, self._clock.now_ms()) if flow.rate else None
         self._wake_up()
@@ -208,17 +189,19 @@ class Leaser:
         if self._wants_room:
             self._wake.set()
 
-    def settled(self, rows: int, wait_ms: float) -> None:
-        """Rows were settled that user code got `wait_ms` after they were there and due."""
+    def settled(self, rows: int, wait_ms: float, taken_ms: float) -> None:
+        """Rows were settled that user code got `wait_ms` after they were there and due, and had for `taken_ms`."""
         if self._late_rows is not None:
-            self._late_rows.settled(rows, wait_ms, self._clock.now_ms())
+            now, held = self._clock.now_ms(), self._inflight.rows
+            self._late_rows.settled(rows, wait_ms, taken_ms, held=held, now_ms=now)
 
     def notify(self, ts: int) -> None:
         """A new message is at `ts`."""
         if self._wants_room:
             self._note_notice()
             return
-        now, at = self._clock.now_ms(), ts - self._flow.lead_ms
+        now = self._clock.now_ms()
+        at = ts - self._ahead.lead_ms(now)
         if at <= now:
             # A call that runs now will most likely find something.
             at = min((now if self._calls else self._last_lease) + GATHER_MS, ts - URGENT_MS)
@@ -297,7 +280,7 @@ class Leaser:
             now = self._clock.now_ms()
             self._metrics.add(EXPIRED, self._inflight.expire(now), self._topic.name)
             rows, size = self._room(now)
-            if self._calls and not (self._expects or self._more_left):
+            if self._calls and (self._ahead.probes(now) or not (self._expects or self._more_left)):
                 # The end of the call says whether there is more.
                 await self._rest(None, for_room=True)
             elif len(self._calls) >= CALLS_MAX or rows <= 0 or size <= 0:
@@ -310,7 +293,7 @@ class Leaser:
                     # After a mere check, the storage is only asked for the next time again.
                     self._dry = self._dry and (due is None or due > self._clock.now_ms())
                     if self._dry:
-                        self._window_ms = max(self._window_ms // 2, self._shortest_ms)
+                        self._ahead.found_nothing()
                 else:
                     self._dry = False
             else:
@@ -327,7 +310,7 @@ class Leaser:
         if self._busy_until > now:
             times.append(self._busy_until)
         if self._late_rows is not None:
-            times.append(self._late_rows.next_growth())
+            times.append(self._late_rows.next_look())
         if self._allowance is not None and (wait := self._allowance.wait_ms(now)):
             times.append(now + wait)
         return min((time for time in times if time is not None), default=None)
@@ -349,16 +332,19 @@ class Leaser:
             rows = min(rows, self._priority_window.rows_max(now))
         held = self._inflight.rows + sum(call.rows for call in self._calls)
         rows -= held
-        room = None if self._late_rows is None else self._late_rows.room(held, now)
-        rows = rows if room is None else min(rows, room)
+        if self._late_rows is not None:
+            rows = min(rows, self._late_rows.room(held, now))
         if self._allowance is not None:
             rows = min(rows, self._allowance.left(now))
+        if self._ahead.probes(now):
+            rows = min(rows, YOUNG_ROWS)
         size = self._flow.credit_bytes - self._inflight.bytes - sum(call.size for call in self._calls)
         return min(rows, limits.LEASE_ROWS_MAX), min(size, limits.BATCH_BYTES_MAX)
 
     async def _call(self, *, rows: int, size: int, now: int) -> None:
         self._confirm()
-        until = now + self._window_ms
+        window_ms = self._ahead.reach_ms(now)
+        until = now + window_ms
         # Before the buckets are read, because others may be assigned meanwhile.
         dead_letter = None if self._dead_letter is None else await self._dead_letter()
         request = LeaseRequest(
@@ -378,7 +364,7 @@ class Leaser:
             rows=rows,
             size=size,
             until=until,
-            window_ms=self._window_ms,
+            window_ms=window_ms,
             notices=self._notices,
             dead_letter=request.dead_letter,
         )
@@ -399,18 +385,8 @@ class Leaser:
             self._allowance.take(got - call.rows, self._clock.now_ms())
 
     def _adapt(self, call: _LeaseCall, got: int) -> None:
-        """Look further ahead while leases come back full, so that a spike is on the consumer before it is due.
-
-        Calls overlap: only a call that covered the present window shows that a smaller window is enough.
-        """
-        if got >= call.rows:
-            wider = min(2 * call.window_ms, max(self._shortest_ms, self._flow.prefetch_ms_max))
-            if wider > self._window_ms:
-                self._window_ms = wider
-                self._wake_up()
-        elif call.window_ms >= self._window_ms:
-            least = self._shortest_ms if got <= FEW_ROWS else self._flow.prefetch_ms
-            self._window_ms = max(self._window_ms // 2, least)
+        if self._ahead.adapt(call.window_ms, got=got, asked=call.rows):
+            self._wake_up()
 
     def _ran_dry(self, call: _LeaseCall) -> None:
         """A call found nothing."""
@@ -452,12 +428,16 @@ class Leaser:
         if not len(lease):
             self._wake_up()
             return
-        if self._late_rows is None or not self._late_rows.late:
+        full = len(lease) >= call.rows
+        if full and self._ahead.probes(self._clock.now_ms()):
+            self._ahead.found_many()
+            self._dry_until = min(self._dry_until, lease.ts[-1])
+        elif self._late_rows is None or not self._late_rows.bounded:
             self._adapt(call, len(lease))
         call.rows = call.size = 0
         self._last_lease = self._clock.now_ms()
         if self._late_rows is not None:
-            self._late_rows.leased(lease.ts[-1], self._last_lease)
+            self._late_rows.leased(lease.ts[-1], self._last_lease, full=full)
         self._inflight.add(lease, self._last_lease)
         self._metrics.add(LEASED, len(lease), self._topic.name)
         await self._push(lease)
@@ -471,17 +451,8 @@ class Leaser:
         if ts is None:
             return None
         if ts > self._dry_until:
-            return self._alarms.common(ts - self._flow.lead_ms, now)
+            return self._alarms.common(ts - self._ahead.lead_ms(now), now)
         return now + RETRY_MS if self._dry_seen else now
-
-    @property
-    def _shortest_ms(self) -> int:
-        """The window of a consumer that has few messages.
-
-        Among many consumers, each lease call would find one message; in a longer window it finds some.
-        """
-        factor = min(1 + self._alarms.count // LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX)
-        return min(factor * self._flow.prefetch_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))
 
     @property
     def _recheck_ms(self) -> int:

@@ -12,10 +12,13 @@ from dejaq import limits
 MEMORY_MS = 2_000
 # A lease whose last message was due so long ago is late.
 LATE_MS = 250
-# A consumer may hold so many late messages at first; so many more for each message that user code got within
-# `WAIT_MS`; and twice as many if nothing was settled for so long, or `GROW_WAITING_MS` when messages wait there.
-LATE_ROWS, LATE_ROWS_PER_ROW, WAIT_MS = 128, 4, 100
+# A consumer that is behind may hold as many messages as it settles within `WAIT_MS`, and so many at least; one more for
+# each message that user code got within `WAIT_MS`, one less for each other one that it got less than `FRESH_MS` ago;
+# and twice as many if nothing was settled for so long, or `GROW_WAITING_MS` when messages wait there.
+LATE_ROWS, WAIT_MS, FRESH_MS = 64, 100, 250
 GROW_MS, GROW_WAITING_MS = 250, 1_000
+# A lease call for fewer late messages than half of these waits so long after the last one.
+REFILL_MS = 100
 
 
 class Pace:
@@ -49,47 +52,71 @@ class Pace:
 
 
 class LateRows:
-    """How many late messages its consumer may hold: few at first, and more as long as user code gets them at once.
+    """How many messages its consumer may hold while it is behind: as many as user code gets within `WAIT_MS`.
 
-    A consumer that is behind has all that it holds at once, and returns what user code has not seen when it closes.
-    Every message that waits there is leased in vain then, by it and perhaps by the next consumer.
+    A consumer is behind when the messages that it leases are late, or when they wait there for user code. It returns
+    what user code has not seen when it closes: those were leased in vain, by it and perhaps by the next consumer.
     """
 
     def __init__(self, now_ms: int) -> None:
-        self._rows = LATE_ROWS
-        # Whether the last lease was late; not known at first. Whether settled messages had waited for user code.
-        self.late, self._waiting = True, False
+        self._rows = self._least = LATE_ROWS
+        # Whether the last lease was late; not known at first. Whether settled messages had waited for user code, and
+        # whether this was so a moment ago.
+        self.late, self._waiting, self._waits = True, False, False
         # Whether there is no room for a lease call.
         self.full = False
-        self._changed_ms = now_ms
+        self._changed_ms = self._counted_ms = now_ms
+        self._counted = self._leased_ms = self._look_ms = 0
 
-    def leased(self, last_ms: int, now_ms: int) -> None:
-        """A lease found messages up to this time, or would have found them."""
-        self.late = last_ms < now_ms - LATE_MS
+    @property
+    def bounded(self) -> bool:
+        """Whether the consumer is behind."""
+        return self.late or self._waits
 
-    def settled(self, rows: int, wait_ms: float, now_ms: int) -> None:
-        """Rows were settled that user code got `wait_ms` after they were there and due."""
+    def leased(self, last_ms: int, now_ms: int, *, full: bool = False) -> None:
+        """A lease found messages up to this time, or would have found them; there may be more if it was `full`."""
+        self.late, self._leased_ms = last_ms < now_ms - LATE_MS, now_ms
+        if full and not self.bounded:
+            self._rows = min(2 * self._rows, limits.CREDIT_ROWS_MAX)
+
+    def settled(self, rows: int, wait_ms: float, taken_ms: float, *, held: int, now_ms: int) -> None:
+        """Rows were settled that user code got `wait_ms` after they were there and due, and had for `taken_ms`.
+
+        So many rows are `held` still.
+        """
+        self._counted += rows
+        passed_ms = now_ms - self._counted_ms
+        if passed_ms >= WAIT_MS:
+            self._least = max(self._counted * WAIT_MS // passed_ms, LATE_ROWS)
+            self._counted, self._counted_ms = 0, now_ms
         self._waiting = wait_ms >= WAIT_MS
+        self._waits = self._waiting and taken_ms < FRESH_MS
         self._changed_ms = now_ms
-        if not self._waiting:
-            self._rows = min(self._rows + LATE_ROWS_PER_ROW * rows, limits.CREDIT_ROWS_MAX)
+        if self._waits:
+            self._rows = min(self._rows, held) - rows
+        elif not self._waiting and self._rows < 2 * (held + rows) + LATE_ROWS:
+            self._rows += rows
+        self._rows = min(max(self._rows, self._least), limits.CREDIT_ROWS_MAX)
 
-    def room(self, held: int, now_ms: int) -> int | None:
-        """How many rows to lease, 0 while they would be too few for a lease call; None for no bound."""
-        if not self.late:
+    def room(self, held: int, now_ms: int) -> int:
+        """How many rows to lease, 0 while they would be too few for a lease call.
+
+        A consumer that is not behind gets all of its messages, but also in steps: others may return a thousand late
+        ones at once.
+        """
+        if not self.bounded:
             self.full = False
-            return None
-        if now_ms >= self._growth_ms:
+            return max(self._rows - held, LATE_ROWS)
+        growth_ms = self._changed_ms + (GROW_WAITING_MS if self._waiting else GROW_MS)
+        if now_ms >= growth_ms:
             self._rows = min(2 * self._rows, limits.CREDIT_ROWS_MAX)
             self._changed_ms = now_ms
         left = self._rows - held
-        self.full = left < min(self._rows // 2, LATE_ROWS)
+        refill_ms = self._leased_ms + REFILL_MS
+        self.full = left <= 0 or (left < min(self._rows // 2, 2 * LATE_ROWS) and now_ms < refill_ms)
+        self._look_ms = growth_ms if left <= 0 else min(growth_ms, refill_ms)
         return 0 if self.full else left
 
-    def next_growth(self) -> int | None:
-        """When it may hold more if nothing is settled until then; None without a bound."""
-        return self._growth_ms if self.late else None
-
-    @property
-    def _growth_ms(self) -> int:
-        return self._changed_ms + (GROW_WAITING_MS if self._waiting else GROW_MS)
+    def next_look(self) -> int | None:
+        """When there may be room, if nothing is settled until then; None without a bound."""
+        return self._look_ms if self.bounded else None

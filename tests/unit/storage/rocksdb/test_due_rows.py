@@ -116,3 +116,14 @@ async def test_rows_with_priorities_and_rows_beyond_the_bytes_are_leased_in_thei
     times = [stage.times[one] for one in taken]
     assert len(taken) == 100
     assert times == sorted(times)
+
+
+async def test_a_consumer_of_some_buckets_waits_for_its_own_first_message(stage: Stage) -> None:
+    """L15: of runs over several buckets, each consumer was woken for the messages of all others and found nothing."""
+    for _ in range(4):
+        await stage.create(50)
+    await stage.storage.load(TOPIC, range(BUCKETS), NOW + SPREAD_MS)
+    for _ in range(60):
+        for name in ("even", "odd"):
+            assert await stage.storage.next_ts(TOPIC, OWN[name], NOW) == stage.earliest(name, NOW + SPREAD_MS)[0]
+        await stage.lease("even", 1, NOW + SPREAD_MS)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dejaq import limits
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.bodies.body_block import BodySlices
 from dejaq.domain.transitions import Standing, decide_lease, decide_lease_terms
@@ -30,6 +31,8 @@ from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 from dejaq.storage.rocksdb.timeline.window import ExpiredRows, ReadingAllowance, Window
 
 Value = TypeVar("Value")
+# As far behind the first row of any bucket the first one of a consumer is searched.
+_NEAR_MS = 10_000
 
 
 def lease(
@@ -425,8 +428,19 @@ def next_ts(state: TopicState, buckets: Sequence[int]) -> int | None:
         window = state.window(bucket)
         head = window.head()
         if head is not None:
-            times.append(head[0])
+            times.append(head[0] if bucket != keys.SPREAD else _first_own(state, buckets, head[0]))
         unloaded = window.next_unloaded(state.database.first_key)
         if unloaded is not None:
             times.append(unloaded)
     return min(times, default=None)
+
+
+def _first_own(state: TopicState, buckets: Sequence[int], first: int) -> int:
+    """A time before which no row of these buckets is in runs over several buckets, of which the first is at `first`."""
+    if state.demand.shared_by_many or len(buckets) == state.topic.settings.buckets:
+        return first
+    spread = state.window(keys.SPREAD)
+    due = DueRows((spread,), spread, _mask_of(state, buckets), first + _NEAR_MS)
+    if not due.find(1, limits.BATCH_BYTES_MAX):
+        return first
+    return first + _NEAR_MS if (own := due.first()) is None else own
