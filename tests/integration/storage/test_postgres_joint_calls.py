@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
-from dejaq.domain.changes import Create, Delete
+from dejaq.domain.changes import Create, Delete, Recall
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession, bucket_of
 from dejaq.domain.topic import Topic, TopicSettings
@@ -210,3 +210,32 @@ async def test_messages_that_another_change_has_locked_are_skipped(scene: Scene)
     missing = {record["id"] for record in locked}
     assert missing
     assert got == set(ids) - missing
+
+
+async def test_recalls_of_several_consumers_share_a_change(scene: Scene) -> None:
+    """L7: 200 consumers that leave at once return a lease each; each recall was a change of five statements."""
+    ids = [f"m{number}" for number in range(400)]
+    await scene.create(ids, NOW + 1_000)
+    leases = [lease for lease in await scene.lease_all(now=NOW + 1_000) if lease is not None]
+    wrong, part = leases[5], leases[6]
+    assert len(part) > 1
+    before = await scene.records()
+
+    async def recall(lease: LeaseSet) -> Outcomes | Refused:
+        consumer = "another" if lease is wrong else lease.consumer
+        rows = [(0, 1)] if lease is part else None
+        (answer,) = await scene.storage.apply(
+            [Recall(scene.topic, lease.lease_id, consumer, rows)], NOW + 1_000, DIRECT_CALL
+        )
+        return answer
+
+    answers = await asyncio.gather(*map(recall, leases))
+    assert await scene.records() - before <= 4
+    for lease, answer in zip(leases, answers, strict=True):
+        assert isinstance(answer, Outcomes)
+        assert set(answer.codes.values()) == ({Code.LEASE_LOST} if lease is wrong else set())
+    again = [one for lease in await scene.lease_all(now=NOW + 1_001) if lease is not None for one in lease.ids()]
+    assert sorted(again) == sorted({*ids} - {*wrong.ids()} - {*part.ids()[1:]})
+    left = await scene.storage.leases_of(scene.topic, part.consumer, NOW + 1_001)
+    assert sorted(one for lease in left for one in lease.ids()) == sorted(part.ids())
+    assert {attempt for lease in left for attempt in lease.attempts or [1]} == {1}

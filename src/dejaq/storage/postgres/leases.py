@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, whole
-from dejaq.domain.changes import Delete
+from dejaq.domain.changes import Delete, Recall
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.errors import InvalidArgument, Refused
@@ -28,6 +28,8 @@ GATHER_SECONDS = 0.02
 
 Result = TypeVar("Result")
 Granted = tuple[LeaseSet, LeaseKeys]
+# An answer for each change of a call.
+Settled = list[Outcomes | Refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class _DeleteAtServer:
 
     @property
     def kind(self) -> Hashable:
-        return None if self.removals is None else (self.topic, self.context.principal)
+        return None if self.removals is None else ("delete", self.topic, self.context.principal)
 
     @property
     def caller(self) -> Hashable:
@@ -77,6 +79,25 @@ class _DeleteAtServer:
     def needs(self) -> frozenset[Hashable]:
         # Two statements that remove rows of the same leases would wait for each other's commit, or deadlock.
         return frozenset(one.lease_id for one in self.deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class _RecallAtServer:
+    change: Recall
+    now: int
+    context: CallContext
+
+    @property
+    def kind(self) -> Hashable:
+        return ("recall", self.change.topic, self.context.principal)
+
+    @property
+    def caller(self) -> Hashable:
+        return self.change.consumer
+
+    @property
+    def needs(self) -> frozenset[Hashable]:
+        return frozenset((self.change.lease_id,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +146,7 @@ class PostgresLeases:
         # A cache of what this process wrote and read last. The statements check it.
         self._known: OrderedDict[int, tuple[int, LeaseKeys]] = OrderedDict()
         self._lease_calls = JointCalls(self._lease_each, self._lease_one, gather_seconds=GATHER_SECONDS)
-        self._delete_calls = JointCalls(self._delete_each, self._delete_one, gather_seconds=GATHER_SECONDS)
+        self._settle_calls = JointCalls(self._settle_each, self._settle_one, gather_seconds=GATHER_SECONDS)
         self._next_calls = JointCalls(self._next_each, self._next_one, gather_seconds=GATHER_SECONDS)
 
     def forget(self) -> None:
@@ -192,12 +213,46 @@ class PostgresLeases:
         asked = [(call.topic, call.buckets) for call in calls]
         return await self._database.read(lambda link: joint_leasing.next_each(link, asked))
 
-    # Deleting
+    # Settling
 
-    async def delete(self, deletes: Sequence[Delete], now: int, context: CallContext) -> list[Outcomes | Refused]:
+    async def _settle_each(self, calls: Sequence[_DeleteAtServer | _RecallAtServer]) -> Sequence[Settled]:
+        """Do several calls of one kind in one change; raises `NotTogether`."""
+        recalls = [call for call in calls if isinstance(call, _RecallAtServer)]
+        return await (self._recall_each(recalls) if recalls else self._delete_each(calls))  # type: ignore[arg-type]
+
+    async def _settle_one(self, call: _DeleteAtServer | _RecallAtServer) -> Settled:
+        if isinstance(call, _DeleteAtServer):
+            return await self._delete_one(call)
+        return [await attempt(self._recall_one(call))]
+
+    async def recall(self, change: Recall, now: int, context: CallContext) -> Outcomes | Refused:
+        """Recall rows of a lease."""
+        (answer,) = await self._settle_calls.run(_RecallAtServer(change, now, context))
+        return answer
+
+    async def _recall_each(self, calls: Sequence[_RecallAtServer]) -> Sequence[Settled]:
+        first, now = calls[0], max(call.now for call in calls)
+
+        async def recall(changing: TopicTransaction) -> list[Settled]:
+            try:
+                rows = [await applying.settlement_of(changing, call.change, self.keys_of) for call in calls]
+            except Refused:
+                raise NotTogether from None
+            await settling.recall(changing, *rows)
+            return [[settlement.outcomes] for settlement in rows]
+
+        return await self._change(first.change.topic, now, first.context, recall)
+
+    async def _recall_one(self, call: _RecallAtServer) -> Outcomes:
+        change = call.change
+        return await self._change(
+            change.topic, call.now, call.context, lambda changing: applying.apply(changing, change, self.keys_of)
+        )
+
+    async def delete(self, deletes: Sequence[Delete], now: int, context: CallContext) -> Settled:
         """Remove rows of leases of one consumer: in one statement when all are held, otherwise row by row."""
         topic = deletes[0].topic
-        answers = await self._delete_calls.run(_DeleteAtServer(topic, deletes, self._removals(deletes), now, context))
+        answers = await self._settle_calls.run(_DeleteAtServer(topic, deletes, self._removals(deletes), now, context))
         for one, answer in zip(deletes, answers, strict=True):
             if one.rows is None and isinstance(answer, Outcomes) and not answer.codes:
                 self._known.pop(one.lease_id, None)
@@ -223,14 +278,14 @@ class PostgresLeases:
             removals.append(removal)
         return removals
 
-    async def _delete_each(self, calls: Sequence[_DeleteAtServer]) -> Sequence[list[Outcomes | Refused]]:
+    async def _delete_each(self, calls: Sequence[_DeleteAtServer]) -> Sequence[Settled]:
         """Remove the rows of several calls in one statement; raises `NotTogether` when one of them is not held."""
         first, now = calls[0], max(call.now for call in calls)
         every = [call.removals or () for call in calls]
         await self._remove(first.topic, [one for removals in every for one in removals], now, first.context)
         return [[Outcomes(removal.lease_rows) for removal in removals] for removals in every]
 
-    async def _delete_one(self, call: _DeleteAtServer) -> list[Outcomes | Refused]:
+    async def _delete_one(self, call: _DeleteAtServer) -> Settled:
         if call.removals is not None:
             try:
                 await self._remove(call.topic, call.removals, call.now, call.context)
@@ -239,7 +294,7 @@ class PostgresLeases:
             else:
                 return [Outcomes(removal.lease_rows) for removal in call.removals]
 
-        async def remove(change: TopicTransaction) -> list[Outcomes | Refused]:
+        async def remove(change: TopicTransaction) -> Settled:
             return [await attempt(applying.apply(change, one, self.keys_of)) for one in call.deletes]
 
         rows = sum(end - start for one in call.deletes for start, end in one.rows or ())

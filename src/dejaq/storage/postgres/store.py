@@ -12,7 +12,7 @@ import asyncpg
 
 from dejaq import limits
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
-from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit
+from dejaq.domain.changes import Cancel, Change, Create, Delete, Edit, Recall
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Durability, Topic
 from dejaq.domain.topic_record import topic_of
@@ -280,6 +280,10 @@ class PostgresStorage(PostgresQueries):
             if isinstance(group[0], Delete):
                 deletes = [one for one in group if isinstance(one, Delete)]
                 answers += await self._leases.delete(deletes, now, context)
+            elif isinstance(change := group[0], Recall):
+                answers.append(answer := await self._leases.recall(change, now, context))
+                if isinstance(answer, Outcomes):
+                    self._upkeep.changed(applying.rows_changed(change, answer), now)
             else:
                 answers += [await attempt(self._apply(change, now, context)) for change in group]
         return answers

@@ -18,7 +18,7 @@ from dejaq.storage.postgres.keys import bounds_of, spans_of
 from dejaq.storage.postgres.operations.change import TopicTransaction
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RowsToSettle:
     """The rows of a lease that are settled, and which of them the consumer held."""
 
@@ -47,12 +47,16 @@ class RowsToSettle:
     def found(self, records: Sequence[asyncpg.Record]) -> list[asyncpg.Record]:
         """Record the rows that were held, in the requested order; the others are lost."""
         found = sorted(records, key=lambda record: record["place"])
-        self.held = [record["place"] for record in found]
-        if len(found) < len(self.rows):
-            places = set(self.held)
-            lost = [row for place, row in enumerate(self.rows) if place not in places]
-            self.outcomes.codes.update(dict.fromkeys(lost, Code.LEASE_LOST))
+        self.hold([record["place"] for record in found])
         return found
+
+    def hold(self, places: list[int]) -> None:
+        """Record the places of the rows that were held; the others are lost."""
+        self.held = places
+        if len(places) < len(self.rows):
+            held = set(places)
+            lost = [row for place, row in enumerate(self.rows) if place not in held]
+            self.outcomes.codes.update(dict.fromkeys(lost, Code.LEASE_LOST))
 
     def end(self, change: TopicTransaction) -> None:
         """Record that the rows that were held have left the lease."""
@@ -196,11 +200,23 @@ async def lock(change: TopicTransaction, settlement: RowsToSettle) -> None:
     settlement.found(await change.link.fetch("lock_held", *asked_of(change, settlement)))
 
 
-async def recall(change: TopicTransaction, settlement: RowsToSettle) -> None:
+async def recall(change: TopicTransaction, *settlements: RowsToSettle) -> None:
     """Put the rows that are held back into the state before the lease."""
-    _moved(change, settlement.found(await change.link.fetch("recall", *asked_of(change, settlement))))
-    settlement.record(change, RECALLED)
-    settlement.end(change)
+    every = [(one, place) for one in settlements for place in range(len(one.rows))]
+    records = await change.link.fetch(
+        "recall",
+        change.topic.number,
+        [one.keys[place] for one, place in every],
+        [one.lease_id for one, _ in every],
+        [one.consumer for one, _ in every],
+        change.now,
+    )
+    _moved(change, records)
+    held = {every[record["place"]] for record in records}
+    for one in settlements:
+        one.hold([place for place in range(len(one.rows)) if (one, place) in held])
+        one.record(change, RECALLED)
+        one.end(change)
 
 
 def asked_of(change: TopicTransaction, settlement: RowsToSettle) -> tuple[object, ...]:

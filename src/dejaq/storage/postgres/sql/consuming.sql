@@ -215,15 +215,16 @@ FROM held, number
 WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
 RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version, m.owner;
 
+-- Rows of any number of leases.
 -- name: recall
 WITH number AS MATERIALIZED (
     SELECT nextval('version') AS version
 ),
 held AS MATERIALIZED (
-    SELECT m.id, m.ts, m.owner, asked.place
-    FROM unnest($2::text []) WITH ORDINALITY AS asked (id, place)
+    SELECT m.id, m.ts, m.owner, asked.place, asked.lease
+    FROM unnest($2::text [], $3::bigint [], $4::text []) WITH ORDINALITY AS asked (id, lease, consumer, place)
     JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
-    WHERE m.version = $3 AND m.consumer = $4 AND m.ts + 0 > $5
+    WHERE m.version = asked.lease AND m.consumer = asked.consumer AND m.ts + 0 > $5
     FOR UPDATE OF m
 )
 UPDATE message AS m SET
@@ -232,7 +233,7 @@ UPDATE message AS m SET
     last_lease = CASE WHEN m.before = 0 THEN NULL ELSE m.last_before END,
     version = CASE WHEN m.before = 0 THEN number.version ELSE m.before END
 FROM held, number
-WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = $3
+WHERE m.topic + 0 = $1 AND m.id = any(ARRAY[held.id]) AND m.version = held.lease
 RETURNING held.place - 1 AS place, held.ts, m.ts AS new_ts, m.version, m.owner;
 
 -- name: next_ts
