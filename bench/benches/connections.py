@@ -16,7 +16,7 @@ from dejaq.protocol.transport import SessionChannel
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.version import PROTOCOL
 from dejaq.protocol.websocket.transport import WebSocketTransport
-from dejaq.sdk.session.pings import IDLE_FACTOR, PING_SECONDS
+from dejaq.sdk.session.pings import COMMON_SECONDS, IDLE_FACTOR, PING_SECONDS
 
 OPENED_AT_ONCE = 50
 SETTLE_SECONDS = 2.0
@@ -90,8 +90,9 @@ async def hold(address: str, count: int, seconds: float, sessions: bool) -> None
 
 async def _ping(channel: SessionChannel, share: float) -> None:
     """Ping as an idle session does whose client reads another clock than the broker; others ping less."""
-    await asyncio.sleep(share * PING_SECONDS * IDLE_FACTOR)
+    seconds = share * PING_SECONDS * IDLE_FACTOR
     while True:
+        await asyncio.sleep(seconds - time.monotonic() % COMMON_SECONDS)
         await channel.send(carrier.ClientFrame(request=2, ping=carrier.Ping(client_us=1)))
         await channel.receive()
-        await asyncio.sleep(PING_SECONDS * IDLE_FACTOR)
+        seconds = PING_SECONDS * IDLE_FACTOR

@@ -141,10 +141,10 @@ class CallerGate:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Look at every open stream once."""
+        """Look at every open stream of an authenticated caller once."""
         now_us = self._clock.now_us()
-        for number, stream in enumerate(self.streams, 1):
-            if stream.error is None and stream.context.principal.recorded:
+        for number, stream in enumerate(self.streams.named, 1):
+            if stream.error is None:
                 await self._look(stream, now_us)
             if number % STREAMS_PER_STEP == 0:
                 await asyncio.sleep(0)

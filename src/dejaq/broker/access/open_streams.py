@@ -71,6 +71,8 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self._streams: dict[str, OpenStream] = {}
+        # Those of authenticated callers.
+        self._named: dict[str, OpenStream] = {}
         self._sessions: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[OpenStream]:
@@ -88,6 +90,11 @@ class OpenStreams:
         """The number of sessions of authenticated callers."""
         return sum(self._sessions.values())
 
+    @property
+    def named(self) -> list[OpenStream]:
+        """The streams of authenticated callers."""
+        return list(self._named.values())
+
     def get(self, request_id: str) -> OpenStream | None:
         """The stream of a request."""
         return self._streams.get(request_id)
@@ -95,14 +102,16 @@ class OpenStreams:
     def add(self, stream: OpenStream) -> None:
         """Keep a stream until `remove`."""
         self._streams[stream.context.request_id] = stream
-        if stream.is_session and stream.context.principal.recorded:
-            self._sessions[stream.context.principal.name] += 1
+        if stream.context.principal.recorded:
+            self._named[stream.context.request_id] = stream
+            if stream.is_session:
+                self._sessions[stream.context.principal.name] += 1
 
     def remove(self, stream: OpenStream) -> None:
         """Forget a stream."""
         del self._streams[stream.context.request_id]
         name = stream.context.principal.name
-        if stream.is_session and stream.context.principal.recorded:
+        if self._named.pop(stream.context.request_id, None) is not None and stream.is_session:
             self._sessions[name] -= 1
             if not self._sessions[name]:
                 del self._sessions[name]

@@ -268,19 +268,24 @@ class Session:
         self._less.set()
 
     def take(self, received: bytes) -> bool:
-        """Begin a change at once, where the frame asks for one and nothing that came before it waits."""
+        """Begin a change at once, or answer a ping, where the frame asks for that and nothing before it waits."""
         size = len(received)
         if self._queued or self._over.is_set() or not self._has_room(size):
             return False
         frame, columns = read_parts(received)
         command = frame.WhichOneof("command")
-        if command is None or not frame.request or not self._changes.is_direct(command, frame):
+        is_ping = command == "ping"
+        if command is None or not frame.request or not (is_ping or self._changes.is_direct(command, frame)):
             self._offered = None if columns is not None else frame
             return False
         request = frame.request
         answer = carrier.BrokerFrame(request=request)
         try:
             self._admit(command, frame)
+            if is_ping:
+                self._on_ping(frame, answer)
+                self._send_soon(answer)
+                return True
             answers, complete = self._changes.begin(self.context, command, frame, columns)
         except Exception as error:  # noqa: BLE001  the client gets it
             self._fail(answer, self.context.of_frame(request), command, error)

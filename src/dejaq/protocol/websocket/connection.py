@@ -33,8 +33,9 @@ STEP_MESSAGES = 16
 # interval more. So the pings of a client whose intervals are shorter are all that an idle connection needs.
 QUIET_INTERVALS = 2
 PINGS = 2
-# The loop's timers may be early by a little.
-_ROUNDING = 0.001
+# Connections are examined at common times, so many per interval, so that the pings of many arrive together: to wake a
+# process costs more than to answer a ping. An examination may be earlier by the time between two of them.
+COMMON_TIMES = 90
 # By how much longer the intervals of an idle connection are: 10,000 of them would keep a broker busy with pings.
 IDLE_FACTOR = 10
 # How long a message may take from its first byte to its last, and how long a connection may not be read.
@@ -78,6 +79,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._resting = False
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(masked=not client, message_bytes_max=MESSAGE_BYTES_MAX, deliver=self._deliver)
+        self._bare_pong = frame_head(Opcode.PONG, 0, masked=client)
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writable = asyncio.Event()
@@ -162,7 +164,11 @@ class WebSocketConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the transport: so many bytes were written there."""
         self._heard_at = self._loop.time()
-        self._read(self._reader.received, nbytes)
+        # Most of what idle connections receive.
+        if (opcode := self._reader.bare_control(nbytes)) is None:
+            self._read(self._reader.received, nbytes)
+        elif opcode is Opcode.PING:
+            self._answer_ping()
 
     def _read(self, read: Callable[[*Given], None], *given: *Given) -> None:
         try:
@@ -216,6 +222,14 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         elif opcode is Opcode.TEXT:
             raise FrameError(CloseCode.NOT_BINARY, "messages are binary")
 
+    def _answer_ping(self) -> None:
+        """Answer a ping without a payload."""
+        if self._gathered is None and self.open and self._transport is not None:
+            self._written += len(self._bare_pong)
+            self._transport.write(self._bare_pong)
+        else:
+            self._write_frame(Opcode.PONG)
+
     def hold(self, size: int) -> None:
         """Count received bytes that wait; nothing more is read while there are too many."""
         self._held += size
@@ -244,8 +258,9 @@ class WebSocketConnection(asyncio.BufferedProtocol):
     def _look_soon(self, now: float) -> None:
         """Look at the connection when it was quiet for too long; half an interval after a ping."""
         self._resting = self._idle()
-        at = now + self._interval() / 2 if self._silent else self._heard_at + QUIET_INTERVALS * self._interval()
-        self._timer = self._loop.call_at(at, self._look)
+        interval = self._interval()
+        at = now + interval / 2 if self._silent else self._heard_at + QUIET_INTERVALS * interval
+        self._timer = self._loop.call_at(at - at % (interval / COMMON_TIMES), self._look)
 
     def _interval(self) -> float:
         return self._ping_seconds * (IDLE_FACTOR if self._resting else 1)
@@ -259,7 +274,8 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         # A slow reader is alive while what is sent to it gets fewer.
         if self._paused_at is not None or (left != self._left_then and not self.writable):
             self._heard_at = now
-        if now + _ROUNDING < self._heard_at + QUIET_INTERVALS * self._interval():
+        interval = self._interval()
+        if now + interval / COMMON_TIMES < self._heard_at + QUIET_INTERVALS * interval:
             self._silent = 0
         else:
             self._silent += 1

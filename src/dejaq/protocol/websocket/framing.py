@@ -34,6 +34,10 @@ class Opcode(IntEnum):
     PONG = 10
 
 
+# The control frames without a payload that change nothing, by their first byte.
+BARE = {0x80 | Opcode.PING: Opcode.PING, 0x80 | Opcode.PONG: Opcode.PONG}
+
+
 class CloseCode(IntEnum):
     """Why a connection was closed; docs/protocol.md lists when a broker uses each."""
 
@@ -98,6 +102,7 @@ class FrameReader:
 
     def __init__(self, *, masked: bool, message_bytes_max: int, deliver: Callable[[Opcode, Payload], None]) -> None:
         self._masked = masked
+        self._bare_size, self._bare_second = (6, 0x80) if masked else (2, 0)
         self._bytes_max = message_bytes_max
         self._deliver = deliver
         self._place = _receive_buffer()
@@ -123,6 +128,13 @@ class FrameReader:
         if self._large is None or self.closed:
             return self._place
         return memoryview(self._large)[self._have : self._have + _STEP_BYTES]
+
+    def bare_control(self, size: int) -> Opcode | None:
+        """Read a ping or pong without a payload if nothing else was written there; None for anything else."""
+        if size != self._bare_size or self.closed or self.within_message:
+            return None
+        place = self._place
+        return BARE.get(place[0]) if place[1] == self._bare_second else None
 
     def received(self, size: int) -> None:
         """Read so many bytes that were written there; raises FrameError."""

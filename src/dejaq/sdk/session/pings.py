@@ -24,6 +24,7 @@ PING_SECONDS = 3.0
 # By how much longer the intervals of an idle session are. A clock that was compared so long ago counts as fresh.
 IDLE_FACTOR = 10
 PONG_SECONDS = 10.0
+COMMON_SECONDS = 0.05
 
 
 class Pings:
@@ -68,7 +69,9 @@ class Pings:
 
     async def _rest(self) -> None:
         """Wait for the next interval, or until the clock is needed."""
-        resting = asyncio.ensure_future(self._settings.clock.sleep(PING_SECONDS))
+        clock = self._settings.clock
+        # The sessions of all clients of a machine ping at common times, so that a broker wakes up less often.
+        resting = asyncio.ensure_future(clock.sleep(PING_SECONDS - clock.monotonic() % COMMON_SECONDS))
         hurried = asyncio.ensure_future(self._hurry.wait())
         try:
             await asyncio.wait({resting, hurried}, return_when=asyncio.FIRST_COMPLETED)

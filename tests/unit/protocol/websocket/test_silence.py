@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from dejaq.protocol.websocket.connection import PINGS, QUIET_INTERVALS, WebSocketConnection
+from dejaq.protocol.websocket.connection import COMMON_TIMES, PINGS, QUIET_INTERVALS, WebSocketConnection
 from dejaq.protocol.websocket.framing import Opcode, frame_head
 from dejaq.testing.waiting import eventually
 
@@ -20,8 +20,10 @@ class RecordingTransport:
     def __init__(self) -> None:
         self.pings = 0
         self.aborted = False
+        self.written = b""
 
     def write(self, data: bytes) -> None:
+        self.written += data
         self.pings += data.count(frame_head(Opcode.PING, 0, masked=True))
 
     def abort(self) -> None:
@@ -32,6 +34,12 @@ class RecordingTransport:
 
     def set_write_buffer_limits(self, high: int) -> None:
         pass
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return False
 
     def set_protocol(self, protocol: object) -> None:
         pass
@@ -63,7 +71,7 @@ async def test_a_silent_connection_is_pinged_twice_and_ended(transport: Recordin
     await eventually(lambda: transport.aborted, within=10, poll=0.001)
     assert transport.pings == PINGS
     assert connection.reason == "the other side was silent for too long"
-    assert loop.time() - began >= (QUIET_INTERVALS + 1) * INTERVAL
+    assert loop.time() - began >= (QUIET_INTERVALS + 1 - 3 / COMMON_TIMES) * INTERVAL
 
 
 async def test_an_answer_to_a_ping_begins_another_rest(transport: RecordingTransport) -> None:
@@ -86,3 +94,56 @@ async def test_a_client_that_was_suspended_pings_before_it_ends_the_connection(t
     await asyncio.sleep(0)
     assert transport.pings == 1
     connection.abort("the test is over")
+
+
+def receive(connection: WebSocketConnection, data: bytes) -> None:
+    connection.get_buffer(len(data))[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+async def test_pings_are_answered_in_every_form_and_in_order(transport: RecordingTransport) -> None:
+    """A ping without a payload, which is most of what idle connections receive, is answered at once."""
+    got: list[bytes] = []
+    broker = WebSocketConnection(
+        client=False, on_message=lambda message: got.append(bytes(message)), on_lost=lambda _: None, ping_seconds=60
+    )
+    broker.attach(cast(asyncio.Transport, transport))
+    mask = b"\1\2\3\4"
+    bare = bytes((0x80 | Opcode.PING, 0x80)) + mask
+    receive(broker, bare)
+    assert transport.written == b"\x8a\x00"
+    # Behind an answer that has not left, in pieces, within a message of several frames, and with a payload.
+    broker.write(b"first")
+    receive(broker, bare)
+    await asyncio.sleep(0)
+    assert transport.written == b"\x8a\x00" + b"\x82\x05first" + b"\x8a\x00"
+    transport.written = b""
+    receive(broker, bare[:4])
+    receive(broker, bare[4:])
+    receive(broker, bytes((Opcode.BINARY, 0x81)) + b"\0\0\0\0a")
+    receive(broker, bare)
+    receive(broker, bytes((0x80 | Opcode.CONTINUATION, 0x81)) + b"\0\0\0\0b")
+    receive(broker, bytes((0x80 | Opcode.PING, 0x82)) + b"\0\0\0\0hi")
+    await asyncio.sleep(0)
+    assert transport.written == b"\x8a\x00" * 2 + b"\x8a\x02hi"
+    assert got == [b"ab"]
+    # A client must mask also these frames.
+    receive(broker, b"\x89\x00")
+    assert not broker.open
+    broker.abort("the test is over")
+
+
+async def test_connections_are_examined_at_common_times(transport: RecordingTransport) -> None:
+    """10,000 idle connections woke the broker for each of their pings."""
+    loop, handles = asyncio.get_running_loop(), list[float]()
+    for _ in range(20):
+        connection = WebSocketConnection(
+            client=True, on_message=lambda _: None, on_lost=lambda _: None, ping_seconds=4.5
+        )
+        connection.attach(cast(asyncio.Transport, transport))
+        assert connection._timer is not None
+        handles.append(connection._timer.when())
+        connection.connection_lost(None)
+    common = 4.5 / COMMON_TIMES
+    assert all(abs(at / common - round(at / common)) < 1e-6 for at in handles)
+    assert all(9.0 - common <= at - loop.time() <= 9.0 for at in handles[-1:])
