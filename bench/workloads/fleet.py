@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -28,6 +29,7 @@ from bench.workloads.sizes import Sizes
 
 CONSUMERS_PER_CONNECTION = 50
 HOLD_SECONDS = 0.1
+PREFIX = "fleet-"
 # A process of clients needs this long to start.
 START_SECONDS = 5.0
 IDLE_SECONDS = 5.0
@@ -59,12 +61,17 @@ class Timetable:
 
 @dataclass(slots=True)
 class FleetPart:
-    """What one process has seen: when its consumers had joined, and (due, late) of each message in microseconds."""
+    """What one process has seen: when its consumers had joined, and (due, late) of each message in microseconds.
+
+    `numbers` are those of the messages; `abandoned` of those that a leaving consumer held and did not delete. They come
+    again when their leases end.
+    """
 
     joined: float
     due_us: bytes
     late_us: bytes
-    doubled: int
+    numbers: bytes
+    abandoned: bytes
 
 
 def run(system: System, plan: Plan) -> Iterator[Outcome]:
@@ -88,19 +95,26 @@ def run(system: System, plan: Plan) -> Iterator[Outcome]:
             found: list[FleetPart] = [part.result() for part in parts]
             cpu = stage.cpu_seconds() - before
             figures = _figures(found, times) | floor.figures()
-        received = sum(len(part.due_us) // 8 for part in found)
+        received = [number for part in found for number in array("q", part.numbers)]
+        abandoned = {number for part in found for number in array("q", part.abandoned)}
+        again = [number for number, times in Counter(received).items() if times > 1]
         figures |= {
             "joined_s": round(max(part.joined for part in found) - times.begin, 2),
             "idle_cpu_percent": idle,
-            "broker_cpu_us_per_message": us_each(cpu, received),
-            "undelivered": count - received,
-            "redelivered": sum(part.doubled for part in found),
+            "broker_cpu_us_per_message": us_each(cpu, len(received)),
+            "undelivered": count - len(set(received)),
+            "redelivered": sum(1 for number in again if number not in abandoned),
             "rss_mb": stage.rss_mb(),
         }
         yield Outcome(
             shape={"consumers": sizes.fleet_consumers, "buckets": sizes.fleet_buckets, "due_per_s": sizes.fleet_per_s},
             figures=figures,
-            actual={"messages": received, "left": sizes.fleet_leave},
+            actual={
+                "messages": len(received),
+                "left": sizes.fleet_leave,
+                "abandoned": len(abandoned),
+                "abandoned_redelivered": sum(1 for number in again if number in abandoned),
+            },
         )
 
 
@@ -142,37 +156,39 @@ async def produce(address: str, sizes: Sizes, times: Timetable) -> int:
     async with dejaq.connect(f"dejaq://{address}") as client, client.producer(TOPIC, group="fleet") as producer:
         for first in range(0, count, 1_000):
             at = due[first : first + 1_000]
-            ids = [f"fleet-{first + number}" for number in range(len(at))]
+            ids = [f"{PREFIX}{first + number}" for number in range(len(at))]
             (await producer.send_batch([b"x" * 100] * len(at), at=at, ids=ids)).raise_for_failures()
     return count
 
 
 async def consume(address: str, sizes: Sizes, part: int, times: Timetable) -> FleetPart:
     """A share of the consumers; the first of all consumers leave together."""
-    numbers = range(part, sizes.fleet_consumers, sizes.fleet_processes)
-    due_us, late_us, seen = array("q"), array("q"), set[str]()
-    doubled = 0
+    places = range(part, sizes.fleet_consumers, sizes.fleet_processes)
+    due_us, late_us, numbers, abandoned = array("q"), array("q"), array("q"), array("q")
 
-    async def hold(lease: dejaq.Lease) -> None:
-        await asyncio.sleep(HOLD_SECONDS)
-        await lease.delete()
+    async def hold(lease: dejaq.Lease, number: int) -> None:
+        try:
+            await asyncio.sleep(HOLD_SECONDS)
+            await lease.delete()
+        except asyncio.CancelledError:
+            abandoned.append(number)
+            raise
 
     async def work(consumer: dejaq.Consumer) -> None:
-        nonlocal doubled
         async with asyncio.TaskGroup() as holding:
             async for lease in consumer:
                 at = lease.ts * 1_000
                 due_us.append(at)
                 late_us.append(time.time_ns() // 1_000 - at)
-                doubled += lease.id in seen
-                seen.add(lease.id)
-                holding.create_task(hold(lease))
+                number = int(lease.id.removeprefix(PREFIX))
+                numbers.append(number)
+                holding.create_task(hold(lease, number))
 
     await asyncio.sleep(max(0.0, times.begin - time.time()))
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(dejaq.connect(f"dejaq://{address}"))
-            for _ in range(0, len(numbers), CONSUMERS_PER_CONNECTION)
+            for _ in range(0, len(places), CONSUMERS_PER_CONNECTION)
         ]
 
         async def serve(place: int, number: int, joined: asyncio.Queue[int]) -> None:
@@ -185,9 +201,9 @@ async def consume(address: str, sizes: Sizes, part: int, times: Timetable) -> Fl
                 await asyncio.gather(working, return_exceptions=True)
 
         queue: asyncio.Queue[int] = asyncio.Queue()
-        serving = [asyncio.ensure_future(serve(*one, queue)) for one in enumerate(numbers)]
-        for _ in numbers:
+        serving = [asyncio.ensure_future(serve(*one, queue)) for one in enumerate(places)]
+        for _ in places:
             await queue.get()
         joined = time.time()
         await asyncio.gather(*serving)
-    return FleetPart(joined, due_us.tobytes(), late_us.tobytes(), doubled)
+    return FleetPart(joined, due_us.tobytes(), late_us.tobytes(), numbers.tobytes(), abandoned.tobytes())
