@@ -6,9 +6,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
+from dejaq.broker.delivery.flow import Flow
 from dejaq.broker.delivery.inflight import Inflight
-from dejaq.broker.delivery.leaser import Flow, Leaser
+from dejaq.broker.delivery.leaser import Leaser
 from dejaq.broker.metrics import Metrics
 from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
 from dejaq.domain.changes import Create
@@ -78,3 +80,52 @@ async def test_many_leasers_ask_the_store_at_common_times_and_no_message_is_late
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+class SlowSharedStorage(TimedStorage):
+    """Other brokers use it too, and a lease call takes 600 ms."""
+
+    capabilities = replace(MemoryStorage().capabilities, shared=True)
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
+        lease = await super().lease(topic, request, now, context)
+        await self._clock.sleep(0.6)
+        return lease
+
+
+async def test_a_fleet_on_a_shared_storage_leases_so_early_that_slow_calls_make_no_message_late() -> None:
+    """L7: with three brokers, 300 messages of 40,000 were late because their lease calls took longer than the lead."""
+    clock = VirtualClock()
+    storage, alarms = SlowSharedStorage(clock), Alarms(clock)
+    alarms.count = 333
+    topic = Topic("t", 1, TopicSettings(buckets=1))
+    await storage.open(clock.now_ms())
+    await storage.put_topic(topic, DIRECT_CALL)
+    start = clock.now_ms() + 3_000
+    times = [start + 500 * number for number in range(40)]
+    batch = CreateBatch("g", ProducerSession(1, 1), 0, times, [b"x"] * 40, bucket=0)
+    await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
+    got: list[LeaseSet] = []
+
+    async def push(lease: LeaseSet) -> None:
+        assert clock.now_ms() <= lease.ts[0], "none is late"
+        assert lease.ts[-1] <= clock.now_ms() + 3_000
+        got.append(lease)
+
+    leaser = Leaser(
+        context=DIRECT_CALL, storage=storage, clock=clock, metrics=Metrics(), topic=topic, consumer="c",
+        inflight=Inflight(), push=push, alarms=alarms,
+    )  # fmt: skip
+    leaser.set_flow(Flow(1_000, 1 << 24, lease_ms=30_000, prefetch_ms=500, prefetch_ms_max=5_000))
+    leaser.assign([0])
+    running = asyncio.create_task(leaser.run())
+    for _ in range(240):
+        await clock.advance(100)
+    assert sum(map(len, got)) == 40
+    assert len(got) <= 20, "a lease finds some messages"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

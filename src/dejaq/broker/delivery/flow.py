@@ -9,6 +9,9 @@ from dejaq.timekeeper.alarms import Alarms
 # Among so many leasers, a window in which there are at most `FEW_ROWS` is twice as long, among twice as many three
 # times, up to this factor.
 LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX, FEW_ROWS = 64, 4, 16
+# On a storage that other brokers use too, lease calls of a fleet take up to some hundred milliseconds. There the window
+# is up to this many times as long, and messages are gone for at least this part of it before their time.
+SHARED_FACTOR_MAX, SHARED_LEAD = 6, 0.4
 # A full lease of so many rows says that more is coming than one lease can take.
 MANY_ROWS = 512
 # A consumer that was opened less than `YOUNG_MS` ago may be closed soon, and returns then what it has not handed over.
@@ -39,8 +42,9 @@ class Flow:
 class LookAhead:
     """How far ahead the leases of one consumer reach: further before a spike, and less far just after it was opened."""
 
-    def __init__(self, flow: Flow, alarms: Alarms, now_ms: int) -> None:
-        self._flow, self._alarms, self._opened_ms = flow, alarms, now_ms
+    def __init__(self, flow: Flow, alarms: Alarms, now_ms: int, *, shared: bool = False) -> None:
+        """With `shared`, other brokers use the storage too."""
+        self._flow, self._alarms, self._opened_ms, self._shared = flow, alarms, now_ms, shared
         self._window_ms = flow.prefetch_ms
         # Whether more than `YOUNG_ROWS` messages were in the window just after it was opened.
         self._dense = False
@@ -57,7 +61,11 @@ class LookAhead:
 
     def lead_ms(self, now: int) -> int:
         """How long before its time a message is gone for."""
-        return min(self._flow.lead_ms, self.reach_ms(now) // 2) if self._is_careful(now) else self._flow.lead_ms
+        if self._is_careful(now):
+            return min(self._flow.lead_ms, self.reach_ms(now) // 2)
+        if self._shared:
+            return max(self._flow.lead_ms, int(SHARED_LEAD * min(self._window_ms, self._shortest_ms)))
+        return self._flow.lead_ms
 
     def probes(self, now: int) -> bool:
         """Whether a lease call is to find out first whether there are more than `YOUNG_ROWS` messages."""
@@ -101,5 +109,6 @@ class LookAhead:
 
         Among many consumers, each lease call would find one message; in a longer window it finds some.
         """
-        factor = min(1 + self._alarms.count // LEASERS_PER_WINDOW, WINDOW_FACTOR_MAX)
+        factor_max = SHARED_FACTOR_MAX if self._shared else WINDOW_FACTOR_MAX
+        factor = min(1 + self._alarms.count // LEASERS_PER_WINDOW, factor_max)
         return min(factor * self._flow.prefetch_ms, max(self._flow.prefetch_ms, self._flow.prefetch_ms_max))

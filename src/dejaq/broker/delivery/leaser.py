@@ -117,7 +117,7 @@ class Leaser:
         self._pushed = asyncio.Event()
         self._alarms = alarms if alarms is not None else Alarms(clock)
         self._alarm = self._alarms.alarm(self._wake.set)
-        self._ahead = LookAhead(self._flow, self._alarms, clock.now_ms())
+        self._ahead = LookAhead(self._flow, self._alarms, clock.now_ms(), shared=storage.capabilities.shared)
         # Nothing more was due up to this time, and nothing has changed since.
         self._dry = False
         self._notices = self._dry_until = 0
