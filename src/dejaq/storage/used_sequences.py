@@ -75,7 +75,10 @@ class UsedSequences:
             return
         self._acknowledged = below
         ranges.insert(self.ranges, 0, below)
-        for first in [first for first in self.checks if first < below]:
+        # They are in the order of their use. One that came late stays until those before it go, which does no harm.
+        for first in list(self.checks):
+            if first >= below:
+                return
             del self.checks[first]
 
     def use(self, start: int, end: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -186,3 +187,25 @@ async def test_creates_that_come_in_the_pause_behind_a_full_sync_share_a_run(
     assert [answer[0].codes for answer in answers if isinstance(answer[0], Outcomes)] == [{}] * 5
     assert storage._committer.syncs == syncs + 1
     assert len(keys_of(storage)) == before + 1
+
+
+@pytest.mark.parametrize(("changes", "part"), [(1, 0.0), (2, 0.0), (3, 0.5), (4, 1.0), (50, 1.0)])
+async def test_the_pause_behind_a_sync_grows_with_its_changes_and_a_lone_message_has_none(
+    storage: RocksStorage, monkeypatch: pytest.MonkeyPatch, changes: int, part: float
+) -> None:
+    monkeypatch.setattr(committer, "PACE_S", 60.0)
+    topic = TOPICS[0]
+    await apply_one(storage, batch(topic, 100), NOW, DIRECT_CALL)
+    held = await lease(storage, topic, 60)
+    loop = asyncio.get_running_loop()
+    pauses: list[float] = []
+    monkeypatch.setattr(loop, "call_later", lambda seconds, _: pauses.append(seconds))
+    began = time.monotonic()
+    await asyncio.gather(*(begun(storage, delete(topic, held, row)) for row in range(changes)))
+    took = time.monotonic() - began
+    assert storage._committer.syncing == bool(part)
+    assert len(pauses) == bool(part)
+    assert all(60.0 * part - took <= pause <= 60.0 * part for pause in pauses)
+    monkeypatch.undo()
+    if part:
+        storage._committer._next()

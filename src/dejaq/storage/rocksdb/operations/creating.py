@@ -158,6 +158,9 @@ def _add_listed(
     buckets: Sequence[int] | None = None,
 ) -> None:
     """Divide the rows by bucket, unless they may be in one run, and by slice; scattered rows are one wide run."""
+    if buckets is None and len(incoming) < state.levels.wide_rows_min:
+        _add_few(state, incoming, stretches, owner, now, batch)
+        return
     count = state.topic.settings.buckets
     times = _times(incoming.ts)
     divided: Iterable[tuple[int, Sequence[int]]]
@@ -175,6 +178,23 @@ def _add_listed(
         for start, end in parts:
             part = range(rows[start], rows[end - 1] + 1) if isinstance(rows, range) else rows[start:end]
             _add_sorted(state, incoming, bucket, part, column[start:end], owner, now, batch)
+
+
+def _add_few(
+    state: TopicState, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
+) -> None:
+    """Divide so few rows that none of their runs is a wide one: without arrays, which cost more than the rows."""
+    ts, priorities = incoming.ts, incoming.priorities
+    for bucket, some in _by_bucket(state, incoming, stretches, now):
+        rows = some
+        if len(some) > 1:
+            order = [(ts[row], priorities[row] if priorities else 0, row) for row in some]
+            order.sort()
+            rows = [row for _, _, row in order]
+        times = [ts[row] for row in rows]
+        for start, end in _by_slice(times, 0, len(times)):
+            part = _times(times[start:end])
+            _add_sorted(state, incoming, bucket, rows[start:end], part, owner, now, batch)
 
 
 def _is_mixed_soon(state: TopicState, times: Times, now: int) -> bool:

@@ -201,11 +201,6 @@ class MinuteCounts:
         if not self._changed and not self._columns:
             return
         self._sequence += 1
-        columns, self._columns = self._columns, []
-        if self._changed:
-            changed = (np.array(list(column), dtype=np.int64) for column in (self._changed, self._changed.values()))
-            columns.append((next(changed), next(changed)))
-            self._changed.clear()
         self.forget_empty()
         if self._sequence - self._folded >= MORE_SLOTS:
             # The slot is needed now.
@@ -217,9 +212,20 @@ class MinuteCounts:
         slot = self._sequence % SLOTS
         if self._sequence - self._folded >= SLOTS:
             slot = SLOTS + self._sequence % MORE_SLOTS
-        parts = [column.astype("<u4") for column, _ in columns] + [column.astype("<i4") for _, column in columns]
-        value = _SEQUENCES.pack(self._sequence, self._folded) + b"".join(part.tobytes() for part in parts)
+        value = _SEQUENCES.pack(self._sequence, self._folded) + self._take_changes()
         batch.put(self._key(keys.COUNT_CHANGE, slot), value)
+
+    def _take_changes(self) -> bytes:
+        """The minutes that changed, and by how much each, as two columns."""
+        changed, columns = self._changed, self._columns
+        few = len(changed)
+        minutes = [column.astype("<u4").tobytes() for column, _ in columns]
+        deltas = [column.astype("<i4").tobytes() for _, column in columns]
+        packed = b"".join(
+            (*minutes, struct.pack(f"<{few}I", *changed), *deltas, struct.pack(f"<{few}i", *changed.values()))
+        )
+        self._changed, self._columns = Counter(), []
+        return packed
 
     def forget_empty(self) -> None:
         """Forget the days without messages."""
