@@ -200,6 +200,8 @@ class ConnectedProducer:
 
     def _count(self, metric: MetricSpec, outcomes: Outcomes) -> None:
         self._metrics.add(metric, outcomes.count - len(outcomes.codes), self.topic.name)
+        if not outcomes.codes:
+            return
         for code, count in Counter(outcomes.codes.values()).items():
             if code is Code.ALREADY_EXISTS:
                 self._metrics.add(REPEATED, count, self.topic.name)
