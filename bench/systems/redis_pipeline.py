@@ -33,7 +33,7 @@ class PipelinedRedis:
         if not self._unsent:
             # Commands of the same turn of the event loop go out in one write.
             loop.call_soon(self._flush)
-        self._unsent.append(hiredis.pack_command(command))
+        self._unsent.append(hiredis.pack_command(command))  # type: ignore[arg-type, unused-ignore]
         return answer
 
     def _flush(self) -> None:

@@ -109,7 +109,7 @@ def test_partitions_with_few_or_large_files_are_left_alone(lake: Lake) -> None:
 
 
 def test_a_batch_that_fails_leaves_nothing_of_the_compaction(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread is told, so that the failure need not wait for a large file."""
+    """The thread is asked to stop, so that the failure need not wait for a large file."""
     begun, told = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, wanted: Any) -> None:
