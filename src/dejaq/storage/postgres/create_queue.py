@@ -23,6 +23,8 @@ from dejaq.storage.used_sequences import UsedSequences
 
 GROUP_ROWS_MAX = 4_000
 GROUP_BYTES_MAX = 4 * 1024 * 1024
+# So many groups of one session run at the same time.
+RUNNING_MAX = 2
 # A group of so many rows follows another one. It does not wait longer for it than this time, because the other group
 # may wait for an id of this one.
 FOLLOWING_ROWS_MIN, FOLLOWING_SECONDS = 1_000, 1.0
@@ -55,7 +57,7 @@ class CreateQueue:
         self._create_one = create_one
         self._statements_max = statements_max
         self._waiting: list[_Waiting] = []
-        # The statements of each session in progress, in order: at most two.
+        # The statements of each session in progress, in order.
         self._running: dict[Session, list[asyncio.Task[None]]] = {}
         # What the sessions have used when these statements are done.
         self._ahead: dict[Session, UsedSequences] = {}
@@ -98,7 +100,7 @@ class CreateQueue:
     def _next(self) -> list[_Waiting]:
         """The batches for the next statement: those that fit together, or one that must be created row by row."""
         # Nothing follows a batch that is created row by row, because it may be refused.
-        closed = {one for one, tasks in self._running.items() if len(tasks) > 1 or one not in self._ahead}
+        closed = {one for one, tasks in self._running.items() if len(tasks) >= RUNNING_MAX or one not in self._ahead}
         chosen = self._choose(closed)
         follows = any(one.session in self._running for one in chosen)
         if follows and sum(len(one.plan.batch) for one in chosen) < FOLLOWING_ROWS_MIN:
