@@ -114,6 +114,8 @@ def inspect(invocation: Invocation, /, data: Path) -> None:
         ),
         "wide runs:" if found["wide_runs"] else "wide runs: none",
         *(f"  level {level}: {count:,}" for level, count in found["wide_runs"].items()),
+        f"own ids: {found['ids']['entries']:,} entries in {found['ids']['runs']:,} runs, about "
+        f"{found['ids']['memory_bytes']:,} bytes of memory",
         "tables:" if found["levels"] else "tables: none",
         *(f"  level {one['level']}: {one['tables']} tables, {one['bytes']:,} bytes" for one in found["levels"]),
     ]

@@ -263,7 +263,7 @@ class RocksStorage(RocksTransactions):
         assert self._engine is not None
         parts = (self._engine, self._large, self.merger, self.logs)
         figures = {name: value for part in parts for name, value in part.stats().items()}
-        return {**figures, "window_bytes": self._budget.used, **self.journal_stats()}
+        return {**figures, **self._budget.stats(), **self.journal_stats()}
 
     def journal_stats(self) -> dict[str, float]:
         """Those of the journal."""

@@ -13,6 +13,7 @@ import gc
 import json
 import random
 import sys
+import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ NOW = 1_800_000_000_000
 DUE = NOW + 5_000
 BUCKETS = 4
 WINDOW_BYTES = 1 << 34
+HOUR_MS, MONTH_MS = 3_600_000, 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class Load:
     body_bytes: int = 100
     priorities: int = 0
     leased: bool = False
+    # Whether the rows are due within a month, merged or not, and what is counted finds them.
+    far: bool = False
+    merged: bool = False
+    # Whether what is counted is what is known of the runs that were searched.
+    searched: bool = False
 
 
 def rss_bytes() -> int:
@@ -56,12 +63,13 @@ def batches(load: Load) -> list[CreateBatch]:
     for number in range(load.rows // load.per_batch):
         count = load.per_batch
         at = NOW if load.priorities else DUE
+        far = [DUE + HOUR_MS + chance.randrange(MONTH_MS) for _ in range(count)]
         made.append(
             CreateBatch(
                 "o",
                 session,
                 number * count,
-                [at] * count,
+                far if load.far else [at] * count,
                 [chance.randbytes(load.body_bytes) for _ in range(count)],
                 ids=[f"{chance.getrandbits(64):016x}" for _ in range(count)] if load.own_ids else None,
                 bucket=number % BUCKETS,
@@ -71,7 +79,45 @@ def batches(load: Load) -> list[CreateBatch]:
     return made
 
 
+async def measure_finding(path: Path, load: Load) -> dict[str, int]:
+    """What is in memory of rows that are not."""
+    topic = Topic("t", 1, TopicSettings(buckets=BUCKETS, durability=Durability.RELAXED))
+    storage, made = RocksStorage(path / "data", window_bytes=WINDOW_BYTES), batches(load)
+    await storage.open(NOW)
+    await storage.put_topic(topic, DIRECT_CALL)
+    for batch in made:
+        await apply_one(storage, Create(topic, batch), NOW, DIRECT_CALL)
+    if load.merged:
+        await storage.merger.settle()
+    await storage.close()
+    ids = [message_id for batch in made for message_id in batch.ids or ()]
+    storage = RocksStorage(path / "data", window_bytes=WINDOW_BYTES)
+    await storage.open(NOW)
+    # What the first searches need, such as the tables of hashes.
+    await storage.get(topic, ids[-1_000:], NOW)
+    await storage.get(topic, ids[:1], NOW)
+    state, budget = storage._new_state(topic), storage._budget
+    counted = budget.index + budget.known
+    # It is little, compared with what the database releases meanwhile, and all of it is allocated by Python.
+    tracemalloc.start()
+    if load.searched:
+        for message_id in ids[:: load.per_batch]:
+            await storage.get(topic, [message_id], NOW)
+    else:
+        state.index.load(state.runs.at)
+        state.wide.load(storage._database)
+        state.moved.load()
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted = budget.index + budget.known - counted
+    await storage.close()
+    return {"grown": grown, "counted": counted}
+
+
 async def measure(path: Path, load: Load) -> dict[str, int]:
+    if load.far:
+        return await measure_finding(path, load)
     kind = TopicKind.PRIORITY if load.priorities else TopicKind.TIMELINE
     topic = Topic("t", 1, TopicSettings(buckets=BUCKETS, durability=Durability.RELAXED, kind=kind))
     storage = RocksStorage(path / "data", window_bytes=WINDOW_BYTES)

@@ -21,6 +21,10 @@ LOADS = {
     "batches_generated": Load(80_000, 1_000, own_ids=False),
     "leased_batches": Load(60_000, 1_000, leased=True),
     "large_bodies": Load(20_000, 1_000, body_bytes=1_000),
+    "wide_runs": Load(200_000, 100, far=True),
+    "own_ids": Load(300_000, 10_000, far=True),
+    "merged_runs": Load(300_000, 1_000, far=True, merged=True),
+    "searched_runs": Load(200_000, 100, far=True, searched=True),
     "priorities": Load(40_000, 1_000, priorities=1_000),
 }
 

@@ -27,6 +27,7 @@ from dejaq.storage.rocksdb.timeline.levels import merger
 from dejaq.storage.rocksdb.timeline.levels.planning import MergePlan, next_merge
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
+from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.testing.loop_steps import measured_steps
 
 NOW = 1_800_000_000_000
@@ -49,7 +50,7 @@ class Rests:
 
 def wide_runs(owners: int, runs: int, *, overlap: bool) -> WideRuns:
     """Runs of several producer groups; those that do not overlap follow each other."""
-    wide, batch = WideRuns(1, lambda key: False), new_batch()
+    wide, batch = WideRuns(1, lambda key: False, Budget(1 << 20)), new_batch()
     for owner in range(owners):
         for number in range(runs):
             first = NOW + HOUR_MS + (0 if overlap else number * 30_000)
@@ -94,7 +95,7 @@ async def test_a_large_shelf_is_looked_at_again_when_a_part_of_it_has_changed_or
 
 async def test_runs_that_were_never_merged_are_merged_before_others_and_count_in_every_plan() -> None:
     """Otherwise they gather behind merges of merges, and nothing slows creates down."""
-    wide, batch = WideRuns(1, lambda key: False), new_batch()
+    wide, batch = WideRuns(1, lambda key: False, Budget(1 << 20)), new_batch()
     for level in (1, 0):
         for number in range(40):
             first = NOW + HOUR_MS

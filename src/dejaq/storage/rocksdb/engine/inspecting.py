@@ -26,6 +26,7 @@ from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.engine.starting import COMMIT, SEGMENTS
 from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark, check_manifest
 from dejaq.storage.rocksdb.log import verifying
+from dejaq.storage.rocksdb.timeline.ids.sorted_run import ENTRY_MEMORY_BYTES, entries_in
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import level_of
 
 _LEVELS = 7
@@ -56,6 +57,7 @@ def inspect(path: Path) -> dict[str, Any]:
             },
             "segments": verifying.summary(partial(_scan, database)),
             "wide_runs": _wide_runs(database),
+            "ids": _ids(database),
             "levels": _levels(database),
         }
 
@@ -77,6 +79,12 @@ def _wide_runs(database: Rdict) -> dict[str, int]:
     """How many wide runs each level of merges has."""
     levels = Counter(level_of(value) for _, value in _scan(database, keys.EXTENT))
     return {str(level): count for level, count in sorted(levels.items())}
+
+
+def _ids(database: Rdict) -> dict[str, int]:
+    """The entries of own ids in sorted runs, and about how much memory they take."""
+    entries = [count for _, value in _scan(database, keys.ID_RUN) if (count := entries_in(value)) is not None]
+    return {"runs": len(entries), "entries": sum(entries), "memory_bytes": ENTRY_MEMORY_BYTES * sum(entries)}
 
 
 def _scan(database: Rdict, table: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -75,6 +75,8 @@ class Index:
         # The young runs by place, the oldest run first.
         self._young: dict[bytes, _YoungRun] = {}
         self._entries = IdEntries(topic, database)
+        # What the budget counts for them.
+        self._counted = 0
         # The places of runs that the present change adds.
         self._new_places: dict[int, bytes] = {}
         # Runs with a smaller number have records of format 5; and whether there may be such records.
@@ -90,6 +92,7 @@ class Index:
         first = keys.of_topic(keys.INDEX, self._topic)
         self._has_records = self._database.first_key(first, keys.after(first)) is not None
         self._entries.load()
+        self._recount()
         first = keys.of_topic(keys.YOUNG, self._topic)
         for key in list(self._database.scan_keys(first, keys.after(first))):
             run = run_at(keys.place(key))
@@ -100,6 +103,14 @@ class Index:
         for place in list(self._young):
             self._forget(place)
         self._taken.clear()
+        self._budget.index -= self._counted
+        self._counted = 0
+
+    def _recount(self) -> None:
+        """Count again how much memory the entries take; the ids of young runs have a limit of their own."""
+        count = self._entries.memory_bytes
+        self._budget.index += count - self._counted
+        self._counted = count
 
     def emptied(self, batch: Batch) -> None:
         """Remove what is left of the entries: the topic has no message."""
@@ -110,6 +121,7 @@ class Index:
     def write(self, batch: Batch) -> None:
         """Put the entries that changed into the batch."""
         self._entries.write(batch)
+        self._recount()
         self._new_places.clear()
         if not self._since_is_written and len(batch):
             batch.put(keys.of_topic(keys.LISTED_SINCE, self._topic), self._listed_since.to_bytes(8, "big"))

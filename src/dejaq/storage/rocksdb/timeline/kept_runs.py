@@ -33,13 +33,14 @@ class KeptRuns:
         self.budget = budget
         self._runs: dict[bytes, Run] = {}
         # What is known of others.
-        self.stored = RunsOnDisk(database)
+        self.stored = RunsOnDisk(database, budget)
         self._shared: dict[bytes, Run] | None = None
 
     def close(self) -> None:
         """Release the memory of every run."""
         for run in list(self._runs.values()):
             self.let_go(run)
+        self.stored.close()
 
     def leased(self, place: bytes) -> Run:
         """The run of a part of a lease, kept from now on; a run without rows when every row has left."""

@@ -83,9 +83,9 @@ class MinuteCounts:
         changes = sorted(self._load_changes(database), key=lambda change: change[0])
         self._folded = max((folded for _, folded, _ in changes), default=0)
         self._sequence = max([*written.values(), *(sequence for sequence, _, _ in changes)], default=0)
-        for sequence, _, entries in changes:
+        for sequence, _, packed in changes:
             if sequence > self._folded:
-                for minute, delta in entries:
+                for minute, delta in _unpack(packed, "Ii"):
                     self._touched.add(minute // DAY)
                     if sequence > written.get(minute // DAY, 0):
                         self._add(minute, delta)
@@ -108,11 +108,11 @@ class MinuteCounts:
                 self._add_column(minutes + day * DAY, numbers)
         return written
 
-    def _load_changes(self, database: RocksDatabase) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-        """(sequence, folded, minutes with their change) of each slot."""
+    def _load_changes(self, database: RocksDatabase) -> Iterator[tuple[int, int, bytes]]:
+        """(sequence, folded, encoded minutes with their change) of each slot."""
         for _, value in self._scan(database, keys.COUNT_CHANGE):
             sequence, folded = _SEQUENCES.unpack_from(value)
-            yield sequence, folded, list(_unpack(value[_SEQUENCES.size :], "Ii"))
+            yield sequence, folded, value[_SEQUENCES.size :]
 
     def _load_minutes(self, database: RocksDatabase, written: dict[int, int]) -> None:
         """Read what an earlier release wrote, one record per minute; the record of a day replaces its minutes."""

@@ -96,10 +96,10 @@ class TopicState:
         self.demand = Demand(topic.settings.buckets)
         self.owners = Owners(topic)
         self.index = Index(topic.number, topic.settings.buckets, database, budget, number=number)
-        self.wide = WideRuns(topic.number, self.index.is_young)
+        self.wide = WideRuns(topic.number, self.index.is_young, budget)
         # Those in the order of priority that are worth merging.
         self.thin = ThinRuns(self.levels)
-        self.moved = MovedRows(topic.number, database, self.wide.has_number)
+        self.moved = MovedRows(topic.number, database, self.wide.has_number, budget)
         self.body_store = BodyStore(topic, database, number=number, large=large)
 
     def load(self) -> None:
@@ -134,9 +134,8 @@ class TopicState:
 
     def close(self) -> None:
         """Release the memory of this topic."""
-        self.index.close()
-        self.runs.close()
-        self.leases.close()
+        for part in (self.index, self.wide, self.moved, self.runs, self.leases):
+            part.close()
 
     # Runs
 

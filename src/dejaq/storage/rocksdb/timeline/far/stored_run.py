@@ -17,11 +17,12 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, rows_at
+from dejaq.storage.rocksdb.timeline.memory.budget import Budget, bytes_of_known_run
 
 if TYPE_CHECKING:
     from dejaq.storage.rocksdb.timeline.far.far_rows import FoundAhead
 
-# So many runs of a topic are known at most, of about 800 bytes each.
+# So many runs of a topic are known at most, of about a kilobyte each.
 KNOWN_RUNS_MAX = 16_384
 # A place in a file has fewer.
 OFFSET_BITS = 40
@@ -33,7 +34,20 @@ Values = tuple[bytes, int, bytes]
 class StoredRun:
     """A run on disk. `live` rows exist; none of them may be in memory or leased."""
 
-    __slots__ = ("_groups", "_record", "bucket", "count", "head", "is_rare", "key", "live", "origin", "owner", "place")
+    __slots__ = (
+        "_groups",
+        "_record",
+        "bucket",
+        "count",
+        "counted",
+        "head",
+        "is_rare",
+        "key",
+        "live",
+        "origin",
+        "owner",
+        "place",
+    )
 
     def __init__(self, database: RocksDatabase, key: bytes, stored: bytes, gone: int) -> None:
         self.key = key
@@ -53,6 +67,8 @@ class StoredRun:
         self.head, self.origin = b"", 0
         if self._groups is not None and self.place.address is not None and database.values.is_plain(key):
             self.head, self.origin = self._groups.packed, origin_of(self.place.address, self._groups.start)
+        # The memory that this object takes.
+        self.counted = bytes_of_known_run(len(self._groups.packed if self._groups else b"") + self.count // 4)
 
     @property
     def is_small(self) -> bool:
@@ -129,8 +145,8 @@ def origin_of(address: FrameAddress, start: int) -> int:
 class RunsOnDisk:
     """The runs of a topic on disk that were searched lately, by key."""
 
-    def __init__(self, database: RocksDatabase) -> None:
-        self._database = database
+    def __init__(self, database: RocksDatabase, budget: Budget) -> None:
+        self._database, self._budget = database, budget
         self._runs: dict[bytes, StoredRun] = {}
         # Rows that were found for the change that follows.
         self.ahead: FoundAhead | None = None
@@ -159,10 +175,19 @@ class RunsOnDisk:
         return self._runs.get(run.key) is run
 
     def _keep(self, run: StoredRun) -> None:
-        if len(self._runs) >= KNOWN_RUNS_MAX:
-            del self._runs[next(iter(self._runs))]
+        while self._runs and (len(self._runs) >= KNOWN_RUNS_MAX or self._budget.knows_enough):
+            self.forget(next(iter(self._runs)))
         self._runs[run.key] = run
+        self._budget.known += run.counted
 
     def forget(self, key: bytes) -> None:
         """Read a run again when it is needed: its rows have changed, or their place."""
-        self._runs.pop(key, None)
+        run = self._runs.pop(key, None)
+        if run is not None:
+            self._budget.known -= run.counted
+
+    def close(self) -> None:
+        """Forget every run."""
+        self.ahead = None
+        for key in list(self._runs):
+            self.forget(key)

@@ -51,6 +51,8 @@ STEP_ENTRIES = 4_096
 DELETES_PER_COMMIT = 32
 # So few ids are looked for one by one.
 _FEW_IDS = 8
+# The memory of an entry that is apart: two columns, or an element of a dictionary.
+_LARGE_ENTRY_BYTES, _SMALL_ENTRY_BYTES = 56, 330
 # The entries of commits with at most so many are found by hash.
 _SMALL_COMMIT = 32
 _ONE = np.uint64(1)
@@ -109,6 +111,12 @@ class _Recent:
         for hashed, entry in zip(hashes, zip(numbers, stamps, strict=True), strict=True):
             self.by_hash[hashed] = (*self.by_hash.get(hashed, ()), entry)
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the entries."""
+        few = len(self.by_hash)
+        return few * _SMALL_ENTRY_BYTES + (self.count - few) * _LARGE_ENTRY_BYTES
+
     def find(self, wanted: Numbers) -> Iterator[_Entered]:
         """The entries with these hashes, by the position of the hash."""
         if self.by_hash and not self.by_hash.keys().isdisjoint(hashes := wanted.tolist()):
@@ -150,6 +158,8 @@ class IdEntries:
         self._jobs: dict[int, MergeJob] = {}
         self._discarded: list[Discarded] = []
         self._next_record = self._next_run = 1
+        # The memory of the sorted runs, of those that are being made, and of what any of them may have.
+        self._sorted_bytes = 0
 
     def load(self) -> None:
         """Read the prints, and the records of the last commits."""
@@ -164,6 +174,7 @@ class IdEntries:
         self._seen = SeenPrints([run.prints for run in self._runs])
         self._discarded = [Discarded(self._topic, number) for number in discarded]
         self._next_run = max([*discarded, *(run.number for run in self._runs)], default=0) + 1
+        self._recount()
 
     @property
     def empty(self) -> bool:
@@ -172,6 +183,15 @@ class IdEntries:
 
     def __len__(self) -> int:
         return self._recent.count + (self._frozen.count if self._frozen is not None else 0) + sum(map(len, self._runs))
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the entries and their prints take."""
+        return self._sorted_bytes + self._recent.memory_bytes + (self._frozen.memory_bytes if self._frozen else 0)
+
+    def _recount(self) -> None:
+        sizes = [run.memory_bytes for run in self._runs] + [job.memory_bytes for job in self._jobs.values()]
+        self._sorted_bytes = sum(sizes) + self._seen.memory_bytes
 
     # Changing
 
@@ -202,6 +222,7 @@ class IdEntries:
             self._discarded.append(Discarded(self._topic, job.number))
         self._recent, self._frozen, self._runs, self._jobs = _Recent(), None, [], {}
         self._seen = SeenPrints()
+        self._recount()
 
     def write(self, batch: Batch) -> None:
         """Put what the change added into the batch, and do a part of the merges."""
@@ -263,6 +284,7 @@ class IdEntries:
             count -= max(1, job.step(batch, self._database, min(count, STEP_ENTRIES)))
         job.due = min(0, count)
         if not job.done:
+            self._recount()
             return
         merged = job.finish(batch)
         del self._jobs[level]
@@ -276,6 +298,7 @@ class IdEntries:
                 self._discard(batch, run.number)
         if merged is not None:
             self._runs.append(merged)
+        self._recount()
 
     def _discard(self, batch: Batch, number: int) -> None:
         self._discarded.append(Discarded(self._topic, number))

@@ -41,6 +41,11 @@ class WordFilter:
         self._words: Words = np.zeros(count, dtype=np.uint64)
         self._one_by_one = memoryview(self._words)  # type: ignore[arg-type]
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of all words."""
+        return self._words.nbytes
+
     def add(self, prints: Prints) -> None:
         """Add prints, which are in order."""
         if not len(prints):
@@ -77,6 +82,11 @@ class SeenPrints:
         self._next: WordFilter | None = None
         self._left: list[Prints] = []
         self._next_count = self._due = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the filter, and of the one that takes its place."""
+        return self._filter.memory_bytes + (self._next.memory_bytes if self._next is not None else 0)
 
     def add(self, prints: Prints, others: Sequence[Prints]) -> None:
         """Add the prints of a new run, which are in order; `others` has those of the runs that exist."""

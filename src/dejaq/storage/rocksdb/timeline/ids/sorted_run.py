@@ -28,6 +28,9 @@ PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
 PRINTS = 32_768
 # A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
 _FILTER_BITS = 3
+_PRINT_BYTES = 4
+# With the filters, an entry takes about so much memory after a start.
+ENTRY_MEMORY_BYTES = 9
 # So few prints are searched without that; and the pieces of so few positions are named one by one.
 _FEW_PRINTS, _FEW_PLACES = 32, 8
 
@@ -54,6 +57,11 @@ class PrintFilter:
         """Add prints."""
         places = prints >> np.uint32(self._shift)
         np.bitwise_or.at(self._bits, places >> np.uint32(3), _bit_of(places))
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of all bits."""
+        return len(self._bits)
 
     def may_have(self, one: int) -> bool:
         """Whether a print may have been added."""
@@ -87,6 +95,11 @@ class SortedRun:
 
     def __len__(self) -> int:
         return len(self.prints)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the prints and of what says which of them there are."""
+        return _PRINT_BYTES * len(self.prints) + self._seen.memory_bytes
 
     def may_have(self, one: int) -> bool:
         """Whether the run may have an entry with a print."""
@@ -145,6 +158,12 @@ class RunWriter:
         self._chunk: list[Prints] = []
         self._chunks = 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of what was added, which is written in order; the rest is not used yet."""
+        done = self._count / max(1, len(self._column))
+        return _PRINT_BYTES * self._count + int(done * self._seen.memory_bytes)
+
     def begin(self, batch: Batch) -> None:
         """Say that there may be pieces: a start after a crash deletes them."""
         batch.put(keys.numbered(keys.ID_RUN, self._topic, self.number), _RECORD.pack(DISCARDED, 0, 0))
@@ -191,6 +210,21 @@ class RunWriter:
             self._chunk = []
 
 
+def entries_in(record: bytes) -> int | None:
+    """How many entries the run with a record has; None for one that does not count."""
+    level, count, _ = _sizes_in(record)
+    return None if level == DISCARDED else count
+
+
+def _sizes_in(record: bytes) -> tuple[int, int, int]:
+    """The level of a run, its entries, and those of a piece."""
+    if len(record) == _RECORD_FIRST.size:
+        level, count = _RECORD_FIRST.unpack(record)
+        return level, count, _PIECE_ENTRIES_FIRST
+    sizes: tuple[int, int, int] = _RECORD.unpack(record)
+    return sizes
+
+
 def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], list[int]]:
     """The complete runs of a topic, and the numbers of the others."""
     runs: list[SortedRun] = []
@@ -198,8 +232,7 @@ def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], lis
     prefix = keys.of_topic(keys.ID_RUN, topic)
     for key, value in list(database.scan(prefix, keys.after(prefix))):
         number = int.from_bytes(key[5:], "big")
-        first = len(value) == _RECORD_FIRST.size
-        level, _, entries = (*_RECORD_FIRST.unpack(value), _PIECE_ENTRIES_FIRST) if first else _RECORD.unpack(value)
+        level, _, entries = _sizes_in(value)
         if level == DISCARDED:
             discarded.append(number)
             continue
@@ -272,6 +305,11 @@ class MergeJob:
             self._writer.add(batch, pieces[0] if len(pieces) == 1 else joined(pieces))
         self._low, self._left = high, self._left - merged
         return merged
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of what was merged; the sources count themselves."""
+        return self._writer.memory_bytes
 
     @property
     def left(self) -> int:

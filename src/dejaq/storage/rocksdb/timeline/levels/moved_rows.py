@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import WideRun
+from dejaq.storage.rocksdb.timeline.memory.budget import PIECE_BYTES, SOURCE_BYTES, Budget
 from dejaq.storage.rocksdb.timeline.run import Run
 
 Times = npt.NDArray[np.int64]
@@ -66,9 +67,9 @@ class _Places(NamedTuple):
 class MovedRows:
     """The merges of one topic."""
 
-    def __init__(self, topic: int, database: RocksDatabase, exists: Callable[[int], bool]) -> None:
+    def __init__(self, topic: int, database: RocksDatabase, exists: Callable[[int], bool], budget: Budget) -> None:
         """`exists` says whether a run with a number exists that was merged or may be merged."""
-        self._topic, self._database, self.exists = topic, database, exists
+        self._topic, self._database, self.exists, self._budget = topic, database, exists, budget
         self._merges: dict[int, _Merge] = {}
         # The merges that moved rows of a run; the merge of a piece.
         self._merges_from: dict[int, list[int]] = {}
@@ -84,6 +85,10 @@ class MovedRows:
     def __contains__(self, number: int) -> bool:
         """Whether rows of a run moved."""
         return number in self._merges_from
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._budget.index -= PIECE_BYTES * len(self._merge_of) + SOURCE_BYTES * len(self._merges_from)
 
     def load(self) -> None:
         """Read what moved; the runs that exist are known already."""
@@ -146,6 +151,7 @@ class MovedRows:
         for _, number, _, _ in dropped.pieces:
             batch.delete(keys.pair(keys.MERGED_PIECE, self._topic, merge, number))
             del self._merge_of[number]
+            self._budget.index -= PIECE_BYTES
         for number in dropped.sources:
             batch.delete(keys.pair(keys.MOVED, self._topic, number, merge))
             merges = self._merges_from[number]
@@ -153,6 +159,7 @@ class MovedRows:
             if merges:
                 continue
             del self._merges_from[number]
+            self._budget.index -= SOURCE_BYTES
             self._changed(self._merge_of.get(number))
             entry = self._directory.pop(number, None)
             if entry is not None:
@@ -163,6 +170,8 @@ class MovedRows:
                 self.removed(batch, number)
 
     def _enter_source(self, number: int, merge: int) -> None:
+        if number not in self._merges_from:
+            self._budget.index += SOURCE_BYTES
         self._merges_from.setdefault(number, []).append(merge)
         self._merges.setdefault(merge, _Merge()).sources.add(number)
         self._changed(self._merge_of.get(number))
@@ -173,6 +182,7 @@ class MovedRows:
         insort(entered.firsts, first)
         entered.length = max(entered.length, last - first)
         self._merge_of[number] = merge
+        self._budget.index += PIECE_BYTES
         self._changed(merge)
 
     # Searching

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.timeline.memory.budget import WIDE_BYTES, Budget
 from dejaq.storage.rocksdb.timeline.run import Run
 
 Group = TypeVar("Group")
@@ -68,8 +69,8 @@ class Shelf(NamedTuple):
 class WideRuns:
     """The wide runs of one topic by key."""
 
-    def __init__(self, topic: int, is_young: Callable[[bytes], bool]) -> None:
-        self._topic = topic
+    def __init__(self, topic: int, is_young: Callable[[bytes], bool], budget: Budget) -> None:
+        self._topic, self._budget = topic, budget
         self._is_young = is_young
         # How many are new since the merger looked at them.
         self.grown = 0
@@ -91,6 +92,10 @@ class WideRuns:
 
     def __iter__(self) -> Iterator[tuple[bytes, WideRun]]:
         return iter(self._runs.items())
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._budget.index -= WIDE_BYTES * len(self._runs)
 
     def load(self, database: RocksDatabase) -> None:
         """Read the extents."""
@@ -120,6 +125,7 @@ class WideRuns:
             _discard(self._by_length, (wide.last - wide.first).bit_length(), (wide.first, key))
         self._unshelve(key)
         del self._runs[key]
+        self._budget.index -= WIDE_BYTES
         self._keys.pop(keys.number_of(key), None)
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[bytes]:
@@ -164,6 +170,7 @@ class WideRuns:
         return self._runs[key]
 
     def _enter(self, key: bytes, wide: WideRun) -> None:
+        self._budget.index += WIDE_BYTES
         self._runs[key] = wide
         self._keys[keys.number_of(key)] = key
         if not keys.is_ready(key):

@@ -1,4 +1,4 @@
-"""The memory for the rows of all topics: its limit, and how much of it runs and leases take.
+"""The memory for the rows of all topics: its limit, and how much of it runs, leases and what finds other rows take.
 
 Counted is what a run really takes, with the Python objects that belong to it: a run of one row takes fifteen times its
 size on disk. The figures are those of Python 3.11 on Linux; a test compares them with the growth of a process.
@@ -19,6 +19,15 @@ _RUN_BYTES = 1_900
 _ROW_BYTES, _ID_BYTES = 45, 43
 # Once they were leased, ids are also Python objects, and one text for the frame and the journal.
 _ID_OBJECT_BYTES = 60
+# What finds other rows may take this part of the limit in addition. What it takes beyond that is taken from the rows
+# that are due soon but need not leave next, and is at most the other part of the limit.
+_FREE_PART, _TAKEN_PART = 8, 2
+# What is known of runs on disk is dropped beyond this part of the limit; a call of some thousand ids needs this much.
+_KNOWN_PART, _KNOWN_BYTES_MIN = 8, 4 * 1024 * 1024
+# What is known of one run, without its head and its rows.
+_KNOWN_RUN_BYTES = 620
+# A wide run; a piece of a merge; a run whose rows a merge moved.
+WIDE_BYTES, PIECE_BYTES, SOURCE_BYTES = 510, 300, 250
 # A lease, and each of its parts.
 _LEASE_BYTES, _PART_BYTES, _LISTED_ROW_BYTES = 1_000, 450, 4
 
@@ -31,16 +40,35 @@ class Budget:
     used: int = 0
     ids_max: int = limits.YOUNG_IDS_MAX
     ids: int = 0
+    # What finds messages that are not due soon: prints of their ids, and where merged rows are.
+    index: int = 0
+    # What is known of runs on disk that were searched lately.
+    known: int = 0
+
+    def stats(self) -> dict[str, float]:
+        """Numbers for the metrics."""
+        return {
+            "window_bytes": self.used,
+            "id_index_bytes": self.index,
+            "known_runs_bytes": self.known,
+            "young_ids": self.ids,
+        }
 
     @property
     def spent(self) -> bool:
         """Whether no more rows should be kept."""
-        return self.used >= self.bytes_max
+        taken = max(0, self.index + self.known - self.bytes_max // _FREE_PART)
+        return self.used >= self.bytes_max - min(taken, self.bytes_max // _TAKEN_PART)
 
     @property
     def exhausted(self) -> bool:
         """Whether only few rows of those that must leave next are read."""
         return self.used >= self.bytes_max + RESERVE_BYTES
+
+    @property
+    def knows_enough(self) -> bool:
+        """Whether what is known of some run on disk should be dropped for that of another."""
+        return self.known >= max(self.bytes_max // _KNOWN_PART, _KNOWN_BYTES_MIN)
 
 
 def bytes_of_run(run: Run) -> int:
@@ -58,6 +86,11 @@ def bytes_of_run(run: Run) -> int:
         if run.has_id_objects:
             row += _ID_OBJECT_BYTES + 2 * length
     return _RUN_BYTES + run.size + held * row
+
+
+def bytes_of_known_run(size: int) -> int:
+    """How much memory the knowledge of a run on disk takes, with a head and a mask of so many bytes."""
+    return _KNOWN_RUN_BYTES + size
 
 
 def bytes_of_lease(parts: int, listed_rows: int = 0) -> int:
