@@ -239,3 +239,30 @@ async def test_recalls_of_several_consumers_share_a_change(scene: Scene) -> None
     left = await scene.storage.leases_of(scene.topic, part.consumer, NOW + 1_001)
     assert sorted(one for lease in left for one in lease.ids()) == sorted(part.ids())
     assert {attempt for lease in left for attempt in lease.attempts or [1]} == {1}
+
+
+async def test_a_lease_of_another_broker_is_deleted_in_one_statement_once_its_consumer_has_moved(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that moved deleted each of its messages in a change of five statements."""
+    await scene.create([f"m{number}" for number in range(200)])
+    lease = await scene.lease(3)
+    assert lease is not None
+    assert len(lease) > 1
+    other = PostgresStorage(shared_server().dsn, cluster=scene.cluster, journal="y")
+    await other.open(NOW)
+    try:
+        (found,) = await other.leases_of(scene.topic, "c3", NOW)
+        assert found.ids() == lease.ids()
+
+        async def change(*_: object, **__: object) -> None:
+            raise AssertionError("more than one statement")
+
+        monkeypatch.setattr(PostgresDatabase, "change", change)
+        (answer,) = await other.apply([Delete(scene.topic, lease.lease_id, "c3", [(0, 1)])], NOW, DIRECT_CALL)
+        assert isinstance(answer, Outcomes)
+        assert not answer.codes
+        monkeypatch.undo()
+        assert [view is None for view in await other.get(scene.topic, lease.ids()[:2], NOW)] == [True, False]
+    finally:
+        await other.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, whole
@@ -186,11 +187,19 @@ class PostgresLeases:
             return None
         lease, keys = granted
         if len(keys):
-            self._known[lease.lease_id] = (call.topic.number, keys)
-        if len(self._known) > _LEASES_KNOWN_MAX:
-            self._known.popitem(last=False)
+            self._remember(call.topic.number, lease.lease_id, keys)
         self._written(0, len(lease), call.now)
         return lease
+
+    def _remember(self, topic: int, lease_id: int, keys: LeaseKeys) -> None:
+        self._known[lease_id] = (topic, keys)
+        if len(self._known) > _LEASES_KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
+        """The remaining rows of a consumer's live leases, which may be of another process."""
+        found = partial(self._remember, topic.number)
+        return await self._database.look(lambda link: leasing.leases_of(link, topic, consumer, now, found))
 
     async def keys_of(self, change: TopicTransaction, topic: Topic, lease_id: int) -> Sequence[str] | None:
         """The keys of a lease by row number; the keys of leases from this process are in memory."""

@@ -396,7 +396,7 @@ class PostgresStorage(PostgresQueries):
 
     async def leases_of(self, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
         """The remaining rows of a consumer's live leases."""
-        return await self._database.look(lambda link: leasing.leases_of(link, topic, consumer, now))
+        return await self._leases.leases_of(topic, consumer, now)
 
     # Transactions
 

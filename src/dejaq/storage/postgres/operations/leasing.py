@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -233,12 +233,18 @@ def _lease_set(lease_id: int, consumer: str, expires: int, columns: Mapping[str,
     )
 
 
-async def leases_of(link: PostgresLink, topic: Topic, consumer: str, now: int) -> list[LeaseSet]:
-    """The remaining rows of a consumer's live leases, one set for each end that rows of a lease have."""
+async def leases_of(
+    link: PostgresLink, topic: Topic, consumer: str, now: int, found: Callable[[int, LeaseKeys], None]
+) -> list[LeaseSet]:
+    """The remaining rows of a consumer's live leases, one set for each end that rows of a lease have.
+
+    `found` is called with the id and the keys of each lease.
+    """
     sets: list[LeaseSet] = []
     for lease_id, text in await link.fetch("leases_of", topic.number, consumer):
-        keys = LeaseKeys.unpack(text).listed()
-        records = await link.fetch("live_rows", topic.number, keys, lease_id, now)
+        keys = LeaseKeys.unpack(text)
+        records = await link.fetch("live_rows", topic.number, keys.listed(), lease_id, now)
+        found(lease_id, keys)
         for expires, group in groupby(records, key=itemgetter("ts")):
             rows = list(group)
             columns = dict(zip(rows[0].keys(), zip(*rows, strict=True), strict=True))
