@@ -36,6 +36,16 @@ _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHIFTS = np.arange(28, -1, -4, dtype=np.uint32)
 
 
+# A text that many rows share, written as its number.
+CODED = pa.dictionary(pa.int32(), pa.string())
+
+
+def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Some columns of a record batch; those that are coded in the schema as numbers of texts."""
+    columns = [batch[field.name].dictionary_encode() if field.type == CODED else batch[field.name] for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def record_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
     """One portion of a snapshot taken at `at`."""
     count, stretches = len(scan.ts), list(scan.stretches)
@@ -83,13 +93,20 @@ def generated_ids(prefix: str, first: int, count: int) -> pa.Array:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
+_STATUSES = pa.array(["available", "waiting", "processing"])
+
+
 def statuses(ts: np.ndarray, held: np.ndarray, at: int) -> pa.Array:
     """The status of each row at a time."""
-    names = ["available", "waiting", "processing"]
     index = np.where(ts <= at, 0, np.where(held, 2, 1)).astype(np.int8)
     if len(index) and index.min() == index.max():
-        return pa.repeat(pa.scalar(names[index[0]]), len(index))
-    return pa.DictionaryArray.from_arrays(pa.array(index), pa.array(names)).cast(pa.string())
+        return pa.repeat(_STATUSES[index[0]], len(index))
+    return pa.DictionaryArray.from_arrays(pa.array(index), _STATUSES).cast(pa.string())
+
+
+def coded_statuses(ts: np.ndarray, at: int) -> pa.Array:
+    """The same of rows without a lease, as numbers of texts."""
+    return pa.DictionaryArray.from_arrays(pa.array((ts > at).astype(np.int32)), _STATUSES)
 
 
 def numbers(values: list[int], count: int) -> pa.Array:
@@ -99,13 +116,18 @@ def numbers(values: list[int], count: int) -> pa.Array:
 
 def repeated(values: list[str], counts: np.ndarray) -> pa.Array:
     """Each text, repeated as often as its count says."""
+    if len(set(values)) == 1:
+        return pa.repeat(pa.scalar(values[0]), int(counts.sum()))
+    return coded(values, counts).cast(pa.string())
+
+
+def coded(values: list[str], counts: np.ndarray) -> pa.Array:
+    """The same as numbers of texts."""
     names = sorted(set(values))
-    if len(names) == 1:
-        return pa.repeat(pa.scalar(names[0]), int(counts.sum()))
     numbers = {name: number for number, name in enumerate(names)}
     places = np.array([numbers[value] for value in values], dtype=np.int32)
     index = pa.array(np.repeat(places, counts))
-    return pa.DictionaryArray.from_arrays(index, pa.array(names, pa.string())).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(index, pa.array(names, pa.string()))
 
 
 def arrow_headers(values: list[bytes], count: int) -> pa.Array:

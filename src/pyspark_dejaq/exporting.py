@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dejaq.errors import DejaqError
-from pyspark_dejaq.columns import ARROW_SCHEMA, READ_SCHEMA
+from pyspark_dejaq.columns import ARROW_SCHEMA, CODED, READ_SCHEMA
 from pyspark_dejaq.options import OptionError, Options
 from pyspark_dejaq.reading import BucketRange, PendingReader, read_range
 from pyspark_dejaq.worker import forget_transport, settle_in
@@ -37,6 +37,7 @@ COLUMNS = tuple(ARROW_SCHEMA.names)
 ROW_GROUP_ROWS_MAX, ROW_GROUP_BYTES_MAX = 500_000, 64 * 1024 * 1024
 # Few values for many rows; ids and bodies differ from row to row, and a dictionary of them is work for nothing.
 _REPEATED = ("topic", "bucket", "status", "priority", "attempts", "owner")
+_TYPES = dict.fromkeys(("topic", "status", "owner"), CODED)
 # Known from the call, or from another column: files that only a query reads go without, and the query adds them.
 _DERIVED = {"topic": "", "due": "ts"}
 # What an export writes beside its files. Readers of Parquet pass over names with an underscore.
@@ -91,7 +92,8 @@ def export_range(part: BucketRange, directory: str, columns: Sequence[str], *, d
     """
     path = Path(directory) / f"part-{part.first:05d}.parquet"
     aside = path.with_name(f"_{path.name}.{secrets.token_hex(4)}.tmp")
-    schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns or COLUMNS])
+    # Texts that many rows share come as numbers, so the writer need not look at each one; in the file they are texts.
+    schema = pa.schema([(name, _TYPES.get(name, ARROW_SCHEMA.field(name).type)) for name in columns or COLUMNS])
     settle_in()
     try:
         rows = 0
@@ -103,8 +105,9 @@ def export_range(part: BucketRange, directory: str, columns: Sequence[str], *, d
             use_dictionary=[name for name in _REPEATED if name in schema.names],
             # Ids are in no order, so their extremes let no reader skip anything.
             write_statistics=[name for name in ("ts", "due") if name in schema.names],
+            store_schema=False,
         ) as writer:
-            for group in _row_groups(read_range(part), schema):
+            for group in _row_groups(read_range(part, schema), schema):
                 writer.write_table(group, row_group_size=len(group))
                 rows += len(group)
         if durable:
@@ -124,13 +127,13 @@ def _row_groups(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterato
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch.select(schema.names))
-        rows, size = rows + len(batch), size + held[-1].nbytes
+        held.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
         if rows >= ROW_GROUP_ROWS_MAX or size >= ROW_GROUP_BYTES_MAX:
-            yield pa.Table.from_batches(held, schema)
+            yield pa.Table.from_batches(held, schema).unify_dictionaries()
             held, rows, size = [], 0, 0
     if held:
-        yield pa.Table.from_batches(held, schema)
+        yield pa.Table.from_batches(held, schema).unify_dictionaries()
 
 
 class Export:

@@ -27,7 +27,7 @@ from dejaq.domain.message import Status
 from dejaq.errors import DejaqError, Indefinite, LimitExceeded, Missing, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from pyspark_dejaq.columns import record_batch
+from pyspark_dejaq.columns import ARROW_SCHEMA, in_schema, record_batch
 from pyspark_dejaq.options import Options
 from pyspark_dejaq.runs import run_batch
 from pyspark_dejaq.worker import connect, forget_transport, settle_in, transport_to
@@ -123,8 +123,8 @@ class PendingReader(DataSourceReader):
             raise type(error)(f"{told}; load it and run the query again", details=error.message) from None
 
 
-def read_range(partition: BucketRange) -> Iterator[pa.RecordBatch]:
-    """The messages of a range of buckets, as the snapshot of its query has them."""
+def read_range(partition: BucketRange, schema: pa.Schema = ARROW_SCHEMA) -> Iterator[pa.RecordBatch]:
+    """The messages of a range of buckets, as the snapshot of its query has them, with the columns of the schema."""
     transport = transport_to(partition.url)
     opened = _shared_snapshot(transport, partition)
     for status in partition.statuses or ("",):
@@ -138,9 +138,9 @@ def read_range(partition: BucketRange) -> Iterator[pa.RecordBatch]:
         )
         for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns, silent_s=partition.timeout):
             # Most portions have runs only.
-            made = [record_batch(scan, partition.topic, opened.at_ms)] if scan.ts else []
+            made = [in_schema(record_batch(scan, partition.topic, opened.at_ms), schema)] if scan.ts else []
             if scan.runs:
-                made.append(run_batch(scan, partition.topic, opened.at_ms))
+                made.append(run_batch(scan, partition.topic, opened.at_ms, schema))
             for batch in made:
                 if partition.ids:
                     batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))

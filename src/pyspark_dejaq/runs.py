@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,48 +14,73 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
 from pyspark_dejaq import wire
-from pyspark_dejaq.columns import ARROW_SCHEMA, arrow_headers, generated_ids, numbers, opened_bodies, repeated, statuses
+from pyspark_dejaq.columns import (
+    ARROW_SCHEMA,
+    CODED,
+    arrow_headers,
+    coded,
+    coded_statuses,
+    generated_ids,
+    numbers,
+    opened_bodies,
+    repeated,
+    statuses,
+)
 
 
 @dataclass
 class _Runs:
-    """The columns of some runs. `rest` are the runs that have optional columns; it may be empty."""
+    """The columns of some runs. `rest` are the runs that have optional columns; it may be empty. `bodies` says whether
+    one of them may be packed.
+    """
 
     counts: np.ndarray
     owners: list[str]
     ids: pa.Array
     ts: np.ndarray
     rest: Sequence[records.Run]
-    bodies: pa.Array | None
+    bodies: tuple[pa.Array, bool] | None
 
 
-def run_batch(scan: carrier.ScanColumns, topic: str, at: int) -> pa.RecordBatch:
-    """The runs of one portion of a snapshot taken at `at`."""
+def run_batch(scan: carrier.ScanColumns, topic: str, at: int, schema: pa.Schema = ARROW_SCHEMA) -> pa.RecordBatch:
+    """The runs of one portion of a snapshot taken at `at`, with the columns of the schema."""
     runs = _quickly(scan) or _carefully(scan)
     ts, counts, count = runs.ts, runs.counts, int(runs.counts.sum())
-    columns = [
-        runs.ids,
-        pa.repeat(pa.scalar(topic), count),
-        pa.array(np.repeat(np.array(scan.run_buckets, dtype=np.int32), counts)),
-        pa.array(ts),
-        pa.array(ts * 1_000).view(pa.timestamp("us", tz="UTC")),
-        statuses(ts, np.zeros(count, dtype=bool), at),
-        numbers(_column(runs, "priorities", 0), count),
-        numbers(_column(runs, "attempts", 0), count),
-        repeated(runs.owners, counts),
-        arrow_headers(_column(runs, "headers", b""), count),
-        opened_bodies(runs.bodies if runs.bodies is not None else _column(runs, "bodies", b""), count),
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    made: dict[str, Callable[[], pa.Array]] = {
+        "id": lambda: runs.ids,
+        "topic": lambda: repeated([topic], np.array([count])),
+        "bucket": lambda: pa.array(np.repeat(np.array(scan.run_buckets, dtype=np.int32), counts)),
+        "ts": lambda: pa.array(ts),
+        "due": lambda: pa.array(ts * 1_000).view(pa.timestamp("us", tz="UTC")),
+        "status": lambda: statuses(ts, np.zeros(count, dtype=bool), at),
+        "priority": lambda: numbers(_column(runs, "priorities", 0), count),
+        "attempts": lambda: numbers(_column(runs, "attempts", 0), count),
+        "owner": lambda: repeated(runs.owners, counts),
+        "headers": lambda: arrow_headers(_column(runs, "headers", b""), count),
+        "body": lambda: _bodies(runs, count),
+    }
+    as_numbers: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: coded([topic], np.array([count])),
+        "status": lambda: coded_statuses(ts, at),
+        "owner": lambda: coded(runs.owners, counts),
+    }
+    columns = [(as_numbers if field.type == CODED else made)[field.name]() for field in schema]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     return batch.filter(_counting(scan.run_rows, counts)) if any(scan.run_rows) else batch
+
+
+def _bodies(runs: _Runs, count: int) -> pa.Array:
+    if runs.bodies is None:
+        return opened_bodies(_column(runs, "bodies", b""), count)
+    bodies, may_be_packed = runs.bodies
+    return opened_bodies(bodies, count) if may_be_packed else bodies
 
 
 def _quickly(scan: carrier.ScanColumns) -> _Runs | None:
     """Parse the runs with vectors; None when any run has an unexpected form."""
-    cuts = [wire.cut(run) for run in scan.runs]
-    if not cuts or None in cuts:
+    whole = wire.cut_all(scan.runs)
+    if not whole:
         return None
-    whole = [one for one in cuts if one is not None]
     ids = _generated(whole, scan.run_buckets) if all(one.session for one in whole) else wire.ids_of(whole)
     if ids is None:
         return None

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dejaq.domain.bodies.packing import MARK
+
 _OWNER, _SESSION, _FIRST, _ID, _TS, _BODY = 0x0A, 0x12, 0x18, 0x22, 0x2A, 0x32
 
 
@@ -26,6 +28,38 @@ class Cut(NamedTuple):
     ts: bytes
     rest: bytes
     rows: int
+
+
+def cut_all(runs: Sequence[bytes]) -> list[Cut] | None:
+    """Split runs into their fields; None when one has an unexpected form.
+
+    Most runs of a scan have one owner, listed ids of the same length behind their times, and nothing but bodies behind
+    those. They are split here with few steps: this is done for every run, and a run may have few rows.
+    """
+    head, owner = _head(runs[0]) if runs else (b"", "")
+    begin, cuts = len(head), list[Cut | None]()
+    for run in runs:
+        size = run[begin] if run.startswith(head) and begin < len(run) else 0
+        place = begin + 1
+        if size & 0x80:
+            size, place = _varint(run, begin)
+        end = place + size
+        rows = size >> 3
+        ids_end = end + rows * (run[end + 1] + 2) if end + 1 < len(run) else 0
+        if rows and not size & 7 and ids_end < len(run) and run[end] == _ID and run[ids_end] == _BODY:
+            cuts.append(Cut(owner, b"", 0, run[end:ids_end], run[place:end], run[ids_end:], rows))
+        else:
+            cuts.append(cut(run))
+    found = [one for one in cuts if one is not None]
+    return found if len(found) == len(cuts) else None
+
+
+def _head(run: bytes) -> tuple[bytes, str]:
+    """How a run begins whose owner is followed by its times, and the owner."""
+    if not run or run[0] != _OWNER:
+        return bytes([_TS]), ""
+    size, place = _varint(run, 1)
+    return run[: place + size] + bytes([_TS]), run[place : place + size].decode()
 
 
 def cut(run: bytes) -> Cut | None:
@@ -75,13 +109,16 @@ def _ids_end(run: bytes, place: int, rows: int) -> int:
 def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
     """The listed ids of runs; None when the bytes have an unexpected form."""
     text = np.frombuffer(b"".join([one.ids for one in cuts]), dtype=np.uint8)
+    count = sum(one.rows for one in cuts)
+    alike = _ids_alike(text, count)
+    if alike is not None:
+        return alike
     begins = np.flatnonzero(text == _ID)
     # The length of an id may be the same byte; then the two bytes are adjacent.
     begins = begins[np.diff(begins, prepend=-2) != 1]
-    count = sum(one.rows for one in cuts)
     if len(begins) != count:
         return None
-    lengths = text[begins + 1].astype(np.int64)
+    lengths = text[begins + 1].astype(np.int32)
     ends = begins + 2 + lengths
     if begins[0] != 0 or ends[-1] != len(text) or (ends[:-1] != begins[1:]).any():
         return None
@@ -93,8 +130,28 @@ def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text[kept]))
 
 
-def bodies_of(cuts: Sequence[Cut]) -> pa.Array | None:
-    """The bodies of runs, when all have the same length and no other bytes follow them; otherwise None."""
+def _ids_alike(text: np.ndarray, count: int) -> pa.Array | None:
+    """Ids that all have the same length; None for others."""
+    width, more = divmod(len(text), count)
+    if more or not 2 < width < _ID:
+        return None
+    rows = text.reshape(count, width)
+    if (rows[:, 0] != _ID).any() or (rows[:, 1] != width - 2).any():
+        return None
+    return _of_one_length(pa.string(), rows[:, 2:])
+
+
+def _of_one_length(kind: pa.DataType, rows: np.ndarray) -> pa.Array:
+    count, size = rows.shape
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32) if size else np.zeros(count + 1, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def bodies_of(cuts: Sequence[Cut]) -> tuple[pa.Array, bool] | None:
+    """The bodies of runs and whether one of them may begin with the mark of a packed body, when all have the same
+    length and no other bytes follow them; otherwise None.
+    """
     rests = [one.rest for one in cuts]
     if not rests[0] or rests[0][0] != _BODY:
         return None
@@ -105,9 +162,8 @@ def bodies_of(cuts: Sequence[Cut]) -> pa.Array | None:
     rows = np.frombuffer(b"".join(rests), dtype=np.uint8).reshape(count, width)
     if (rows[:, :head] != rows[0, :head]).any():
         return None
-    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32) if size else np.zeros(count + 1, dtype=np.int32)
-    data = np.ascontiguousarray(rows[:, head:])
-    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    marked = size >= len(MARK) and bool((rows[:, head] == MARK[0]).any())
+    return _of_one_length(pa.binary(), rows[:, head:]), marked
 
 
 def _varint(text: bytes, place: int) -> tuple[int, int]:

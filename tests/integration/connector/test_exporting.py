@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import dejaq.sync
 from dejaq.cli.main import run
 from dejaq.testing.servers.process import BrokerProcess
+from pyspark_dejaq.columns import ARROW_SCHEMA
 from pyspark_dejaq.exporting import STATEMENT, ExportStatement, export_range, planned, remove_expired
 from pyspark_dejaq.options import OptionError
 
@@ -58,7 +59,9 @@ def test_every_message_is_in_one_file_with_all_it_has(
     answer = exported(broker, capsys, "mail", str(tmp_path / "out"), "--files", "4")
     assert (answer["rows"], answer["files"]) == (COUNT + 1, 4)
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 4
-    rows = pq.read_table(tmp_path / "out").to_pylist()
+    table = pq.read_table(tmp_path / "out")
+    assert table.schema.equals(ARROW_SCHEMA)
+    rows = table.to_pylist()
     by_time = sorted(rows, key=lambda row: row["ts"])
     assert [row["ts"] for row in by_time] == [BASE_MS + number for number in range(COUNT + 1)]
     assert by_time[-1]["body"] == b"generated"

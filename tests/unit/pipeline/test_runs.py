@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dejaq import limits
@@ -22,13 +23,20 @@ from dejaq.protocol.v1 import records_pb2 as records
 from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.timekeeper.clock import VirtualClock
-from pyspark_dejaq.columns import record_batch
+from pyspark_dejaq.columns import ARROW_SCHEMA, CODED, in_schema, record_batch
 from pyspark_dejaq.runs import run_batch
 
 CONTEXT = CallContext("a-request", "a peer")
 TOPIC = Topic("t", 1, TopicSettings(buckets=4))
 LARGE = b"l" * (limits.INLINE_BODY_BYTES_MAX + 1)
 AT = 1_000
+# As an export writes them: some columns, and texts that many rows share as numbers.
+_WITH_NUMBERS = pa.schema(
+    [
+        (name, CODED if name in ("topic", "status", "owner") else ARROW_SCHEMA.field(name).type)
+        for name in ("owner", "id", "topic", "status", "attempts", "body")
+    ]
+)
 
 
 async def _filled(path: Path) -> RocksStorage:
@@ -59,15 +67,15 @@ async def _filled(path: Path) -> RocksStorage:
     return storage
 
 
-async def _read(snapshots: Snapshots, **options: Any) -> list[dict[str, Any]]:
+async def _read(snapshots: Snapshots, schema: pa.Schema = ARROW_SCHEMA, **options: Any) -> list[dict[str, Any]]:
     opened = await snapshots.open(CONTEXT, carrier.SnapshotRequest(topic="t"))
     where = carrier.Filter(end=2**62)
     rows: list[dict[str, Any]] = []
     async for scan in snapshots.scan(
         CONTEXT, carrier.ScanRequest(snapshot=opened.snapshot, end_bucket=4, filter=where, **options)
     ):
-        for made in (record_batch, run_batch):
-            rows += made(scan, "t", opened.at_ms).to_pylist()
+        rows += in_schema(record_batch(scan, "t", opened.at_ms), schema).to_pylist()
+        rows += run_batch(scan, "t", opened.at_ms, schema).to_pylist()
     return sorted(rows, key=lambda row: str(row["id"]))
 
 
@@ -78,10 +86,12 @@ async def test_runs_and_columns_produce_the_same_rows(tmp_path: Path, without_bo
         snapshots = Snapshots(storage=storage, clock=VirtualClock(AT), find_topic=lambda name: TOPIC)
         by_columns = await _read(snapshots, without_bodies=without_bodies)
         by_runs = await _read(snapshots, without_bodies=without_bodies, runs=True)
+        as_numbers = await _read(snapshots, _WITH_NUMBERS, without_bodies=without_bodies, runs=True)
         snapshots.close_all()
     finally:
         await storage.close()
     assert by_runs == by_columns
+    assert as_numbers == [{name: row[name] for name in _WITH_NUMBERS.names} for row in by_columns]
     assert len(by_runs) == 8
     bodies = {row["id"]: row["body"] for row in by_runs}
     assert bodies["m-1"] == (None if without_bodies else b"b" * 200)
