@@ -328,7 +328,7 @@ def test_a_write_continues_after_a_kill_of_the_broker(spark: SparkSession, tmp_p
             assert client.count("t") == 100_000
         assert process.log().count("serves at") == 2
         # A broker that does not return is an error of one sentence, in the middle of a read and before a write.
-        rows = _read(spark, process, "t").select("id").toLocalIterator()
+        rows = _read(spark, process, "t", timeout="10").select("id").toLocalIterator()
         next(rows)
         process.kill()
         with pytest.raises(

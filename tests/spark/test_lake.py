@@ -90,6 +90,19 @@ def test_a_batch_is_cut_by_its_number_of_events_and_compaction_keeps_every_row(l
     assert_other_engines_read_the_same(lake)
 
 
+def test_a_lake_that_is_compacted_beside_every_batch_has_each_row_once(
+    lake: Lake, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "FILES_MAX", dict.fromkeys(ingest.FILES_MAX, 1))
+    store = random_store(6, steps=70)
+    write_segments(journal, store.events, cuts=(15, 30, 45))
+    result = list(run(lake, journal, events_max=1))
+    assert len(result) == 4
+    assert lake.head.version > 5
+    assert_lake_equals_oracle(lake, store.events)
+    assert_other_engines_read_the_same(lake)
+
+
 def assert_only_what_the_newest_commits_need_is_left(lake: Lake) -> None:
     with lake.writing():
         for _ in range(COMMITS_KEPT):

@@ -54,7 +54,7 @@ from dejaq.pipeline.spark.failures import explained
 from dejaq.pipeline.spark.session import suited_to
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENTS_MAX_DEFAULT = 10_000_000
 # If a partition of a table has more small files than this, they are made one. Each segment is a file of events; a batch
@@ -203,13 +203,18 @@ class _Change:
 def _put_messages(lake: Lake, after: Commit, name: str, change: _Change) -> Commit:
     """Write messages and releases at once: while the tasks of one table are few, those of the other run."""
     releases = change.releases
-    with ThreadPoolExecutor(1, "releases") as beside:
+    with ThreadPoolExecutor(1, "releases", initializer=_share_cores, initargs=(lake.spark,)) as beside:
         back = None if releases is None else beside.submit(lake.write, "releases", releases, name)
         added = lake.write("messages", change.messages, name)
     after = after.with_table(
         "messages", replaced=change.messages_replaced, dropped=change.messages_dropped, added=added
     )
     return after if back is None else after.with_table("releases", dropped=change.releases_dropped, added=back.result())
+
+
+def _share_cores(spark: SparkSession) -> None:
+    """Let the queries of this thread have their share of the cores, also while those of another have tasks waiting."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", "beside")
 
 
 def _change(

@@ -29,9 +29,9 @@ _ARCHIVE_WRITTEN_S = 15.0
 # One of another Spark or Java, or one that was never finished, is removed after a day.
 _ARCHIVE_UNUSED_S = 86_400.0
 
-# A heap that has its size from the beginning, where the machine has that much memory; it neither grows nor is collected
-# to find out whether it should.
-_FIXED_HEAP = f"-XX:InitialRAMPercentage={100 * _MEMORY_SHARE:.1f}"
+# A heap, and room for classes, that have their size from the beginning: neither is collected to find out whether it
+# should grow.
+_FIXED_HEAP = (f"-XX:InitialRAMPercentage={100 * _MEMORY_SHARE:.1f}", "-XX:MetaspaceSize=256m")
 # One compiler stage: what the second would make faster is over before. Alone it has a fifth of the usual room for its
 # code, which some hundred queries fill; then it stops permanently.
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
@@ -46,6 +46,8 @@ _SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+    # Queries of a thread that asks for it share the cores with the others, instead of following them.
+    "spark.scheduler.mode": "FAIR",
     # Days and states are names, not numbers or dates to be guessed.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     # A task writes so many partitions at once. It sorts its rows by partition only if there are more.
@@ -100,7 +102,7 @@ def start(
         "spark.driver.memory": f"{_memory_mb()}m",
         "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
         "spark.driver.extraJavaOptions": " ".join(
-            [*_java_options(java, cache), *(_BRIEF if brief else (_FIXED_HEAP,)), *java_options]
+            [*_java_options(java, cache), *(_BRIEF if brief else _FIXED_HEAP), *java_options]
         ),
         **(_INTERPRETED if brief else {}),
         **(settings or {}),
