@@ -6,9 +6,10 @@
 
 Writes the figures to `bench/results/lake.json`, with the rate of every commit, so that a rate that falls with the size
 of the lake is seen. A commit is a tenth of the events, but at most ten million; what the commit before it left is
-compacted beside it, and is part of its time and of its processor time. A commit of held events may follow the last tenth. With the job
-`audit`, messages that are lost, doubled, early or unexplained are an error. `bench.lake_journal` describes the journal.
-`--journal` takes one that was written before. Journal and lake are below `--directory`, and are removed at the end.
+compacted beside it, and is part of its time and of its processor time. A commit of held events may follow the last
+tenth. With the job `audit`, messages that are lost, doubled, early or unexplained are an error. `bench.lake_journal`
+describes the journal. `--journal` takes one that was written before. Journal and lake are below `--directory`, and are
+removed at the end.
 `--master cluster` starts a standalone cluster of two workers on this machine.
 """
 
