@@ -31,7 +31,9 @@ class MessageCalls:
         Without `fetch_large` the body of a message that has a large body is empty; its `large` says where it is.
         """
         found = await self._queries.get(topic, [ids] if isinstance(ids, str) else list(ids))
-        return [await self.fetched(message) if fetch_large and message else message for message in found]
+        if not fetch_large or all(message is None or message.large is None for message in found):
+            return found
+        return [await self.fetched(message) if message else None for message in found]
 
     async def fetched(self, message: Message) -> Message | None:
         """The message with its large body, as it was when the body was read; None when the message is gone."""
