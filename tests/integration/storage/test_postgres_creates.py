@@ -220,6 +220,19 @@ async def test_a_batch_that_follows_a_refused_one_is_created_after_it(scene: Sce
 
 
 @pytest.mark.usefixtures("_small_groups_follow")
+async def test_a_batch_that_follows_is_not_created_in_a_topic_that_is_deleted_meanwhile(scene: Scene) -> None:
+    first, second = scene.batch(5, "a", "b"), scene.batch(5, "c", "d", sequence=2)
+    async with held(scene, "a") as watching:
+        waiting = [asyncio.ensure_future(scene.create(one)) for one in (first, second)]
+        await follows(scene, watching, "active", "idle in transaction")
+        await scene.storage.put_topic(replace(scene.topic, state=TopicStage.DELETING), DIRECT_CALL)
+    _, refused = await asyncio.gather(*waiting)
+    assert isinstance(refused, DejaqError)
+    assert refused.code is Code.TOPIC_DELETING
+    assert await scene.storage.get(scene.topic, ["c", "d"], NOW) == [None, None]
+
+
+@pytest.mark.usefixtures("_small_groups_follow")
 async def test_a_batch_that_follows_gives_way_to_the_one_before_when_both_have_an_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,19 +61,24 @@ listed AS (
 )
 SELECT CASE WHEN count(*) = 1 THEN 1 ELSE cast('another state, ' || count(*) AS integer) END FROM number;
 
--- The end of a create that began without its sessions, while an earlier batch of one of them was created: every session is
--- as we know it. Otherwise it ends with an error, and the transaction is undone.
+-- The end of a create that began without its sessions, while an earlier batch of one of them was created: the topic still
+-- exists, and every session is as we know it. Otherwise it ends with an error, and the transaction is undone.
 -- name: continue_sessions
-WITH continued AS (
+WITH live AS MATERIALIZED (
+    SELECT number FROM topic WHERE number = $1 AND state <> 'deleting'
+),
+continued AS (
     UPDATE session SET used_ms = greatest(session.used_ms, $2), seen = row.seen
-    FROM unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known)
-    WHERE session.topic = $1 AND session.session = any(ARRAY[row.session]) AND row.known <> '' AND session.seen = row.known
+    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known)
+    WHERE
+        session.topic = any(ARRAY[live.number]) AND session.session = any(ARRAY[row.session])
+        AND row.known <> '' AND session.seen = row.known
     RETURNING 1
 ),
 begun AS (
     INSERT INTO session (topic, session, used_ms, seen)
     SELECT $1, row.session, $2, row.seen
-    FROM unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known) WHERE row.known = ''
+    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known) WHERE row.known = ''
     ON CONFLICT (topic, session) DO UPDATE
     SET used_ms = greatest(session.used_ms, excluded.used_ms), seen = excluded.seen
     WHERE session.seen = ''
