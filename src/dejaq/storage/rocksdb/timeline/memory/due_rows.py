@@ -20,7 +20,8 @@ from dejaq.storage.rocksdb.timeline.window import FreeRows, ReadingAllowance, Wi
 
 # Many rows in few runs are cheaper to take run by run than to sort by time.
 _ROWS_FACTOR, _ROWS_FEW = 4, 1_024
-# A window is put in order when so many sources in front of it have no such row any more, and these are half of them.
+# What was searched of a window is put in order when so many of its sources have no such row any more, and these are
+# half of them.
 _STALE_MIN = 16
 
 # Which rows of a run over several buckets belong to the consumer.
@@ -69,24 +70,25 @@ class DueRows:
 
     def _find(self, rows_max: int) -> bool:
         """Find runs that together have the first rows; False where this is not worth while."""
-        places: list[tuple[Key, int, int]] = [
-            (window.sources[0][0], number, 0) for number, window in enumerate(self.windows) if window.sources
-        ]
+        heaps = [window.sources for window in self.windows]
+        places: list[tuple[Key, int, int]] = [(heap[0][0], number, 0) for number, heap in enumerate(heaps) if heap]
         heapify(places)
         visited, stale = [0] * len(self.windows), [0] * len(self.windows)
         seen: dict[bytes, int] = {}
         # Rows that are not found are not before the next place: so many runs have an earlier row.
-        certain, heads = 0, list[int]()
+        certain, heads, last = 0, list[int](), 0
         while places and places[0][0][0] <= self.until and certain < rows_max:
-            (ts, _), number, place = heappop(places)
-            while heads and heads[0] <= ts:
+            (last, _), number, place = heappop(places)
+            while heads and heads[0] <= last:
                 heappop(heads)
                 certain += 1
-            window = self.windows[number]
-            for child in (2 * place + 1, 2 * place + 2):
-                if child < len(window.sources):
-                    heappush(places, (window.sources[child][0], number, child))
-            source = window.sources[place][2]
+            heap = heaps[number]
+            child = 2 * place + 1
+            if child < len(heap):
+                heappush(places, (heap[child][0], number, child))
+                if child + 1 < len(heap):
+                    heappush(places, (heap[child + 1][0], number, child + 1))
+            source = heap[place][2]
             visited[number] += 1
             if not isinstance(source, FreeRows):
                 return False
@@ -96,7 +98,7 @@ class DueRows:
                 stale[number] += 1
                 continue
             seen[run.key] = seen.get(run.key, 0) | rows
-            if window is self.divided:
+            if self.windows[number] is self.divided:
                 rows &= self.mask_of(run)
             if rows and not self._add(run, rows, heads):
                 return False
@@ -104,7 +106,7 @@ class DueRows:
                 return False
         for number, window in enumerate(self.windows):
             if stale[number] > max(_STALE_MIN, visited[number] // 2):
-                window.tidy(self.until)
+                window.tidy(last)
         return True
 
     def _add(self, run: Run, rows: int, heads: list[int]) -> bool:
