@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dejaq.broker.delivery.leaser import Leaser
 from dejaq.broker.delivery.pace import GROW_MS, LATE_ROWS
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.timekeeper.clock import VirtualClock
@@ -110,3 +111,29 @@ async def test_a_consumer_that_settles_nothing_gets_more_late_messages_with_time
     for _ in range(6):
         await clock.advance(GROW_MS)
     await until(lambda: len(consumer.received()) == 1_000)
+
+
+@pytest.mark.parametrize(("credit", "busy_ms"), [(10, 0), (1_000, 0), (1_000, 5_000)])
+async def test_a_consumer_without_room_waits_for_it(
+    connect: Connect, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, credit: int, busy_ms: int
+) -> None:
+    """A time to look again that has passed would keep the event loop busy."""
+    looks: list[int] = []
+    fall_behind = Leaser._fall_behind
+
+    def counted(leaser: Leaser, now: int) -> int | None:
+        looks.append(now)
+        return fall_behind(leaser, now)
+
+    monkeypatch.setattr(Leaser, "_fall_behind", counted)
+    producer = await (await connect()).produce()
+    ids = [f"m{number}" for number in range(5_000)]
+    await producer.ask(create=Batches().natural(ids[:2_500], clock.now_ms() - 10_000))
+    await producer.ask(create=Batches(2).natural(ids[2_500:], clock.now_ms() - 10_000))
+    consumer = await (await (await connect()).consume()).subscribe(rows=credit)
+    await until(lambda: len(consumer.received()) == min(credit, 64))
+    if busy_ms:
+        await consumer.ask(busy=carrier.Busy(ms=busy_ms))
+    for _ in range(30):
+        await clock.advance(100)
+    assert len(looks) < 60

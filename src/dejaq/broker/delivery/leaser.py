@@ -309,7 +309,7 @@ class Leaser:
         times = [self._inflight.next_expiry(), None if self.sharing else self._behind_since + share_ms]
         if self._busy_until > now:
             times.append(self._busy_until)
-        if self._late_rows is not None:
+        elif self._late_rows is not None:
             times.append(self._late_rows.next_look())
         if self._allowance is not None and (wait := self._allowance.wait_ms(now)):
             times.append(now + wait)

@@ -107,10 +107,11 @@ class LateRows:
         if not self.bounded:
             self.full = False
             return max(self._rows - held, LATE_ROWS)
-        growth_ms = self._changed_ms + (GROW_WAITING_MS if self._waiting else GROW_MS)
-        if now_ms >= growth_ms:
+        grow_ms = GROW_WAITING_MS if self._waiting else GROW_MS
+        if now_ms >= self._changed_ms + grow_ms:
             self._rows = min(2 * self._rows, limits.CREDIT_ROWS_MAX)
             self._changed_ms = now_ms
+        growth_ms = self._changed_ms + grow_ms
         left = self._rows - held
         refill_ms = self._leased_ms + REFILL_MS
         self.full = left <= 0 or (left < min(self._rows // 2, 2 * LATE_ROWS) and now_ms < refill_ms)
@@ -118,5 +119,5 @@ class LateRows:
         return 0 if self.full else left
 
     def next_look(self) -> int | None:
-        """When there may be room, if nothing is settled until then; None without a bound."""
-        return self._look_ms if self.bounded else None
+        """When there may be room, if nothing is settled until then; None where this is not what the consumer lacks."""
+        return self._look_ms if self.full else None
