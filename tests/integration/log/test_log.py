@@ -249,12 +249,13 @@ async def test_old_messages_are_removed(client: dejaq.Client) -> None:
         await log.append_batch([b"x" * 1_000])
 
     async def is_trimmed() -> bool:
-        return (await log.offsets())[0].start > 0
+        # It may have begun before the last append.
+        return (await log.offsets())[0].bytes <= 5_000
 
     await eventually(is_trimmed, within=30)
     (held,) = await log.offsets()
     assert held.next == 30
-    assert held.bytes <= 5_000
+    assert held.start > 0
     with pytest.raises(Refused) as refused:
         await log.reader(start=0).open()
     assert refused.value.code is Code.OFFSET_OUT_OF_RANGE

@@ -67,7 +67,8 @@ async def test_what_is_known_of_runs_keeps_its_limit(tmp_path: Path, monkeypatch
     for _ in range(2):
         messages = await storage.get(TOPIC, ids[::10], NOW)
         assert [one.id for one in messages if one is not None] == ids[::10]
-        assert 40_000 < storage.stats()["known_runs_bytes"] < 52_000
+        # Merges that run meanwhile remove some of them.
+        assert 10_000 < storage.stats()["known_runs_bytes"] < 52_000
     assert not (await apply_one(storage, Cancel(TOPIC, "billing", ids[:1_000]), NOW, DIRECT_CALL)).codes
     assert storage.stats()["known_runs_bytes"] < 52_000
     await storage.close()
