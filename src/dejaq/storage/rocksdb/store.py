@@ -152,7 +152,7 @@ class RocksStorage(RocksTransactions):
         self._rows = RowLoader(lambda: list(self._states.values()), self._is_live)
         self._writer = ChangeWriter(self._committer, self._outbox, self.merger, self._meet, self._fail)
         self._pending = PendingChanges(self._committer, self._apply_together, self._transact_together, self._change)
-        self._committer.before_sync = self._pending.flush
+        self._committer.before_sync = self._pending.begin_flush
         self.logs = RocksLogs(
             *(database, self._committer, segments, engine.keeper),
             next_number=self._next_number,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +28,20 @@ from dejaq.storage.transactions import Transaction, Verdict
 
 # A batch with more rows has runs of its own.
 SMALL_ROWS = 64
-# So many rows, bytes of one topic, creates, frames with deletes, or transactions, that wait are applied at once: to
-# apply them is one step of the event loop. A create of one row takes 7 to 13 us.
+# So many creates, rows or bytes of one topic, frames with deletes, or transactions, that wait are applied at once: to
+# apply them is one step of the event loop.
 ROWS_MAX = 1_024
-CREATES_MAX = 256
+CREATES_MAX = 128
+# So many creates of all topics do not wait for the end of a sync.
+ALL_CREATES_MAX = 256
 BYTES_MAX = 512 * 1024
 DELETES_MAX = 32
 TRANSACTIONS_MAX = 16
+# What one step costs, in us: the creates of another topic, a create, another row of a create, a frame with deletes. A
+# step has one topic, or several that cost less than this together. The costs are constants, and not measured each time,
+# so that a repeat does the same.
+STEP_US = 1_000
+_TOPIC_US, _CREATE_US, _ROW_US, _DELETES_US = 80, 8, 1, 20
 
 Answers = Sequence[Outcomes | Refused]
 Answer = asyncio.Future[list[Outcomes | Refused]]
@@ -66,6 +73,16 @@ class PendingGroup:
         self.now = max(self.now, now)
         self.rows += len(create.batch)
         self.bytes += sum(map(len, create.batch.bodies))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more creates fit into one step."""
+        return len(self.creates) >= CREATES_MAX or self.rows >= ROWS_MAX or self.bytes >= BYTES_MAX
+
+    @property
+    def cost_us(self) -> int:
+        """What it takes to apply them, roughly."""
+        return _TOPIC_US + _CREATE_US * len(self.creates) + _ROW_US * self.rows
 
 
 @dataclass(slots=True)
@@ -154,6 +171,8 @@ class PendingChanges:
         # How many transactions these calls have; how many creates and rows all groups have.
         self._transactions = 0
         self._creates = self._rows = 0
+        # Whether the next step is expected.
+        self._expected = False
 
     def add(self, create: Create, now: int, context: CallContext) -> Answer:
         """Have a create applied soon; returns its answer."""
@@ -172,8 +191,10 @@ class PendingChanges:
         answer: Answer = self._loop.create_future()
         group.add(create, answer, ids, now)
         self._creates, self._rows = self._creates + 1, self._rows + len(batch)
-        if self._creates >= CREATES_MAX or self._rows >= ROWS_MAX or group.bytes >= BYTES_MAX:
-            self.flush()
+        if group.is_full:
+            self.flush(topic.number)
+        elif self._creates >= ALL_CREATES_MAX or self._rows >= ROWS_MAX:
+            self._expect_flush()
         return answer
 
     def add_deletes(self, changes: Sequence[Change], now: int, context: CallContext) -> Answer:
@@ -219,7 +240,36 @@ class PendingChanges:
         """Apply what waits, unless a sync is in progress, whose end does it."""
         relaxed = any(_is_relaxed(group.topic) for group in self._groups.values())
         if relaxed or not self._committer.syncing:
+            self.begin_flush()
+
+    def begin_flush(self) -> None:
+        """Apply some of what waits, oldest first, and the rest in later steps of the event loop."""
+        if self._expected:
+            return
+        groups, cost = dict[tuple[int, str], PendingGroup](), _DELETES_US * len(self._deletes)
+        for place, group in self._groups.items():
+            cost += group.cost_us
+            if groups and cost > STEP_US:
+                break
+            groups[place] = group
+        if len(groups) == len(self._groups):
             self.flush()
+            return
+        for place in groups:
+            del self._groups[place]
+        deletes, self._deletes = self._deletes, []
+        self._count()
+        self._expect_flush()
+        self._apply_by_caller(deletes, groups.values())
+
+    def _expect_flush(self) -> None:
+        if not self._expected:
+            self._expected = True
+            self._loop.call_soon(self._continue_flush)
+
+    def _continue_flush(self) -> None:
+        self._expected = False
+        self.begin_flush()
 
     def earliest(self, topic: Topic, stored: int | None) -> int | None:
         """The earliest time of what waits for a topic, or that of what is stored."""
@@ -260,8 +310,21 @@ class PendingChanges:
             calls = [one for one in self._calls if number in one.topics]
             self._calls = [one for one in self._calls if number not in one.topics]
         self._transactions = sum([len(one.transactions) for one in self._calls])
+        self._count()
+        self._apply_by_caller(deletes, groups)
+        transacting: defaultdict[str, list[PendingTransactions]] = defaultdict(list)
+        for call in calls:
+            transacting[call.context.principal.recorded].append(call)
+        for some in transacting.values():
+            self._transact_together(some)
+        for changing in self._by_id.take(number):
+            self._change_together(changing)
+
+    def _count(self) -> None:
         self._creates = sum([len(group.creates) for group in self._groups.values()])
         self._rows = sum([group.rows for group in self._groups.values()])
+
+    def _apply_by_caller(self, deletes: Iterable[PendingDeletes], groups: Iterable[PendingGroup]) -> None:
         callers: dict[tuple[str, bool], tuple[list[PendingDeletes], list[PendingGroup]]] = {}
         for one in deletes:
             relaxed = all(_is_relaxed(change.topic) for change in one.changes)
@@ -271,13 +334,6 @@ class PendingChanges:
             callers.setdefault(caller, ([], []))[1].append(group)
         for mine, made in callers.values():
             self._apply_together(mine, made)
-        transacting: defaultdict[str, list[PendingTransactions]] = defaultdict(list)
-        for call in calls:
-            transacting[call.context.principal.recorded].append(call)
-        for some in transacting.values():
-            self._transact_together(some)
-        for changing in self._by_id.take(number):
-            self._change_together(changing)
 
     def _apply_together(self, deletes: Sequence[PendingDeletes], groups: Sequence[PendingGroup]) -> None:
         waiting = [one.answer for one in deletes] + [answer for group in groups for answer in group.answers]
