@@ -39,7 +39,9 @@ PERIOD_SECONDS = 0.25
 BACKOFF_SECONDS_MIN = 0.1
 # A storage that is back is to be used at once.
 BACKOFF_SECONDS_MAX = 1.0
-# One that fails again so soon after it came back is tried after longer and longer pauses.
+# A try that took long, because there is much to be read, is followed by a pause of so many times its duration.
+PAUSE_PER_TRY = 4.0
+# One that fails again so soon after it came back is tried after longer and longer pauses; no pause is longer than this.
 RELAPSE_SECONDS = 60.0
 RELAPSE_BACKOFF_SECONDS_MAX = 30.0
 JUMP_SHOWN_SECONDS = 60.0
@@ -315,13 +317,15 @@ class Doctor:
             await self._clock.sleep(min(BACKOFF_SECONDS_MIN * 2**self._relapses, RELAPSE_BACKOFF_SECONDS_MAX))
         backoff = BACKOFF_SECONDS_MIN
         while "storage" in self._degradations:
+            began = self._clock.monotonic()
             try:
                 await self._storage.recover(self._clock.now_ms())
                 await self._listener.storage_recovered()
             except DejaqError as error:
                 self._set("storage", str(error))
                 self._storage_code = error.code if isinstance(error, StoreError) else Code.STORE_FAILED
-                await self._clock.sleep(backoff)
+                pause = max(backoff, PAUSE_PER_TRY * (self._clock.monotonic() - began))
+                await self._clock.sleep(min(pause, RELAPSE_BACKOFF_SECONDS_MAX))
                 backoff = min(backoff * 2, BACKOFF_SECONDS_MAX)
             else:
                 self._clear("storage")

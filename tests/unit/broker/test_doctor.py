@@ -126,6 +126,30 @@ async def test_a_storage_that_fails_repeatedly_is_reopened_less_and_less_often(
     assert 2 < changes.count(True) < 40, "reopened, but not four times per second for eight minutes"
 
 
+async def test_a_storage_that_takes_long_to_open_is_tried_less_often(clock: VirtualClock) -> None:
+    """On a full disk each try read everything, and the broker did nothing else."""
+
+    class LargeStorage(FailingStorage):
+        async def recover(self, now: int) -> None:
+            await clock.sleep(5.0)
+            await super().recover(now)
+
+    storage = LargeStorage()
+    await storage.open(clock.now_ms())
+    storage.broken, storage.fault = True, "the disk is full"
+    doctor = Doctor(storage=storage, clock=clock, memory_bytes_max=0, drift_ms_max=1_000)
+    running = asyncio.create_task(doctor.run())
+    for _ in range(1_000):
+        await clock.advance(250)
+    assert 8 <= storage.recoveries <= 11, "a fifth of 250 seconds, in tries of five"
+    storage.broken = False
+    for _ in range(200):
+        await clock.advance(250)
+    assert doctor.ready
+    running.cancel()
+    await asyncio.wait([running])
+
+
 async def test_damage_has_its_own_code_and_clients_do_not_retry(
     broker: Broker, storage: FailingStorage, clock: VirtualClock
 ) -> None:
