@@ -22,6 +22,7 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import session_sequences
 from dejaq.storage.rocksdb.timeline.ids.columns import Entries
+from dejaq.storage.rocksdb.timeline.ids.print_slab import prints_for
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import PIECE_ENTRIES, MergeJob, RunWriter, SortedRun
 from dejaq.storage.rocksdb.timeline.levels import merger
 from dejaq.storage.rocksdb.timeline.levels.planning import MergePlan, next_merge
@@ -221,7 +222,7 @@ def test_the_last_step_of_a_merge_of_entries_takes_no_longer_than_the_others(tmp
     database = RocksDatabase(tmp_path / "db")
     runs: list[SortedRun] = []
     for number in range(1, 3):
-        writer = RunWriter(1, number, 1, 300_000)
+        writer = RunWriter(1, number, 1, prints_for(300_000))
         batch = new_batch()
         writer.begin(batch)
         writer.add(batch, _entries(number, 300_000))
@@ -229,7 +230,7 @@ def test_the_last_step_of_a_merge_of_entries_takes_no_longer_than_the_others(tmp
         assert run is not None
         runs.append(run)
         database.apply(batch, number)
-    job = MergeJob(runs, RunWriter(1, 9, 2, 600_000))
+    job = MergeJob(runs, RunWriter(1, 9, 2, prints_for(600_000)))
     while not job.done:
         job.step(new_batch(), database, 8 * PIECE_ENTRIES)
     began = time.thread_time()

@@ -26,6 +26,8 @@ from dejaq.storage.rocksdb.timeline.ids.columns import (
     unpack,
 )
 from dejaq.storage.rocksdb.timeline.ids.hashing import Numbers
+from dejaq.storage.rocksdb.timeline.ids.print_slab import PrintSlab, prints_for
+from dejaq.storage.rocksdb.timeline.ids.run_search import RunSearch
 from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 from dejaq.storage.rocksdb.timeline.ids.sorted_run import (
     Discarded,
@@ -153,6 +155,9 @@ class IdEntries:
         # What is being merged into a sorted run.
         self._frozen: _Recent | None = None
         self._runs: list[SortedRun] = []
+        # Made when it is needed; and by level, where the prints of the next run come.
+        self._search: RunSearch | None = None
+        self._slabs: dict[int, PrintSlab] = {}
         # What any of the sorted runs may have.
         self._seen = SeenPrints()
         self._jobs: dict[int, MergeJob] = {}
@@ -221,6 +226,7 @@ class IdEntries:
         for job in self._jobs.values():
             self._discarded.append(Discarded(self._topic, job.number))
         self._recent, self._frozen, self._runs, self._jobs = _Recent(), None, [], {}
+        self._search, self._slabs = None, {}
         self._seen = SeenPrints()
         self._recount()
 
@@ -273,7 +279,11 @@ class IdEntries:
 
     def _begin(self, batch: Batch, level: int, sources: Sequence[SortedRun | Entries]) -> None:
         most = sum(len(source.prints) for source in sources)
-        self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1, most))
+        # Runs that are made from now on are merged later than those of the level that are merged now.
+        self._slabs.pop(level, None)
+        listed = prints_for(most, self._slabs.get(level + 1), FAN_IN)
+        self._slabs[level + 1] = listed.slab
+        self._jobs[level] = MergeJob(sources, RunWriter(self._topic, self._next_run, level + 1, listed))
         self._jobs[level].begin(batch)
         self._next_run += 1
 
@@ -298,6 +308,7 @@ class IdEntries:
                 self._discard(batch, run.number)
         if merged is not None:
             self._runs.append(merged)
+        self._search = None
         self._recount()
 
     def _discard(self, batch: Batch, number: int) -> None:
@@ -333,28 +344,22 @@ class IdEntries:
 
     def _find_sorted(self, wanted: Numbers) -> list[_Entered]:
         """The entries of the sorted runs."""
-        runs, prints = self._runs, prints_of(wanted)
+        prints = prints_of(wanted)
         if len(wanted) <= _FEW_IDS:
-            few = [one for one in prints.tolist() if self._seen.may_have(one)]
-            runs = [run for run in runs if any(map(run.may_have, few))]
-            if not runs:
-                return []
-        rows = self._seen.rows(prints)
+            rows = np.array(
+                [row for row, one in enumerate(prints.tolist()) if self._seen.may_have(one)], dtype=np.int64
+            )
+        else:
+            rows = self._seen.rows(prints)
         if not len(rows):
             return []
-        prints = prints[rows]
-        keys_of_pieces: list[bytes] = []
-        parts: list[tuple[Rows, Rows, Rows]] = []
-        for run in runs:
-            at, places = run.find(prints)
-            if len(at):
-                names, which, within = run.pieces(places)
-                parts.append((rows[at], which + len(keys_of_pieces), within))
-                keys_of_pieces += names
-        if not parts:
+        if self._search is None:
+            self._search = RunSearch(self._runs)
+        found = self._search.find(prints[rows])
+        if not found.keys:
             return []
-        at, which, within = map(np.concatenate, zip(*parts, strict=True))
-        entries = entries_at(self._database.get_many(keys_of_pieces), which, within)
+        at = rows[found.rows]
+        entries = entries_at(self._database.get_many(found.keys), found.pieces, found.places)
         same = entries.hashes == wanted[at]
         return [_Entered(at[same], entries.numbers[same], entries.stamps[same])]
 

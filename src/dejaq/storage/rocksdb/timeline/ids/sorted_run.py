@@ -7,32 +7,25 @@ from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.ids.columns import (
     Entries,
     Prints,
-    Rows,
     joined,
     pack_pieces,
-    positions,
     unpack,
     unpack_pieces,
 )
+from dejaq.storage.rocksdb.timeline.ids.print_slab import PrintSlab, RunPrints, prints_for
 
 # A lookup that finds a print reads the whole piece of its entry. Runs of the first kind had more.
 PIECE_ENTRIES, _PIECE_ENTRIES_FIRST = 128, 512
 # So many prints are one record.
 PRINTS = 32_768
-# A run has a bit for each value of so many more bits than its length needs: most prints that it lacks are seen there.
-_FILTER_BITS = 3
-_PRINT_BYTES = 4
 # With the filters, an entry takes about so much memory after a start.
 ENTRY_MEMORY_BYTES = 9
-# So few prints are searched without that; and the pieces of so few positions are named one by one.
-_FEW_PRINTS, _FEW_PLACES = 32, 8
 
 # Level, entries, and entries of a piece, which the first kind did not have.
 _RECORD, _RECORD_FIRST = struct.Struct("<BQI"), struct.Struct("<BQ")
@@ -40,90 +33,21 @@ _RECORD, _RECORD_FIRST = struct.Struct("<BQI"), struct.Struct("<BQ")
 DISCARDED = 0xFF
 
 
-_BEGIN = np.ones(1, dtype=np.bool_)
-
-
-class PrintFilter:
-    """A bit for each of many ranges of prints: most prints that a run lacks are in a range without one."""
-
-    def __init__(self, count: int) -> None:
-        bits = max(3, count.bit_length() + _FILTER_BITS)
-        self._shift = 32 - min(32, bits)
-        # Memory that is never written to is not used.
-        self._bits: npt.NDArray[np.uint8] = np.zeros(1 << max(0, min(32, bits) - 3), dtype=np.uint8)
-        self._bytes = memoryview(self._bits)  # type: ignore[arg-type]
-
-    def add(self, prints: Prints) -> None:
-        """Add prints."""
-        places = prints >> np.uint32(self._shift)
-        np.bitwise_or.at(self._bits, places >> np.uint32(3), _bit_of(places))
-
-    @property
-    def memory_bytes(self) -> int:
-        """The memory of all bits."""
-        return len(self._bits)
-
-    def may_have(self, one: int) -> bool:
-        """Whether a print may have been added."""
-        place = one >> self._shift
-        return bool(self._bytes[place >> 3] >> (place & 7) & 1)
-
-    def rows(self, prints: Prints) -> npt.NDArray[np.int64]:
-        """The positions of those that may have been added."""
-        places = prints >> np.uint32(self._shift)
-        return np.flatnonzero(self._bits[places >> np.uint32(3)] & _bit_of(places))
-
-
 class SortedRun:
-    """One run: `prints` are in order, and the entry of each is in piece `position // piece_entries`."""
+    """One run: its prints are in order, and the entry of each is in piece `position // piece_entries`."""
 
-    def __init__(
-        self,
-        topic: int,
-        number: int,
-        level: int,
-        prints: Prints,
-        piece_entries: int,
-        seen: PrintFilter | None = None,
-    ) -> None:
-        self.topic, self.number, self.level, self.prints = topic, number, level, prints
+    def __init__(self, topic: int, number: int, level: int, listed: RunPrints, piece_entries: int) -> None:
+        self.topic, self.number, self.level, self.listed = topic, number, level, listed
+        self.prints = listed.prints
         self.piece_entries = piece_entries
-        if seen is None:
-            seen = PrintFilter(len(prints))
-            seen.add(prints)
-        self._seen = seen
 
     def __len__(self) -> int:
         return len(self.prints)
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of the prints and of what says which of them there are."""
-        return _PRINT_BYTES * len(self.prints) + self._seen.memory_bytes
-
-    def may_have(self, one: int) -> bool:
-        """Whether the run may have an entry with a print."""
-        return self._seen.may_have(one)
-
-    def find(self, prints: Prints) -> tuple[Rows, Rows]:
-        """Which of the prints the run has: pairs of a position in `prints` and one in the run."""
-        if len(prints) <= _FEW_PRINTS:
-            return positions(self.prints, prints)
-        rows = self._seen.rows(prints)
-        found, places = positions(self.prints, prints[rows])
-        return rows[found], places
-
-    def pieces(self, places: Rows) -> tuple[list[bytes], Rows, Rows]:
-        """The keys of the pieces that have these positions, and of each position which of them and the place in it."""
-        first = keys.numbered(keys.ID_PIECE, self.topic, self.number)
-        if len(places) <= _FEW_PLACES:
-            names = [first + (place // self.piece_entries).to_bytes(8, "big") for place in places.tolist()]
-            return names, np.arange(len(names)), places % self.piece_entries
-        pieces, within = np.divmod(places, self.piece_entries)
-        # The positions are nearly in order, and a piece that is read twice is read from memory.
-        begins = np.concatenate((_BEGIN, pieces[1:] != pieces[:-1]))
-        pieces, which = pieces[begins], np.cumsum(begins) - 1
-        return [first + piece.to_bytes(8, "big") for piece in pieces.tolist()], which, within
+        """The memory of the prints and of what finds them."""
+        return self.listed.memory_bytes
 
     def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
         """Entries start to end-1."""
@@ -139,19 +63,13 @@ class SortedRun:
         )
 
 
-def _bit_of(places: Prints) -> npt.NDArray[np.uint8]:
-    return np.left_shift(np.uint8(1), (places & np.uint32(7)).astype(np.uint8))
-
-
 class RunWriter:
     """Writes a run piece by piece; it counts once it is finished."""
 
-    def __init__(self, topic: int, number: int, level: int, entries_max: int) -> None:
+    def __init__(self, topic: int, number: int, level: int, listed: RunPrints) -> None:
         self._topic, self.number, self._level = topic, number, level
         # What the run has in memory at last; to make it at the end would take long.
-        self._column: Prints = np.empty(entries_max, dtype=np.uint32)
-        self._seen = PrintFilter(entries_max)
-        self._count = 0
+        self._listed = listed
         self._rest: list[Entries] = []
         self._waiting = 0
         self._pieces = 0
@@ -161,8 +79,7 @@ class RunWriter:
     @property
     def memory_bytes(self) -> int:
         """The memory of what was added, which is written in order; the rest is not used yet."""
-        done = self._count / max(1, len(self._column))
-        return _PRINT_BYTES * self._count + int(done * self._seen.memory_bytes)
+        return self._listed.memory_bytes
 
     def begin(self, batch: Batch) -> None:
         """Say that there may be pieces: a start after a crash deletes them."""
@@ -180,11 +97,12 @@ class RunWriter:
         self._write(batch, self._waiting)
         self._write_prints(batch)
         key = keys.numbered(keys.ID_RUN, self._topic, self.number)
-        if not self._count:
+        if not len(self._listed):
             batch.delete(key)
             return None
-        batch.put(key, _RECORD.pack(self._level, self._count, PIECE_ENTRIES))
-        return SortedRun(self._topic, self.number, self._level, self._column[: self._count], PIECE_ENTRIES, self._seen)
+        self._listed.finish()
+        batch.put(key, _RECORD.pack(self._level, len(self._listed), PIECE_ENTRIES))
+        return SortedRun(self._topic, self.number, self._level, self._listed, PIECE_ENTRIES)
 
     def _write(self, batch: Batch, count: int) -> None:
         if not count:
@@ -194,9 +112,7 @@ class RunWriter:
             batch.put(keys.pair(keys.ID_PIECE, self._topic, self.number, self._pieces), piece)
             self._pieces += 1
         prints = whole.prints[:count]
-        self._column[self._count : self._count + count] = prints
-        self._seen.add(prints)
-        self._count += count
+        self._listed.add(prints)
         self._chunk.append(prints)
         if sum(map(len, self._chunk)) >= PRINTS:
             self._write_prints(batch)
@@ -227,18 +143,26 @@ def _sizes_in(record: bytes) -> tuple[int, int, int]:
 
 def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], list[int]]:
     """The complete runs of a topic, and the numbers of the others."""
-    runs: list[SortedRun] = []
+    found: list[tuple[int, int, int, int]] = []
     discarded: list[int] = []
     prefix = keys.of_topic(keys.ID_RUN, topic)
     for key, value in list(database.scan(prefix, keys.after(prefix))):
         number = int.from_bytes(key[5:], "big")
-        level, _, entries = _sizes_in(value)
+        level, count, entries = _sizes_in(value)
         if level == DISCARDED:
             discarded.append(number)
-            continue
+        else:
+            found.append((level, number, count, entries))
+    slabs: dict[int, PrintSlab] = {}
+    runs: list[SortedRun] = []
+    for level, number, count, entries in found:
+        listed = prints_for(count, slabs.get(level), sum(one[0] == level for one in found))
+        slabs[level] = listed.slab
         start = keys.numbered(keys.ID_PRINTS, topic, number)
-        prints = [np.frombuffer(chunk, dtype="<u4") for _, chunk in database.scan(start, keys.after(start))]
-        runs.append(SortedRun(topic, number, level, np.concatenate(prints).astype(np.uint32, copy=False), entries))
+        for _, chunk in database.scan(start, keys.after(start)):
+            listed.add(np.frombuffer(chunk, dtype="<u4").astype(np.uint32, copy=False))
+        listed.finish()
+        runs.append(SortedRun(topic, number, level, listed, entries))
     return runs, discarded
 
 
