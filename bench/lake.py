@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 GOAL_EVENTS_PER_S = 250_000
 LOOK_S = 0.5
+# A process that runs its parent's program for longer than this is a worker.
+BEGINNING_S = 1.0
 
 
 def main() -> None:
@@ -150,7 +152,7 @@ def _memory() -> Iterator[list[float]]:
 
     def look() -> None:
         while not ended.wait(LOOK_S):
-            found.append(sum(map(_resident_mb, _family())))
+            found.append(sum(_resident_mb(process) for process in _family() if not _is_beginning(process)))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -183,6 +185,17 @@ def _cpu_s() -> float:
         except OSError:
             continue
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _is_beginning(process: int) -> bool:
+    """Whether a process is about to run a program: until then it has the memory of its parent, which is counted."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        lives_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        command, parents = (Path(f"/proc/{one}/cmdline").read_bytes() for one in (process, int(fields[1])))
+    except OSError:
+        return True
+    return lives_s < BEGINNING_S and command == parents
 
 
 def _resident_mb(process: int) -> float:

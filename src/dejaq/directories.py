@@ -1,4 +1,7 @@
-"""Directories that a power cut does not undo: a new name is durable when the directory that has it was synced."""
+"""Directories that a power cut does not undo: a new name is durable when the directory that has it was synced.
+
+And whether two processes see the same directory.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,16 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def machine() -> str:
+    """The running system, the same for all its processes until it is started again; empty where that is unknown."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def directory_identity(path: Path) -> str:
+    """Device and inode of a directory: two processes of one machine that find the same ones see one directory."""
+    found = path.stat()
+    return f"{found.st_dev}:{found.st_ino}"

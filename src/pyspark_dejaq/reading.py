@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -23,13 +24,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from dejaq.directories import machine
 from dejaq.domain.message import Status
 from dejaq.errors import DejaqError, Indefinite, LimitExceeded, Missing, NoBroker, Unavailable
 from dejaq.protocol.blocking import BlockingTransport
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import ARROW_SCHEMA, in_schema, record_batch
+from pyspark_dejaq.frames import FrameFiles
 from pyspark_dejaq.options import Options
-from pyspark_dejaq.runs import run_batch
+from pyspark_dejaq.runs import Wanted, frame_batch, run_batch
 from pyspark_dejaq.worker import connect, forget_transport, settle_in, transport_to
 
 # How long to wait before asking a broker again that has too many snapshots.
@@ -54,6 +57,9 @@ class BucketRange(InputPartition):
     buckets: int
     first: int
     end: int
+    # A run over several buckets is read by the task that has its share.
+    share: int
+    shares: int
     start_ms: int
     end_ms: int
     statuses: tuple[str, ...]
@@ -99,6 +105,8 @@ class PendingReader(DataSourceReader):
                 buckets=buckets,
                 first=first,
                 end=end,
+                share=share,
+                shares=parts,
                 start_ms=self._start,
                 end_ms=self._end,
                 statuses=self._statuses,
@@ -106,7 +114,7 @@ class PendingReader(DataSourceReader):
                 include_body=options.include_body,
                 timeout=options.timeout,
             )
-            for first, end in pairwise(edges)
+            for share, (first, end) in enumerate(pairwise(edges))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,31 +135,42 @@ def read_range(partition: BucketRange, schema: pa.Schema = ARROW_SCHEMA) -> Iter
     """The messages of a range of buckets, as the snapshot of its query has them, with the columns of the schema."""
     transport = transport_to(partition.url)
     opened = _shared_snapshot(transport, partition)
-    for status in partition.statuses or ("",):
-        request = carrier.ScanRequest(
-            snapshot=opened.snapshot,
-            first_bucket=partition.first,
-            end_bucket=partition.end,
-            filter=carrier.Filter(start=partition.start_ms, end=partition.end_ms, status=status),
-            without_bodies=not partition.include_body,
-            runs=True,
-        )
-        for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns, silent_s=partition.timeout):
-            # Most portions have runs only.
-            made = [in_schema(record_batch(scan, partition.topic, opened.at_ms), schema)] if scan.ts else []
-            if scan.runs:
-                made.append(run_batch(scan, partition.topic, opened.at_ms, schema))
-            for batch in made:
-                if partition.ids:
-                    batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
-                if len(batch):
-                    yield batch
+    wanted = Wanted(partition.topic, partition.buckets, opened.at_ms, schema)
+    with FrameFiles.of(opened) or nullcontext() as files:
+        for status in partition.statuses or ("",):
+            request = carrier.ScanRequest(
+                snapshot=opened.snapshot,
+                first_bucket=partition.first,
+                end_bucket=partition.end,
+                filter=carrier.Filter(start=partition.start_ms, end=partition.end_ms, status=status),
+                without_bodies=not partition.include_body,
+                runs=True,
+                frames=files is not None,
+                share=partition.share,
+                shares=partition.shares,
+            )
+            for scan in transport.stream("Carrier.Scan", request, carrier.ScanColumns, silent_s=partition.timeout):
+                for batch in _batches(scan, files, wanted):
+                    if partition.ids:
+                        batch = batch.filter(pa.compute.is_in(batch["id"], pa.array(partition.ids)))
+                    if len(batch):
+                        yield batch
+
+
+def _batches(scan: carrier.ScanColumns, files: FrameFiles | None, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The messages of a portion of a snapshot; most portions have one kind of them."""
+    if scan.ts:
+        yield in_schema(record_batch(scan, wanted.topic, wanted.at), wanted.schema)
+    if scan.runs:
+        yield run_batch(scan, wanted)
+    if scan.frame_files and files is not None:
+        yield frame_batch(files.runs(scan), scan, wanted)
 
 
 def _shared_snapshot(transport: BlockingTransport, partition: BucketRange) -> carrier.SnapshotResponse:
     """The snapshot from which all tasks of this query read."""
     name = f"{partition.relation}-{_query()}"
-    request = carrier.SnapshotRequest(topic=partition.topic, name=name, run=partition.run)
+    request = carrier.SnapshotRequest(topic=partition.topic, name=name, run=partition.run, machine=machine())
     opened = _open(transport, request, partition.timeout)
     if opened.buckets != partition.buckets:
         raise Missing(f"topic {partition.topic!r} was created again since it was loaded; load it again")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dejaq.domain.ids import ProducerSession
+from dejaq.domain.ids import ProducerSession, bucket_hash, bucket_in
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import records_pb2 as records
 from pyspark_dejaq import wire
@@ -27,6 +27,9 @@ from pyspark_dejaq.columns import (
     statuses,
 )
 
+# The bucket of a run whose rows are each in the bucket of their id.
+SPREAD = 0xFFFF
+
 
 @dataclass
 class _Runs:
@@ -37,19 +40,46 @@ class _Runs:
     counts: np.ndarray
     owners: list[str]
     ids: pa.Array
+    # Whether the listed ids of each run are generated ids.
+    counted: list[bool]
     ts: np.ndarray
     rest: Sequence[records.Run]
     bodies: tuple[pa.Array, bool] | None
 
 
-def run_batch(scan: carrier.ScanColumns, topic: str, at: int, schema: pa.Schema = ARROW_SCHEMA) -> pa.RecordBatch:
-    """The runs of one portion of a snapshot taken at `at`, with the columns of the schema."""
-    runs = _quickly(scan) or _carefully(scan)
+@dataclass(frozen=True)
+class Wanted:
+    """What the rows of a snapshot of a topic taken at `at` become: record batches with the columns of the schema."""
+
+    topic: str
+    # The number of its buckets.
+    buckets: int
+    at: int
+    schema: pa.Schema = ARROW_SCHEMA
+
+
+def run_batch(scan: carrier.ScanColumns, wanted: Wanted) -> pa.RecordBatch:
+    """The runs of one portion of a snapshot."""
+    batch, counts = _batch(scan.runs, scan.run_buckets, wanted)
+    return batch.filter(_counting(scan.run_rows, counts)) if any(scan.run_rows) else batch
+
+
+def frame_batch(runs: Sequence[bytes], scan: carrier.ScanColumns, wanted: Wanted) -> pa.RecordBatch:
+    """The same of the runs that were read from the places of the portion."""
+    batch, counts = _batch(runs, scan.frame_buckets, wanted)
+    absent = scan.frame_rows_without
+    return batch.filter(_counting(absent, counts, listed=False)) if any(absent) else batch
+
+
+def _batch(stored: Sequence[bytes], buckets: Sequence[int], wanted: Wanted) -> tuple[pa.RecordBatch, np.ndarray]:
+    """All rows of runs, and the number of rows of each run."""
+    topic, at, schema = wanted.topic, wanted.at, wanted.schema
+    runs = _quickly(stored, buckets) or _carefully(stored, buckets)
     ts, counts, count = runs.ts, runs.counts, int(runs.counts.sum())
     made: dict[str, Callable[[], pa.Array]] = {
         "id": lambda: runs.ids,
         "topic": lambda: repeated([topic], np.array([count])),
-        "bucket": lambda: pa.array(np.repeat(np.array(scan.run_buckets, dtype=np.int32), counts)),
+        "bucket": lambda: _bucket_column(runs, buckets, wanted.buckets),
         "ts": lambda: pa.array(ts),
         "due": lambda: pa.array(ts * 1_000).view(pa.timestamp("us", tz="UTC")),
         "status": lambda: statuses(ts, np.zeros(count, dtype=bool), at),
@@ -65,8 +95,7 @@ def run_batch(scan: carrier.ScanColumns, topic: str, at: int, schema: pa.Schema 
         "owner": lambda: coded(runs.owners, counts),
     }
     columns = [(as_numbers if field.type == CODED else made)[field.name]() for field in schema]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    return batch.filter(_counting(scan.run_rows, counts)) if any(scan.run_rows) else batch
+    return pa.RecordBatch.from_arrays(columns, schema=schema), counts
 
 
 def _bodies(runs: _Runs, count: int) -> pa.Array:
@@ -76,42 +105,68 @@ def _bodies(runs: _Runs, count: int) -> pa.Array:
     return opened_bodies(bodies, count) if may_be_packed else bodies
 
 
-def _quickly(scan: carrier.ScanColumns) -> _Runs | None:
+def _quickly(stored: Sequence[bytes], buckets: Sequence[int]) -> _Runs | None:
     """Parse the runs with vectors; None when any run has an unexpected form."""
-    whole = wire.cut_all(scan.runs)
-    if not whole:
-        return None
-    ids = _generated(whole, scan.run_buckets) if all(one.session for one in whole) else wire.ids_of(whole)
+    whole = wire.cut_all(stored)
+    ids = _ids(whole, buckets) if whole else None
     if ids is None:
+        whole = [one for one in map(wire.cut, stored) if one is not None]
+        ids = _ids(whole, buckets) if stored and len(whole) == len(stored) else None
+    if not whole or ids is None:
         return None
     bodies = wire.bodies_of(whole)
     return _Runs(
         counts=np.array([one.rows for one in whole], dtype=np.int64),
         owners=[one.owner for one in whole],
         ids=ids,
+        counted=[one.counted for one in whole],
         ts=np.frombuffer(b"".join([one.ts for one in whole]), dtype="<i8"),
         rest=[] if bodies is not None else [records.Run.FromString(one.rest) for one in whole],
         bodies=bodies,
     )
 
 
-def _carefully(scan: carrier.ScanColumns) -> _Runs:
+def _ids(cuts: Sequence[wire.Cut], buckets: Sequence[int]) -> pa.Array | None:
+    return _generated(cuts, buckets) if all(one.session for one in cuts) else wire.ids_of(cuts)
+
+
+def _carefully(stored: Sequence[bytes], buckets: Sequence[int]) -> _Runs:
     """Parse the runs with the protocol's own parser, with one object per row."""
-    runs = [records.Run.FromString(run) for run in scan.runs]
+    runs = [records.Run.FromString(run) for run in stored]
     ids = [
         generated_ids(ProducerSession.unpack(run.session).prefix(bucket), run.first, len(run.ts))
         if run.session
         else pa.array(run.ids[:], pa.string())
-        for run, bucket in zip(runs, scan.run_buckets, strict=True)
+        for run, bucket in zip(runs, buckets, strict=True)
     ]
     return _Runs(
         counts=np.array([len(run.ts) for run in runs], dtype=np.int64),
         owners=[run.owner for run in runs],
         ids=pa.concat_arrays(ids) if ids else pa.array([], pa.string()),
+        counted=[run.counted for run in runs],
         ts=np.array(list(chain.from_iterable(run.ts[:] for run in runs)), dtype=np.int64),
         rest=runs,
         bodies=None,
     )
+
+
+def _bucket_column(runs: _Runs, buckets: Sequence[int], count: int) -> pa.Array:
+    """The bucket of each row: that of its run, or that of its id."""
+    column = np.repeat(np.array(buckets, dtype=np.int32), runs.counts)
+    if SPREAD in buckets:
+        spread = column == SPREAD
+        counted = spread & np.repeat(np.array(runs.counted, dtype=bool), runs.counts)
+        natural = spread & ~counted
+        hashes = map(bucket_hash, _chosen(runs.ids.cast(pa.binary()), natural))
+        column[natural] = np.fromiter(hashes, dtype=np.int64) % count
+        if counted.any():
+            column[counted] = np.fromiter(map(bucket_in, _chosen(runs.ids, counted)), dtype=np.int32)
+    return pa.array(column)
+
+
+def _chosen(column: pa.Array, rows: np.ndarray) -> list[Any]:
+    values: list[Any] = (column if rows.all() else column.filter(pa.array(rows))).to_pylist()
+    return values
 
 
 def _generated(cuts: Sequence[wire.Cut], buckets: Sequence[int]) -> pa.Array:
@@ -136,12 +191,15 @@ def _column(runs: _Runs, name: str, default: object) -> list[Any]:
     )
 
 
-def _counting(masks: Sequence[bytes], counts: np.ndarray) -> pa.Array:
-    """Which rows of the concatenated runs belong to the result."""
-    parts = [
-        np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=int(count), bitorder="little").astype(bool)
-        if mask
-        else np.ones(count, dtype=bool)
-        for mask, count in zip(masks, counts, strict=True)
-    ]
+def _counting(masks: Sequence[bytes], counts: np.ndarray, *, listed: bool = True) -> pa.Array:
+    """Which rows of the concatenated runs belong to the result: those in the masks, or those that are not in them.
+
+    A mask that is empty is of a run whose rows all do.
+    """
+    parts = []
+    for mask, count in zip(masks, counts, strict=True):
+        bits = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), bitorder="little")[:count].astype(bool)
+        part = np.full(count, not mask or not listed)
+        part[: len(bits)] = bits if listed else ~bits
+        parts.append(part)
     return pa.array(np.concatenate(parts))

@@ -14,8 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from dejaq.domain.bodies.packing import MARK
+from dejaq.limits import ID_CHARS_MAX
 
 _OWNER, _SESSION, _FIRST, _ID, _TS, _BODY = 0x0A, 0x12, 0x18, 0x22, 0x2A, 0x32
+_VERSIONS, _COUNTED = 0x6A, 0x78
+# Ids of fewer rows are searched one by one.
+_MANY_ROWS = 32
 
 
 class Cut(NamedTuple):
@@ -28,13 +32,16 @@ class Cut(NamedTuple):
     ts: bytes
     rest: bytes
     rows: int
+    # Whether the listed ids are generated ids.
+    counted: bool = False
 
 
 def cut_all(runs: Sequence[bytes]) -> list[Cut] | None:
     """Split runs into their fields; None when one has an unexpected form.
 
     Most runs of a scan have one owner, listed ids of the same length behind their times, and nothing but bodies behind
-    those. They are split here with few steps: this is done for every run, and a run may have few rows.
+    those. They are split here with few steps: this is done for every run, and a run may have few rows. Other bytes may
+    look like such a run; `ids_of` finds that they are none.
     """
     head, owner = _head(runs[0]) if runs else (b"", "")
     begin, cuts = len(head), list[Cut | None]()
@@ -73,6 +80,8 @@ def cut(run: bytes) -> Cut | None:
         session, place = run[place : place + size], place + size
     if run[place] == _FIRST:
         first, place = _varint(run, place + 1)
+    # Nobody needs the versions of the rows of a merged run.
+    place = _behind_versions(run, place)
     if run[place] == _ID:
         end = run.find(_TS, place)
         # The byte may be the length of an id: then it follows the byte that begins an id.
@@ -85,10 +94,22 @@ def cut(run: bytes) -> Cut | None:
         return None
     size, place = _varint(run, place + 1)
     ts, place = run[place : place + size], place + size
+    place = _behind_versions(run, place)
+    counted = run[place : place + 2] == bytes([_COUNTED, 1])
+    place += 2 * counted
     if not ids and not session:
         end = _ids_end(run, place, size // 8)
         ids, place = run[place:end], end
-    return Cut(owner, session, first, ids, ts, run[place:], size // 8) if len(ts) == size and size % 8 == 0 else None
+    if len(ts) != size or size % 8:
+        return None
+    return Cut(owner, session, first, ids, ts, run[place:], size // 8, counted)
+
+
+def _behind_versions(run: bytes, place: int) -> int:
+    if place >= len(run) or run[place] != _VERSIONS:
+        return place
+    size, place = _varint(run, place + 1)
+    return place + size
 
 
 def _ids_end(run: bytes, place: int, rows: int) -> int:
@@ -100,10 +121,30 @@ def _ids_end(run: bytes, place: int, rows: int) -> int:
     end = place + rows * (size + 2)
     if run[place : end : size + 2] == bytes([_ID]) * rows and run[place + 1 : end : size + 2] == bytes([size]) * rows:
         return end
+    if rows >= _MANY_ROWS and (end := _ids_end_of_many(run, place, rows)):
+        return end
     end = place
     while end + 1 < len(run) and run[end] == _ID:
         end += 2 + run[end + 1]
     return end
+
+
+def _ids_end_of_many(run: bytes, place: int, rows: int) -> int:
+    """The same for ids whose lengths differ; 0 where the bytes have an unexpected form."""
+    text = np.frombuffer(run, dtype=np.uint8, offset=place, count=min(rows * (ID_CHARS_MAX + 2), len(run) - place))
+    begins = _begins(text)[:rows]
+    if len(begins) < rows or begins[-1] + 1 >= len(text):
+        return 0
+    ends = begins + 2 + text[begins + 1]
+    return place + int(ends[-1]) if begins[0] == 0 and (ends[:-1] == begins[1:]).all() else 0
+
+
+def _begins(text: np.ndarray) -> np.ndarray:
+    """Where ids begin, in bytes that begin with ids."""
+    begins = np.flatnonzero(text == _ID)
+    # The length of an id may be the same byte; then the two bytes are adjacent.
+    found: np.ndarray = begins[np.diff(begins, prepend=-2) != 1]
+    return found
 
 
 def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
@@ -113,9 +154,7 @@ def ids_of(cuts: Sequence[Cut]) -> pa.Array | None:
     alike = _ids_alike(text, count)
     if alike is not None:
         return alike
-    begins = np.flatnonzero(text == _ID)
-    # The length of an id may be the same byte; then the two bytes are adjacent.
-    begins = begins[np.diff(begins, prepend=-2) != 1]
+    begins = _begins(text)
     if len(begins) != count:
         return None
     lengths = text[begins + 1].astype(np.int32)

@@ -232,6 +232,32 @@ class StoredRuns:
         self.rows.append(rows)
 
 
+@dataclass(slots=True)
+class StoredFrames:
+    """Some messages of a snapshot by the places of their stored runs in the files of the store.
+
+    `without` has a mask of the rows that do not belong to the result, little-endian; empty bytes when all do.
+    """
+
+    files: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
+    without: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def add(self, address: tuple[int, int, int], bucket: int, without: bytes) -> None:
+        """Add the run at an address: file, offset and length."""
+        file, offset, length = address
+        self.files.append(file)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.buckets.append(bucket)
+        self.without.append(without)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
     """A request for the messages that are due up to `until` in `buckets`, at most `rows_max` rows and about `bytes_max`

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredRuns
+from dejaq.domain.batch import CreateBatch, IdSpan, LeaseSet, Outcomes, Portion, RowRange, StoredFrames, StoredRuns
 from dejaq.domain.bodies.body_block import BodySlices
 from dejaq.domain.bodies.large import is_reference, reference_of
 from dejaq.domain.bodies.packing import any_marked, shown
@@ -261,6 +261,15 @@ def add_stored(proto: carrier_pb2.ScanColumns, stored: StoredRuns) -> None:
     proto.run_buckets.extend(stored.buckets)
     proto.run_versions.extend(stored.versions)
     proto.run_rows.extend(stored.rows)
+
+
+def add_frames(proto: carrier_pb2.ScanColumns, stored: StoredFrames) -> None:
+    """Add the places of runs to a portion of a snapshot."""
+    proto.frame_files.extend(stored.files)
+    proto.frame_offsets.extend(stored.offsets)
+    proto.frame_lengths.extend(stored.lengths)
+    proto.frame_buckets.extend(stored.buckets)
+    proto.frame_rows_without.extend(stored.without)
 
 
 def messages_from_proto(proto: carrier_pb2.MessageColumns, *, topic: str) -> list[Message]:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, Portion, StoredRuns
+from dejaq.domain.batch import LeaseRequest, LeaseSet, Outcomes, Portion, StoredFrames, StoredRuns
 from dejaq.domain.bodies.large import Declared, Reference
 from dejaq.domain.changes import Change
 from dejaq.domain.context import CallContext
@@ -167,6 +168,30 @@ class Snapshot(Protocol):
 
     def close(self) -> None:
         """Release the view; a scan in progress ends with an error."""
+
+
+class Share(NamedTuple):
+    """One of several parts of the runs over several buckets: those whose number is `part` modulo `parts`."""
+
+    part: int
+    parts: int
+
+
+@runtime_checkable
+class SharesRuns(Protocol):
+    """A snapshot of a store with runs, which several callers read together, from files where they can."""
+
+    @property
+    def frames_path(self) -> Path | None:
+        """The directory of the files, which stay until the snapshot is closed; None where runs must not be read so."""
+
+    def scan_shared(
+        self, buckets: Sequence[int], share: Share, *, bodies: bool, framed: bool
+    ) -> AsyncIterator[Portion | StoredRuns | StoredFrames]:
+        """All messages of the buckets, and those of a share of the runs over several buckets, whatever their buckets.
+
+        `framed`: with the places of the runs that are in files, in place of these runs.
+        """
 
 
 class Storage(Protocol):

@@ -17,9 +17,11 @@ import pyarrow.parquet as pq
 
 import dejaq.sync
 from dejaq.cli.main import run
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.testing.servers.process import BrokerProcess
 from pyspark_dejaq.columns import ARROW_SCHEMA
 from pyspark_dejaq.exporting import STATEMENT, ExportStatement, export_range, planned, remove_expired
+from pyspark_dejaq.frames import FrameFiles
 from pyspark_dejaq.options import OptionError
 
 BASE_MS = 1_900_000_000_000
@@ -141,6 +143,33 @@ def test_a_broker_that_ends_leaves_no_half_file(tmp_path: Path) -> None:
     with pytest.raises(dejaq.DejaqError, match=r"exporting topic 'mail' from .* ended early; export it again"):
         export_range(part, str(tmp_path), (), durable=False)
     assert list(tmp_path.glob("*parquet*")) == []
+
+
+def test_on_the_machine_of_the_broker_an_export_reads_its_files(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    runs = FrameFiles.runs
+
+    def counted(files: FrameFiles, scan: carrier.ScanColumns) -> list[bytes]:
+        found = runs(files, scan)
+        read.append(len(found))
+        return found
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        (tmp_path / name).mkdir()
+        for part in planned(broker.url, "mail", files=3):
+            export_range(part, str(tmp_path / name), (), durable=False)
+        found: list[dict[str, Any]] = pq.read_table(tmp_path / name).to_pylist()
+        return sorted(found, key=lambda row: str(row["id"]))
+
+    monkeypatch.setattr(FrameFiles, "runs", counted)
+    from_files = rows("files")
+    assert sum(read) > 0
+    monkeypatch.setattr(FrameFiles, "of", lambda opened: None)
+    read.clear()
+    assert rows("sent") == from_files
+    assert not read
 
 
 def test_only_exports_whose_time_is_over_are_removed(tmp_path: Path) -> None:

@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from dejaq import limits
 from dejaq.broker.calls.queries import filter_from_proto
-from dejaq.domain.batch import Portion, StoredRuns
+from dejaq.directories import directory_identity, machine
+from dejaq.domain.batch import Portion, StoredFrames, StoredRuns
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code, InvalidArgument, error_of
-from dejaq.protocol.columns import add_stored, portion_to_proto
+from dejaq.protocol.columns import add_frames, add_stored, portion_to_proto
 from dejaq.protocol.v1 import carrier_pb2 as carrier
-from dejaq.storage.base import Snapshot, Storage
+from dejaq.storage.base import Filter, Share, SharesRuns, Snapshot, Storage
 from dejaq.timekeeper.clock import Clock
 
 SWEEP_SECONDS = 30.0
 # How much longer than a portion took the scans rest before the next: they take a tenth of the time.
 _PAUSE_SHARE = 9.0
+# What is said of runs in files that the caller reads itself; it holds them in memory at once.
+_FRAMED_BYTES = 4 * 1024 * 1024
 # Runs go together until a message has about so many bytes or rows, while nobody waits for deliveries.
 _MESSAGE_BYTES = 1024 * 1024
 _MESSAGE_ROWS = 20_000
+
+_Portion = Portion | StoredRuns | StoredFrames
 
 
 @dataclass(slots=True)
@@ -65,11 +71,25 @@ class Snapshots:
         self._naming = asyncio.Lock()
         self._run = secrets.token_hex(8)
         self._turn = asyncio.Lock()
+        self._machine = machine()
 
     async def open(self, context: CallContext, request: carrier.SnapshotRequest) -> carrier.SnapshotResponse:
         """Take a view of a topic and give it a name; callers that share a name are given one view."""
-        if not request.name:
-            return await self._take(request.topic)
+        taken = await self._shared(request) if request.name else await self._take(request.topic)
+        if not self._machine or request.machine != self._machine:
+            return taken
+        answer = carrier.SnapshotResponse()
+        answer.CopyFrom(taken)
+        held = self._open.get(taken.snapshot)
+        path = held.snapshot.frames_path if held is not None and isinstance(held.snapshot, SharesRuns) else None
+        if path is not None:
+            with suppress(OSError):
+                answer.frame_directory_identity = directory_identity(path)
+                answer.frame_directory = str(path.absolute())
+        return answer
+
+    async def _shared(self, request: carrier.SnapshotRequest) -> carrier.SnapshotResponse:
+        """The view of a name."""
         if len(request.name) > limits.SNAPSHOT_NAME_CHARS_MAX:
             raise InvalidArgument(f"the name of a snapshot has at most {limits.SNAPSHOT_NAME_CHARS_MAX} characters")
         if request.run != self._run:
@@ -128,11 +148,9 @@ class Snapshots:
                 f"buckets {request.first_bucket} to {request.end_bucket} are not within the topic's {held.buckets}"
             )
         buckets = range(request.first_bucket, request.end_bucket)
-        where = filter_from_proto(request.filter)
         held.readers += 1
         try:
-            scan = held.snapshot.scan_stored if request.runs else held.snapshot.scan
-            portions = scan(buckets, where, bodies=not request.without_bodies)
+            portions = _portions(held.snapshot, request)
             while (columns := await self._next(portions)) is not None:
                 yield columns
             held.done.update(buckets)
@@ -140,7 +158,7 @@ class Snapshots:
             held.readers -= 1
             held.used = self._clock.monotonic()
 
-    async def _next(self, portions: AsyncIterator[Portion | StoredRuns]) -> carrier.ScanColumns | None:
+    async def _next(self, portions: AsyncIterator[_Portion]) -> carrier.ScanColumns | None:
         """The next portions; while somebody waits for deliveries, all scans together pause longer than they work."""
         async with self._turn:
             begun = self._clock.monotonic()
@@ -149,20 +167,24 @@ class Snapshots:
                 await self._clock.sleep(_PAUSE_SHARE * (self._clock.monotonic() - begun))
             return columns
 
-    async def _gathered(self, portions: AsyncIterator[Portion | StoredRuns]) -> carrier.ScanColumns | None:
+    async def _gathered(self, portions: AsyncIterator[_Portion]) -> carrier.ScanColumns | None:
         """One portion of columns, or as many of runs as go together; None at the end."""
-        gathered, size, rows = carrier.ScanColumns(), 0, 0
+        gathered, size, rows, framed = carrier.ScanColumns(), 0, 0, 0
         async for portion in portions:
             if isinstance(portion, Portion):
                 columns = portion_to_proto(portion)
                 columns.MergeFrom(gathered)
                 return columns
-            add_stored(gathered, portion)
-            size += sum(map(len, portion.runs))
-            rows += portion.count
-            if size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or self._delivers():
+            if isinstance(portion, StoredFrames):
+                add_frames(gathered, portion)
+                framed += sum(portion.lengths)
+            else:
+                add_stored(gathered, portion)
+                size += sum(map(len, portion.runs))
+                rows += portion.count
+            if size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or framed >= _FRAMED_BYTES or self._delivers():
                 break
-        return gathered if size else None
+        return gathered if size or framed else None
 
     def topic_of(self, snapshot: str) -> str | None:
         """The topic of an open snapshot."""
@@ -211,3 +233,19 @@ class Snapshots:
 
     def _drop(self, name: str) -> None:
         self._open.pop(name).snapshot.close()
+
+
+def _portions(snapshot: Snapshot, request: carrier.ScanRequest) -> AsyncIterator[_Portion]:
+    """What a scan asks for."""
+    buckets, where = range(request.first_bucket, request.end_bucket), filter_from_proto(request.filter)
+    bodies = not request.without_bodies
+    if request.shares and _is_whole(where) and isinstance(snapshot, SharesRuns):
+        share = Share(request.share, request.shares)
+        return snapshot.scan_shared(buckets, share, bodies=bodies, framed=request.frames and bodies)
+    scan = snapshot.scan_stored if request.runs else snapshot.scan
+    return scan(buckets, where, bodies=bodies)
+
+
+def _is_whole(where: Filter) -> bool:
+    """Whether every message matches."""
+    return where.start <= 0 and where.end > limits.TS_MS_MAX and replace(where, start=0, end=Filter().end) == Filter()

@@ -585,30 +585,36 @@ class BrowseRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("topic", "name", "run")
+    __slots__ = ("topic", "name", "run", "machine")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     name: str
     run: str
-    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[str] = ...) -> None: ...
+    machine: str
+    def __init__(self, topic: _Optional[str] = ..., name: _Optional[str] = ..., run: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class SnapshotResponse(_message.Message):
-    __slots__ = ("snapshot", "buckets", "at_ms", "messages", "keep_ms", "run")
+    __slots__ = ("snapshot", "buckets", "at_ms", "messages", "keep_ms", "run", "frame_directory", "frame_directory_identity")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     KEEP_MS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    FRAME_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    FRAME_DIRECTORY_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     buckets: int
     at_ms: int
     messages: int
     keep_ms: int
     run: str
-    def __init__(self, snapshot: _Optional[str] = ..., buckets: _Optional[int] = ..., at_ms: _Optional[int] = ..., messages: _Optional[int] = ..., keep_ms: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    frame_directory: str
+    frame_directory_identity: str
+    def __init__(self, snapshot: _Optional[str] = ..., buckets: _Optional[int] = ..., at_ms: _Optional[int] = ..., messages: _Optional[int] = ..., keep_ms: _Optional[int] = ..., run: _Optional[str] = ..., frame_directory: _Optional[str] = ..., frame_directory_identity: _Optional[str] = ...) -> None: ...
 
 class CloseSnapshotRequest(_message.Message):
     __slots__ = ("snapshot",)
@@ -621,20 +627,26 @@ class CloseSnapshotResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanRequest(_message.Message):
-    __slots__ = ("snapshot", "first_bucket", "end_bucket", "filter", "without_bodies", "runs")
+    __slots__ = ("snapshot", "first_bucket", "end_bucket", "filter", "without_bodies", "runs", "frames", "share", "shares")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     FIRST_BUCKET_FIELD_NUMBER: _ClassVar[int]
     END_BUCKET_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_BODIES_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     first_bucket: int
     end_bucket: int
     filter: Filter
     without_bodies: bool
     runs: bool
-    def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ..., runs: _Optional[bool] = ...) -> None: ...
+    frames: bool
+    share: int
+    shares: int
+    def __init__(self, snapshot: _Optional[str] = ..., first_bucket: _Optional[int] = ..., end_bucket: _Optional[int] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., without_bodies: _Optional[bool] = ..., runs: _Optional[bool] = ..., frames: _Optional[bool] = ..., share: _Optional[int] = ..., shares: _Optional[int] = ...) -> None: ...
 
 class Stretch(_message.Message):
     __slots__ = ("span", "bucket", "group", "version", "consumer")
@@ -651,7 +663,7 @@ class Stretch(_message.Message):
     def __init__(self, span: _Optional[_Union[IdSpan, _Mapping]] = ..., bucket: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., consumer: _Optional[str] = ...) -> None: ...
 
 class ScanColumns(_message.Message):
-    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers", "runs", "run_buckets", "run_versions", "run_rows", "masked")
+    __slots__ = ("stretches", "ids", "ts", "bodies", "priorities", "attempts", "headers", "runs", "run_buckets", "run_versions", "run_rows", "frame_files", "frame_offsets", "frame_lengths", "frame_buckets", "frame_rows_without", "masked")
     STRETCHES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
@@ -663,6 +675,11 @@ class ScanColumns(_message.Message):
     RUN_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     RUN_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     RUN_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FILES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_ROWS_WITHOUT_FIELD_NUMBER: _ClassVar[int]
     MASKED_FIELD_NUMBER: _ClassVar[int]
     stretches: _containers.RepeatedCompositeFieldContainer[Stretch]
     ids: _containers.RepeatedScalarFieldContainer[str]
@@ -675,8 +692,13 @@ class ScanColumns(_message.Message):
     run_buckets: _containers.RepeatedScalarFieldContainer[int]
     run_versions: _containers.RepeatedScalarFieldContainer[int]
     run_rows: _containers.RepeatedScalarFieldContainer[bytes]
+    frame_files: _containers.RepeatedScalarFieldContainer[int]
+    frame_offsets: _containers.RepeatedScalarFieldContainer[int]
+    frame_lengths: _containers.RepeatedScalarFieldContainer[int]
+    frame_buckets: _containers.RepeatedScalarFieldContainer[int]
+    frame_rows_without: _containers.RepeatedScalarFieldContainer[bytes]
     masked: bool
-    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ..., run_buckets: _Optional[_Iterable[int]] = ..., run_versions: _Optional[_Iterable[int]] = ..., run_rows: _Optional[_Iterable[bytes]] = ..., masked: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stretches: _Optional[_Iterable[_Union[Stretch, _Mapping]]] = ..., ids: _Optional[_Iterable[str]] = ..., ts: _Optional[_Iterable[int]] = ..., bodies: _Optional[_Iterable[bytes]] = ..., priorities: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., headers: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ..., run_buckets: _Optional[_Iterable[int]] = ..., run_versions: _Optional[_Iterable[int]] = ..., run_rows: _Optional[_Iterable[bytes]] = ..., frame_files: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_lengths: _Optional[_Iterable[int]] = ..., frame_buckets: _Optional[_Iterable[int]] = ..., frame_rows_without: _Optional[_Iterable[bytes]] = ..., masked: _Optional[bool] = ...) -> None: ...
 
 class RedriveRequest(_message.Message):
     __slots__ = ("topic", "target", "ids")

@@ -23,6 +23,7 @@ from rocksdict import Checkpoint, Rdict, RdictIter, WriteBatch, WriteOptions
 
 from dejaq.errors import Code, DejaqError, StoreError, error_of
 from dejaq.storage.commit_log.operations import DELETE, PUT, Operations
+from dejaq.storage.commit_log.record import FrameAddress
 from dejaq.storage.rocksdb.bodies.sealed_values import SealedValues
 from dejaq.storage.rocksdb.engine.frames import FrameSource, address_in
 from dejaq.storage.rocksdb.engine.overlay import Overlay, Unknown, merged
@@ -70,6 +71,7 @@ class RocksDatabase:
         self.values = SealedValues()
         # The commit log, once there is one.
         self.log: FrameSource | None = None
+        self.log_path: Path | None = None
         # Views that may be open; files of the log that exist at their creation stay until they are closed.
         self.views: WeakSet[View] = WeakSet()
 
@@ -330,6 +332,11 @@ class View:
     def run_at(self, key: bytes, stored: bytes) -> bytes:
         """The plain value of a run, of which the view may have a pointer."""
         return self._database.run_at(key, stored, self._overlay)
+
+    def frame_at(self, stored: bytes) -> FrameAddress | None:
+        """Where in the files of the log a run is, of which the view may have a pointer."""
+        address = address_in(stored)
+        return address if address is not None and self._overlay.frame(stored) is None else None
 
     def reads(self, file: int) -> bool:
         """Whether frames of a file of the log may be read."""

@@ -42,7 +42,7 @@ class Engine:
         self.database = database
         self.log = self._started.log
         self.boot = self._started.boot
-        database.log = self.log
+        database.log, database.log_path = self.log, path / COMMIT
         self._uses = FrameUses()
         # The start itself was the last change, and has no frame.
         self._uses.load(database, (file.number for file in self.log.files), self.log.sequence - 1)

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
 
 from dejaq import limits
-from dejaq.domain.batch import Portion, RowRange, StoredRuns, Stretch
+from dejaq.domain.batch import Portion, RowRange, StoredFrames, StoredRuns, Stretch
 from dejaq.domain.message import Status, status_of
+from dejaq.domain.topic import Encryption
 from dejaq.protocol.v1 import records_pb2 as records
-from dejaq.storage.base import Filter
+from dejaq.storage.base import Filter, Share
 from dejaq.storage.rocksdb.bodies.large import LARGE
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import View
@@ -29,6 +31,8 @@ from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 _PORTION_RUNS = 250
 _PORTION_EXTENTS = 500
 _PORTION_BYTES = 128 * 1024
+# Runs that the caller reads from files itself; it holds those of a portion in memory.
+_FRAMED_BYTES = 4 * 1024 * 1024
 # Separately stored bodies are read one by one, until a portion has about so many bytes.
 _APART_BYTES = 1024 * 1024
 
@@ -90,7 +94,7 @@ class RocksSnapshot:
 
     async def scan(self, buckets: Sequence[int], where: Filter, *, bodies: bool) -> AsyncIterator[Portion]:
         """Leased rows first, then the rows without a lease, bucket by bucket."""
-        async for portion in self._scan(buckets, where, bodies=bodies, stored=False):
+        async for portion in self._scan(buckets, where, bodies=bodies):
             assert isinstance(portion, Portion)
             yield portion
 
@@ -98,14 +102,39 @@ class RocksSnapshot:
         self, buckets: Sequence[int], where: Filter, *, bodies: bool
     ) -> AsyncIterator[Portion | StoredRuns]:
         """The same as `scan`, but rows without a lease are in their stored form."""
-        return self._scan(buckets, where, bodies=bodies, stored=True)
+        portions = self._scan(buckets, where, bodies=bodies, stored=True)
+        return cast("AsyncIterator[Portion | StoredRuns]", portions)
+
+    @property
+    def frames_path(self) -> Path | None:
+        """The files of the commit log, unless what they have of the topic may be sealed, or bodies are elsewhere."""
+        topic, database = self._state.topic, self._state.database
+        prefix = keys.of_topic(keys.RUN, topic.number)
+        if topic.settings.encryption is not Encryption.NONE or not database.values.is_plain(prefix):
+            return None
+        bodies = keys.of_topic(keys.BODY, topic.number)
+        return None if any(True for _ in self._view.items(bodies, keys.after(bodies))) else database.log_path
+
+    def scan_shared(
+        self, buckets: Sequence[int], share: Share, *, bodies: bool, framed: bool
+    ) -> AsyncIterator[Portion | StoredRuns | StoredFrames]:
+        """The whole topic as `scan_stored` returns it, but runs over several buckets are not divided."""
+        framed = framed and self.frames_path is not None
+        return self._scan(buckets, Filter(), bodies=bodies, stored=True, framed=framed, share=share)
 
     async def _scan(
-        self, buckets: Sequence[int], where: Filter, *, bodies: bool, stored: bool
-    ) -> AsyncIterator[Portion | StoredRuns]:
+        self,
+        buckets: Sequence[int],
+        where: Filter,
+        *,
+        bodies: bool,
+        stored: bool = False,
+        framed: bool = False,
+        share: Share | None = None,
+    ) -> AsyncIterator[Portion | StoredRuns | StoredFrames]:
         wanted = set(buckets)
-        for held in self._scan_leased(wanted, where, bodies=bodies):
-            yield held
+        for leased in self._scan_leased(wanted, where, bodies=bodies):
+            yield leased
             await asyncio.sleep(0)
         if where.consumer is not None or where.status is Status.PROCESSING:
             return
@@ -113,17 +142,22 @@ class RocksSnapshot:
         for bucket in (*sorted(wanted), keys.SPREAD):
             for start, end in self._stretches(bucket, first, where):
                 while start < end:
-                    found, start = self._found(start, end)
-                    if stored and bucket != keys.SPREAD:
-                        whole, found = self._whole(found, where, bodies=bodies)
+                    if framed:
+                        frames, found, start = self._framed(start, end, share)
+                        if len(frames):
+                            yield frames
+                    else:
+                        found, start = self._found(start, end, share)
+                    if stored and (bucket != keys.SPREAD or share is not None):
+                        whole, found = self._whole(found, where, bodies=bodies, merged=share is not None)
                         if len(whole):
                             yield whole
                     runs = [
                         (Run(one.key, one.record, len(one.value), one.gone, one.leased), one.value) for one in found
                     ]
-                    if bucket == keys.SPREAD:
+                    if bucket == keys.SPREAD and share is None:
                         runs = [cut for run, _ in runs for cut in self._cut(run, wanted)]
-                    for portion in self._portions(runs, where, bodies=bodies, stored=stored):
+                    for portion in self._portions(runs, where, bodies=bodies, stored=stored, shared=share is not None):
                         yield portion
                         await asyncio.sleep(0)
                     await asyncio.sleep(0)
@@ -159,28 +193,65 @@ class RocksSnapshot:
                 counts[start] = counts.get(start, 0) + 1
         return sorted(counts.items())
 
-    def _found(self, start: bytes, end: bytes) -> tuple[list[_Found], bytes]:
+    def _found(self, start: bytes, end: bytes, share: Share | None) -> tuple[list[_Found], bytes]:
         """Some runs from `start` on, and the position to continue from."""
         items: list[tuple[bytes, bytes]] = []
         size = 0
         for item in self._view.items(start, end):
             items.append(item)
-            size += size_of(item[1])
+            size += size_of(item[1]) if _is_in(share, item[0]) else 0
             if size >= _PORTION_BYTES or len(items) >= _PORTION_RUNS:
                 break
         if not items:
             return [], end
-        first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
-        gone = {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
+        gone = self._gone(items)
         parse, leased, run_at = records.Run.FromString, self._leased_rows, self._view.run_at
         found = []
         for key, stored in items:
+            if not _is_in(share, key):
+                continue
             value = run_at(key, stored)
             found.append(_Found(key, parse(value), value, gone.get(key[1:], 0), leased.get(key, 0)))
         return found, items[-1][0] + b"\0"
 
-    def _whole(self, found: Sequence[_Found], where: Filter, *, bodies: bool) -> tuple[StoredRuns, list[_Found]]:
-        """The runs of one bucket of which every row belongs to the result, and the others, which need a `Run`."""
+    def _framed(self, start: bytes, end: bytes, share: Share | None) -> tuple[StoredFrames, list[_Found], bytes]:
+        """The same with the places of those runs that are in files."""
+        frames, found = StoredFrames(), list[_Found]()
+        items: list[tuple[bytes, bytes]] = []
+        size = held = 0
+        for item in self._view.items(start, end):
+            if not _is_in(share, item[0]):
+                continue
+            items.append(item)
+            held, size = held + len(item[1]), size + size_of(item[1])
+            if held >= _PORTION_BYTES or size >= _FRAMED_BYTES or len(items) >= _PORTION_RUNS:
+                break
+        if not items:
+            return frames, found, end
+        gone, leased = self._gone(items), self._leased_rows
+        for key, stored in items:
+            absent, in_lease = gone.get(key[1:], 0), leased.get(key, 0)
+            address = self._view.frame_at(stored)
+            if address is not None:
+                without = absent | in_lease
+                frames.add(address, keys.bucket_of(key), masks.pack(without) if without else b"")
+            else:
+                value = self._view.run_at(key, stored)
+                found.append(_Found(key, records.Run.FromString(value), value, absent, in_lease))
+        return frames, found, items[-1][0] + b"\0"
+
+    def _gone(self, items: Sequence[tuple[bytes, bytes]]) -> dict[bytes, int]:
+        """The rows that are gone of successive runs, by the places of the runs."""
+        first, last = keys.gone(items[0][0]), keys.gone(items[-1][0])
+        return {key[1:]: masks.unpack(value) for key, value in self._view.items(first, last + b"\0")}
+
+    def _whole(
+        self, found: Sequence[_Found], where: Filter, *, bodies: bool, merged: bool
+    ) -> tuple[StoredRuns, list[_Found]]:
+        """The runs of which every row belongs to the result, and the others, which need a `Run`.
+
+        `merged`: rows of one run may have different versions.
+        """
         whole, others = StoredRuns(), []
         start, end = self._times(where)
         for one in found:
@@ -192,7 +263,7 @@ class RocksSnapshot:
                 or where.needs_row_scan
                 or first >= keys.READY_SLICE
                 or not start <= ts[0] <= ts[-1] < end
-                or record.versions
+                or (record.versions and not merged)
                 or (bodies and record.apart)
             ):
                 others.append(one)
@@ -214,7 +285,7 @@ class RocksSnapshot:
                 yield Run(key, record, len(value)), value
 
     def _portions(
-        self, runs: Sequence[tuple[Run, bytes]], where: Filter, *, bodies: bool, stored: bool
+        self, runs: Sequence[tuple[Run, bytes]], where: Filter, *, bodies: bool, stored: bool, shared: bool
     ) -> Iterator[Portion | StoredRuns]:
         """The matching rows of the runs in one portion; the rows of a run with separately stored bodies in their own
         portions.
@@ -227,8 +298,8 @@ class RocksSnapshot:
             if not rows:
                 continue
             if bodies and run.record.apart:
-                yield from self._with_apart(run, rows)
-            elif stored and not run.merged:
+                yield from self._with_apart(run, rows, self._state.by_bucket(run))
+            elif stored and (shared or not run.merged):
                 mask = b"" if rows == masks.full(run.count) else masks.pack(rows)
                 whole.add(value if bodies else _without_bodies(run.record), run.bucket, run.number, run.count, mask)
             else:
@@ -238,10 +309,10 @@ class RocksSnapshot:
             if len(portion):
                 yield portion
 
-    def _with_apart(self, run: Run, rows: int) -> Iterator[Portion]:
+    def _with_apart(self, run: Run, chosen: int, buckets: dict[int, int]) -> Iterator[Portion]:
         builder, size = _Builder(self, bodies=True), 0
-        for row in masks.rows(rows):
-            builder.add(run, row, row + 1, bucket=run.bucket)
+        for bucket, row in ((bucket, row) for bucket, rows in buckets.items() for row in masks.rows(rows & chosen)):
+            builder.add(run, row, row + 1, bucket=bucket)
             assert builder.portion.bodies is not None
             size += len(builder.portion.bodies[-1])
             if size >= _APART_BYTES:
@@ -313,6 +384,11 @@ def _alike(run: Run, rows: int) -> Iterator[RowRange]:
             yield from ((row, row + 1) for row in range(start, end))
         else:
             yield start, end
+
+
+def _is_in(share: Share | None, key: bytes) -> bool:
+    """Whether a run is for the caller who has a share of those over several buckets."""
+    return share is None or keys.bucket_of(key) != keys.SPREAD or keys.number_of(key) % share.parts == share.part
 
 
 def _without_bodies(record: records.Run) -> bytes:
