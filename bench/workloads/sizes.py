@@ -93,9 +93,9 @@ class Sizes:
     log_beside_seconds: int = 20
     log_beside_due_per_s: int = 4_000
 
-    # Idle connections, and for how long.
+    # Idle connections, and for how long: an idle session is pinged once in two minutes.
     connections: int = 10_000
-    connections_seconds: float = 60.0
+    connections_seconds: float = 150.0
 
 
 FULL = Sizes()

@@ -148,7 +148,9 @@ async def test_a_frame_that_cannot_be_handled_ends_the_session(broker: ScriptedB
     await link.close()
 
 
-@pytest.mark.parametrize(("shared", "busy", "expected"), [(False, False, 2), (False, True, 20), (True, True, 2)])
+@pytest.mark.parametrize(
+    ("shared", "busy", "expected"), [(False, False, 2), (False, True, 2 * IDLE_FACTOR), (True, True, 2)]
+)
 async def test_an_idle_session_and_one_with_the_brokers_clock_ping_seldom(
     broker: ScriptedBroker, link: Link, shared: bool, busy: bool, expected: int
 ) -> None:

@@ -30,14 +30,17 @@ HELD_BYTES_MAX = 32 * 1024 * 1024
 # So many messages are delivered in one turn of the event loop, however long that takes.
 STEP_MESSAGES = 16
 # A connection is pinged when nothing came for two intervals, again half an interval later, and closed after half an
-# interval more. So the pings of a client whose intervals are shorter are all that an idle connection needs.
+# interval more. So the pings of a client whose intervals are shorter are all that a quiet connection needs.
 QUIET_INTERVALS = 2
 PINGS = 2
 # Connections are examined at common times, so many per interval, so that the pings of many arrive together: to wake a
 # process costs more than to answer a ping. An examination may be earlier by the time between two of them.
 COMMON_TIMES = 90
-# By how much longer the intervals of an idle connection are: 10,000 of them would keep a broker busy with pings.
-IDLE_FACTOR = 10
+# By how much longer the intervals are while neither side has anything to ask of the other, and of a connection without
+# streams: 10,000 of them would keep a broker busy with pings.
+REST_FACTOR, IDLE_FACTOR = 6, 10
+# What is written so soon after something came is an answer, and no question.
+ANSWER_SECONDS = 0.05
 # How long a message may take from its first byte to its last, and how long a connection may not be read.
 STALL_SECONDS = 60.0
 # How long the other side may take to answer a close frame.
@@ -60,7 +63,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         idle: Callable[[], bool] = lambda: False,
         step_seconds: float | None = None,
     ) -> None:
-        """While it is `idle`, nobody waits for the other side, and pings are `IDLE_FACTOR` times as rare.
+        """While it is `idle`, no stream uses it.
 
         In one turn of the event loop messages are delivered for `step_seconds` only, and the others in the next turns;
         but at least `STEP_MESSAGES`, because the machine may have done something else meanwhile.
@@ -75,8 +78,8 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._ping_seconds = ping_seconds
         self._idle = idle
-        # Whether the next look at the connection is that of an idle one.
-        self._resting = False
+        # By how much longer the interval until the next look is.
+        self._factor = 1
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(masked=not client, message_bytes_max=MESSAGE_BYTES_MAX, deliver=self._deliver)
         self._bare_pong = frame_head(Opcode.PONG, 0, masked=client)
@@ -93,6 +96,8 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         # For the pings: when something came last, and what had left the write buffer at the last look.
         self._heard_at = self._loop.time()
+        # When a message was written last that was no answer.
+        self._asked_at = self._heard_at
         self._left_then = 0
         # Pings since then that were not answered.
         self._silent = 0
@@ -108,7 +113,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self.open = True
         transport.set_write_buffer_limits(WRITE_BYTES_MAX)
         transport.set_protocol(self)
-        self._heard_at = self._loop.time()
+        self._heard_at = self._asked_at = self._loop.time()
         self._look_soon(self._heard_at)
         if early:
             self._read(self._reader.read, early)
@@ -126,6 +131,10 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def write(self, *parts: bytes | memoryview) -> None:
         """Send one message without waiting; after the end it is dropped."""
+        now = self._loop.time()
+        if now > self._heard_at + ANSWER_SECONDS:
+            self._asked_at = now
+            self.resume_pings()
         self._write_frame(Opcode.BINARY, *parts)
 
     def _write_frame(self, opcode: Opcode, *parts: bytes | memoryview) -> None:
@@ -250,20 +259,29 @@ class WebSocketConnection(asyncio.BufferedProtocol):
 
     def resume_pings(self) -> None:
         """Called when somebody waits for the other side again."""
-        if self._resting and self._timer is not None and self.open:
+        if self._factor > 1 and self._timer is not None and self.open:
             self._timer.cancel()
-            self._heard_at, self._silent = self._loop.time(), 0
+            self._heard_at = self._asked_at = self._loop.time()
             self._look_soon(self._heard_at)
 
     def _look_soon(self, now: float) -> None:
         """Look at the connection when it was quiet for too long; half an interval after a ping."""
-        self._resting = self._idle()
+        self._factor = self._factor_at(now)
         interval = self._interval()
         at = now + interval / 2 if self._silent else self._heard_at + QUIET_INTERVALS * interval
         self._timer = self._loop.call_at(at - at % (interval / COMMON_TIMES), self._look)
 
+    def _factor_at(self, now: float) -> int:
+        if self._silent:
+            return 1
+        if self._idle():
+            return IDLE_FACTOR
+        # Until the other side was heard, what was sent last may not have arrived.
+        rests = self.writable and self._heard_at > self._asked_at and now > self._asked_at + self._ping_seconds
+        return REST_FACTOR if rests else 1
+
     def _interval(self) -> float:
-        return self._ping_seconds * (IDLE_FACTOR if self._resting else 1)
+        return self._ping_seconds * self._factor
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -274,6 +292,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         # A slow reader is alive while what is sent to it gets fewer.
         if self._paused_at is not None or (left != self._left_then and not self.writable):
             self._heard_at = now
+        self._factor = self._factor_at(now)
         interval = self._interval()
         if now + interval / COMMON_TIMES < self._heard_at + QUIET_INTERVALS * interval:
             self._silent = 0

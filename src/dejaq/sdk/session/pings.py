@@ -21,8 +21,8 @@ from dejaq.security.credentials import BearerSource
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
-# By how much longer the intervals of an idle session are. A clock that was compared so long ago counts as fresh.
-IDLE_FACTOR = 10
+# By how much longer the intervals of an idle session are: the clocks are compared again when a message comes.
+IDLE_FACTOR = 40
 PONG_SECONDS = 10.0
 COMMON_SECONDS = 0.05
 

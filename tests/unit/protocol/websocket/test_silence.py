@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
 import pytest
 
-from dejaq.protocol.websocket.connection import COMMON_TIMES, PINGS, QUIET_INTERVALS, WebSocketConnection
+from dejaq.protocol.websocket.connection import (
+    ANSWER_SECONDS,
+    COMMON_TIMES,
+    PINGS,
+    QUIET_INTERVALS,
+    REST_FACTOR,
+    WebSocketConnection,
+)
 from dejaq.protocol.websocket.framing import Opcode, frame_head
 from dejaq.testing.waiting import eventually
 
@@ -147,3 +155,104 @@ async def test_connections_are_examined_at_common_times(transport: RecordingTran
     common = 4.5 / COMMON_TIMES
     assert all(abs(at / common - round(at / common)) < 1e-6 for at in handles)
     assert all(9.0 - common <= at - loop.time() <= 9.0 for at in handles[-1:])
+
+
+class HandClock:
+    """The time of an event loop, as a test sets it, and the timers that are set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        self.at = 0.0
+        self.look: Callable[[], None] | None = None
+        monkeypatch.setattr(loop, "time", lambda: self.now)
+        monkeypatch.setattr(loop, "call_at", self._call_at)
+
+    def _call_at(self, when: float, look: Callable[[], None]) -> Timer:
+        self.at, self.look = when, look
+        return Timer(when)
+
+    def pass_until_look(self) -> float:
+        """Let the time pass until the connection is examined; returns the seconds."""
+        passed, self.now = self.at - self.now, self.at
+        assert self.look is not None
+        self.look()
+        return passed
+
+
+class Timer:
+    """A timer that is never due by itself."""
+
+    def __init__(self, when: float) -> None:
+        self._when = when
+
+    def cancel(self) -> None:
+        pass
+
+    def when(self) -> float:
+        return self._when
+
+
+@pytest.fixture
+async def hand(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    return HandClock(monkeypatch)
+
+
+def pinged(transport: RecordingTransport, connection: WebSocketConnection) -> int:
+    """The pings that were written so far."""
+    connection._flush()
+    return transport.pings
+
+
+async def test_a_connection_rests_when_nobody_waits_for_the_other_side(
+    transport: RecordingTransport, hand: HandClock
+) -> None:
+    """Idle sessions were pinged as often as busy ones: 1,100 pings per second of 10,000."""
+    connection = attached(transport)
+    hear(connection)
+    short, long = QUIET_INTERVALS * INTERVAL, REST_FACTOR * QUIET_INTERVALS * INTERVAL
+    hand.now += 0.1 * INTERVAL
+    hear(connection)
+    hand.pass_until_look()
+    assert pinged(transport, connection) == 0
+    assert hand.at - hand.now == pytest.approx(long - short, abs=INTERVAL)
+    hand.pass_until_look()
+    assert pinged(transport, connection) == 1
+    # Without an answer it ends as soon as any other.
+    assert hand.at - hand.now == pytest.approx(INTERVAL / 2, abs=INTERVAL / COMMON_TIMES * 2)
+    hand.pass_until_look()
+    hand.pass_until_look()
+    assert transport.aborted
+
+
+async def test_a_request_ends_the_rest_until_it_is_answered(transport: RecordingTransport, hand: HandClock) -> None:
+    connection = attached(transport)
+    hand.now += 0.1 * INTERVAL
+    hear(connection)
+    hand.pass_until_look()
+    hand.now += 2 * ANSWER_SECONDS
+    connection.write(b"a request")
+    short = QUIET_INTERVALS * INTERVAL
+    assert hand.at - hand.now == pytest.approx(short, abs=2 * INTERVAL / COMMON_TIMES)
+    # It is pinged because nothing came, and ended because nothing comes.
+    for expected in (1, 2):
+        hand.pass_until_look()
+        assert pinged(transport, connection) == expected
+    hand.pass_until_look()
+    assert transport.aborted
+
+
+async def test_an_answer_does_not_end_the_rest(transport: RecordingTransport, hand: HandClock) -> None:
+    """A broker answers the seldom pings of an idle session, and waits for nothing."""
+    connection = attached(transport)
+    hand.now += 0.1 * INTERVAL
+    hear(connection)
+    hand.pass_until_look()
+    at = hand.at
+    hand.now += 0.5 * INTERVAL
+    hear(connection)
+    connection.write(b"the answer to a ping")
+    assert hand.at == at
+    hand.pass_until_look()
+    assert pinged(transport, connection) == 0
+    connection.abort("the test is over")
