@@ -10,20 +10,25 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _PACKAGE = "dejaq.storage.postgres"
 
 
 def load_queries() -> dict[str, str]:
-    """Each query of every file in `sql/`, by the name in the comment line above it."""
-    queries: dict[str, str] = {}
+    """Each query of every file in `sql/`, by the name in the comment line above it.
+
+    A fragment is a part of the queries below it that include it.
+    """
+    texts: dict[str, dict[str, str]] = {"name": {}, "fragment": {}}
     for file in sorted((files(_PACKAGE) / "sql").iterdir(), key=lambda one: one.name):
         parts = _NAME.split(file.read_text(encoding="utf-8"))
-        for name, text in zip(parts[1::2], parts[2::2], strict=True):
-            if name in queries:
+        for kind, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+            if name in texts[kind]:
                 raise ValueError(f"two queries are named {name}")
-            queries[name] = text.strip().rstrip(";")
-    return queries
+            whole = _INCLUDE.sub(lambda found: texts["fragment"][found[1]], text)
+            texts[kind][name] = whole.strip().rstrip(";")
+    return texts["name"]
 
 
 def load_migrations() -> list[str]:

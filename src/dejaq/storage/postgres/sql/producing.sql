@@ -1,9 +1,7 @@
 -- Create and the owner's changes.
 
--- The usual create, of one or several batches in one statement that commits by itself: every session is as we know it, and
--- every row is new. A taken id, another state of a session, or a topic that does not exist ends it with an error. A column
--- with the same value in every row is empty; so are the columns of sessions when `continue_sessions` follows.
--- name: create_all
+-- Continues the sessions that are as we know them, and begins the new ones, if the topic exists.
+-- fragment: sessions
 WITH live AS MATERIALIZED (
     SELECT number FROM topic WHERE number = $1 AND state <> 'deleting'
 ),
@@ -23,7 +21,14 @@ begun AS (
     SET used_ms = greatest(session.used_ms, excluded.used_ms), seen = excluded.seen
     WHERE session.seen = ''
     RETURNING 1
-),
+)
+
+-- The usual create, of one or several batches in one statement that commits by itself: every session is as we know it, and
+-- every row is new. A taken id, another state of a session, or a topic that does not exist ends it with an error. A column
+-- with the same value in every row is empty; so are the columns of sessions when `continue_sessions` follows.
+-- name: create_all
+-- include: sessions
+,
 number AS MATERIALIZED (
     SELECT nextval('version') AS version
     FROM live
@@ -64,26 +69,7 @@ SELECT CASE WHEN count(*) = 1 THEN 1 ELSE cast('another state, ' || count(*) AS 
 -- The end of a create that began without its sessions, while an earlier batch of one of them was created: the topic still
 -- exists, and every session is as we know it. Otherwise it ends with an error, and the transaction is undone.
 -- name: continue_sessions
-WITH live AS MATERIALIZED (
-    SELECT number FROM topic WHERE number = $1 AND state <> 'deleting'
-),
-continued AS (
-    UPDATE session SET used_ms = greatest(session.used_ms, $2), seen = row.seen
-    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known)
-    WHERE
-        session.topic = any(ARRAY[live.number]) AND session.session = any(ARRAY[row.session])
-        AND row.known <> '' AND session.seen = row.known
-    RETURNING 1
-),
-begun AS (
-    INSERT INTO session (topic, session, used_ms, seen)
-    SELECT $1, row.session, $2, row.seen
-    FROM live, unnest($3::bytea [], $4::bytea [], $5::bytea []) AS row (session, seen, known) WHERE row.known = ''
-    ON CONFLICT (topic, session) DO UPDATE
-    SET used_ms = greatest(session.used_ms, excluded.used_ms), seen = excluded.seen
-    WHERE session.seen = ''
-    RETURNING 1
-)
+-- include: sessions
 SELECT
     CASE
         WHEN (SELECT count(*) FROM continued) + (SELECT count(*) FROM begun) = cardinality($3) THEN 1
