@@ -25,6 +25,7 @@ from dejaq.storage.rocksdb.timeline.ids.columns import order_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
 from dejaq.storage.rocksdb.timeline.levels.picking import Rows, pick, pick_bodies, pick_ids
 from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
+from dejaq.storage.rocksdb.timeline.memory.near_rows import SMALL_RUN_ROWS, are_few
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.priority_cuts import cuts
 from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
@@ -158,8 +159,13 @@ def _add_listed(
     buckets: Sequence[int] | None = None,
 ) -> None:
     """Divide the rows by bucket, unless they may be in one run, and by slice; scattered rows are one wide run."""
+    if buckets is None and _wait_singly(incoming, now):
+        # Their rows wait one by one, each in its bucket, whichever consumers lease them.
+        place = keys.SPREAD if state.topic.settings.buckets > 1 else 0
+        _add_few(state, incoming, [(place, list(_rows(stretches)))], owner, now, batch)
+        return
     if buckets is None and len(incoming) < state.levels.wide_rows_min:
-        _add_few(state, incoming, stretches, owner, now, batch)
+        _add_few(state, incoming, _by_bucket(state, incoming, stretches, now), owner, now, batch)
         return
     count = state.topic.settings.buckets
     times = _times(incoming.ts)
@@ -180,12 +186,25 @@ def _add_listed(
             _add_sorted(state, incoming, bucket, part, column[start:end], owner, now, batch)
 
 
+def _wait_singly(incoming: CreateBatch, now: int) -> bool:
+    """Whether the rows of a small batch, all of which are due soon, wait one by one."""
+    if len(incoming) > SMALL_RUN_ROWS or incoming.large or incoming.priorities:
+        return False
+    last = max(incoming.ts)
+    return last <= now + YOUNG_MS and are_few(len(incoming), min(incoming.ts), last)
+
+
 def _add_few(
-    state: TopicState, incoming: CreateBatch, stretches: list[RowRange], owner: int, now: int, batch: Batch
+    state: TopicState,
+    incoming: CreateBatch,
+    divided: Iterable[tuple[int, Sequence[int]]],
+    owner: int,
+    now: int,
+    batch: Batch,
 ) -> None:
-    """Divide so few rows that none of their runs is a wide one: without arrays, which cost more than the rows."""
+    """Divide few rows by slice, so that no run is a wide one: without arrays, which cost more than the rows."""
     ts, priorities = incoming.ts, incoming.priorities
-    for bucket, some in _by_bucket(state, incoming, stretches, now):
+    for bucket, some in divided:
         rows = some
         if len(some) > 1:
             order = [(ts[row], priorities[row] if priorities else 0, row) for row in some]

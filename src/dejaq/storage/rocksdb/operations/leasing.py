@@ -14,6 +14,7 @@ import numpy as np
 from dejaq import limits
 from dejaq.domain.batch import IdSpan, LeaseRequest, LeaseSet
 from dejaq.domain.bodies.body_block import BodySlices
+from dejaq.domain.id_column import IdColumn
 from dejaq.domain.transitions import Standing, decide_lease, decide_lease_terms
 from dejaq.errors import Code, error_of
 from dejaq.storage.rocksdb.bodies.large import LARGE
@@ -25,6 +26,7 @@ from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.levels.cells import Cells, columns_of
 from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 from dejaq.storage.rocksdb.timeline.memory.due_rows import DueRows
+from dejaq.storage.rocksdb.timeline.memory.near_rows import FirstRows, is_small
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.run import Key, Run, ranks_of
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -33,6 +35,10 @@ from dejaq.storage.rocksdb.timeline.window import ExpiredRows, ReadingAllowance,
 Value = TypeVar("Value")
 # As far behind the first row of any bucket the first one of a consumer is searched.
 _NEAR_MS = 10_000
+# So many runs over several buckets are divided by bucket in one go.
+_SHARED_RUNS = 16
+# The time and the number of a row.
+_PLACE = itemgetter(0, 1)
 
 
 def lease(
@@ -114,7 +120,7 @@ def _take_due(
         first, bucket = heapq.heappop(heads)
         _check(first[0], request, now)
         if bucket == keys.SPREAD and not whole and own is None:
-            state.share_out(until)
+            _share_out(state, until)
             heads = _heads(state, places, until)
             continue
         mine = bucket == keys.SPREAD and own is not None
@@ -161,10 +167,19 @@ def _take_simple(
     due = DueRows(windows, None if whole else spread, _mask_of(state, request.buckets), until)
     if any(window.crowded for window in windows) or not due.find(request.rows_max, request.bytes_max):
         return None
-    if (first := due.first()) is None:
+    near = [window.near for window in windows]
+    found, times = due.first(), [first for one in near if (first := one.first()) is not None and first <= until]
+    if (first := min(times, default=found)) is None:
         return []
-    _check(first, request, now)
-    return _joined(due.take(ReadingAllowance(request.rows_max, request.bytes_max, state.sizes)))
+    _check(first if found is None else min(found, first), request, now)
+    rows = FirstRows(near, until, request.rows_max)
+    if found is None and rows.bytes <= request.bytes_max:
+        return rows.parts()
+    rows.free()
+    due.add(rows.rows)
+    parts = due.take(ReadingAllowance(request.rows_max, request.bytes_max, state.sizes))
+    rows.put_back()
+    return _joined(parts)
 
 
 def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window | None:
@@ -176,6 +191,19 @@ def _own_rows(state: TopicState, buckets: Sequence[int], until: int) -> Window |
         return None
     spread = state.window(keys.SPREAD)
     return spread.only(until, _mask_of(state, buckets)) if spread.reaches(until) else None
+
+
+def _share_out(state: TopicState, until: int) -> None:
+    """Offer the next rows up to `until` that lie over several buckets in the bucket of each."""
+    window = state.window(keys.SPREAD)
+    for _ in range(_SHARED_RUNS):
+        head = window.head()
+        if head is None or head[0] > until:
+            return
+        source = window.pop()
+        for bucket, rows in state.by_bucket(source.run).items():
+            state.window(bucket).offer(source.only(rows))
+        state.load_due(keys.SPREAD, until)
 
 
 def _mask_of(state: TopicState, buckets: Sequence[int]) -> Callable[[Run], int]:
@@ -260,6 +288,8 @@ def _close_expired(state: TopicState, expired: LeaseState, batch: Batch) -> None
 def lease_set(state: TopicState, held: LeaseState, expires: int, rows: int) -> LeaseSet:
     """Rows of a lease as columns sorted by (ts, priority); `rows` numbers them unless they are 0 to n-1."""
     result = LeaseSet(lease_id=held.id, consumer=held.consumer, expires=expires, spans=[], ts=[], bodies=[])
+    if len(held.parts) > 1 and not state.topic.by_priority and _fill_from_small(result, held, rows):
+        return result
     pieces = [piece for part in held.parts if (mask := part.in_run(rows)) for piece in _pieces(part, mask)]
     if state.topic.by_priority and len(pieces) > 1 and _joined_cells(result, pieces):
         return result
@@ -277,6 +307,24 @@ def lease_set(state: TopicState, held: LeaseState, expires: int, rows: int) -> L
     if len(pieces) > 1 and (result.priorities or result.ts != sorted(result.ts)):
         _sort(result, _numbers(pieces), by_priority=state.topic.by_priority)
     return result
+
+
+def _fill_from_small(result: LeaseSet, held: LeaseState, rows: int) -> bool:
+    """Fill a lease set with rows of small runs, which lie between each other in time; False where there are others."""
+    found: list[tuple[int, int, Run, int]] = []
+    for part in held.parts:
+        run = part.run
+        if part.due or part.attempts or run.held < run.count or not is_small(run) or run.record.headers:
+            return False
+        ts = run.record.ts
+        found += [(ts[row], part.lease_row(row), run, row) for row in masks.rows(part.in_run(rows))]
+    found.sort(key=_PLACE)
+    result.spans = [IdSpan(count=len(found), ids=IdColumn([run.ids[row] for _, _, run, row in found]))]
+    result.ts = [at for at, _, _, _ in found]
+    result.bodies = [run.bodies[row] for _, _, run, row in found]
+    numbers = [number for _, number, _, _ in found]
+    result.rows = None if numbers == list(range(held.count)) else numbers
+    return True
 
 
 def _joined_cells(result: LeaseSet, pieces: list[_Piece]) -> bool:

@@ -39,6 +39,7 @@ from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRuns
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
+from dejaq.storage.rocksdb.timeline.memory.near_rows import is_small
 from dejaq.storage.rocksdb.timeline.memory.owner_counts import OwnerCounts, count_rows
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
 from dejaq.storage.rocksdb.timeline.owners import Owners
@@ -58,8 +59,6 @@ FRAME_BYTES_MIN = 1_024
 # (bucket, slice, owner) of a run; its ids and bodies, where they are not in the record, and its times.
 _Place = tuple[int, int, int]
 _Columns = tuple[IdColumn | None, BodyBlock | None, Column]
-# So many runs over several buckets are divided by bucket in one go.
-_SHARED_RUNS = 16
 
 
 class TopicState:
@@ -239,7 +238,7 @@ class TopicState:
         else:
             self.index.add(batch, key, run.ids, times, young=first <= self.now + YOUNG_MS)
         self._count(run, run.live, 1, times)
-        if run.wide or (run.spread and first < last and self.index.is_young(key)):
+        if run.wide or (run.spread and first < last and self.index.is_young(key) and not is_small(run)):
             self.wide.add(batch, key, extent_of(run, 0, Ids.GENERATED if record.session else Ids.LISTED))
         if due and not self.runs.budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
@@ -366,7 +365,7 @@ class TopicState:
     def free_rows(self, run: Run, mask: int) -> None:
         """Make rows of a run free again."""
         run.free |= mask & run.live
-        if run.in_window:
+        if run.in_window and not self._offer_rows(run, mask & run.live):
             self.offer_free(run)
 
     # Buckets
@@ -386,18 +385,6 @@ class TopicState:
 
     def _buckets_of(self, run: Run, ids: Sequence[str]) -> list[int]:
         return list(map(bucket_in, ids)) if run.record.counted else self.index.buckets_of(ids)
-
-    def share_out(self, until: int) -> None:
-        """Offer the next rows up to `until` that lie over several buckets in the bucket of each."""
-        window = self.window(keys.SPREAD)
-        for _ in range(_SHARED_RUNS):
-            head = window.head()
-            if head is None or head[0] > until:
-                return
-            source = window.pop()
-            for bucket, rows in self.by_bucket(source.run).items():
-                self.window(bucket).offer(source.only(rows))
-            self.load_due(keys.SPREAD, until)
 
     # Ids
 
@@ -489,7 +476,18 @@ class TopicState:
         else:
             self.runs.keep(run)
             run.in_window = True
-            window.offer(FreeRows(run))
+            if not self._offer_rows(run, run.free):
+                window.offer(FreeRows(run))
+
+    def _offer_rows(self, run: Run, rows: int) -> bool:
+        """Offer rows of a small run one by one, each in its bucket; False for another run."""
+        if self.topic.by_priority or not is_small(run):
+            return False
+        if run.spread:
+            self.window(run.bucket).divided[run.key] = run
+        for bucket, mask in self.by_bucket(run).items():
+            self.window(bucket).near.add(run, mask & rows)
+        return True
 
     def _let_go(self, dropped: Sequence[Run]) -> None:
         """Drop runs that left a window."""
@@ -497,3 +495,6 @@ class TopicState:
             run.in_window = False
             if not self.leases.on_run(run.key):
                 self.runs.let_go(run)
+        if dropped and not self.topic.by_priority:
+            for window in self._windows.values():
+                window.near.forget_dropped()

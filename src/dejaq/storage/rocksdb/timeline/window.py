@@ -16,6 +16,7 @@ from dejaq import limits
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
+from dejaq.storage.rocksdb.timeline.memory.near_rows import NearRows
 from dejaq.storage.rocksdb.timeline.run import Key, Run
 
 # When rows are overdue, rows of different runs are ordered only to within this time, so that a run leaves in slices and
@@ -191,6 +192,10 @@ class Window:
         self._bucket = bucket
         self._heap: list[tuple[Key, int, Source]] = []
         self._order = count()
+        # The free rows of small runs, which may be runs over several buckets.
+        self.near = NearRows()
+        # The runs of this window whose rows wait in other ones.
+        self.divided: dict[bytes, Run] = {}
         self._peeked: tuple[bytes | None] | None = None
         # The first run that a write left on disk, and that a read of the disk may not show yet.
         self._fresh: bytes | None = None
@@ -213,11 +218,11 @@ class Window:
     @property
     def is_empty(self) -> bool:
         """Whether no row is offered."""
-        return not self._heap
+        return not (self._heap or self.near.heap or self.divided)
 
     def has_nothing(self, until: int) -> bool:
         """Whether it is known without a search that there is no row up to `until`."""
-        return not self._heap and self.reaches(until)
+        return not (self._heap or self.near.heap) and self.reaches(until)
 
     def reaches(self, ts: int) -> bool:
         """Whether everything up to the end of the slice of `ts` is in memory."""
@@ -234,7 +239,8 @@ class Window:
 
     def late_key(self) -> bytes | None:
         """The key behind which a quarter of its runs lie; None when it has none."""
-        own = (source.run.key for _, _, source in self._heap if self._is_own(source))
+        own = {source.run.key for _, _, source in self._heap if self._is_own(source)}
+        own.update(self.divided, (run.key for _, _, run, _ in self.near.heap if not run.spread))
         # Rows of a run behind the cursor are offered here when their lease ended.
         held = sorted(key for key in own if key < self.cursor)
         return held[len(held) * 3 // 4] if held else None
@@ -261,15 +267,22 @@ class Window:
 
     def head(self) -> Key | None:
         """(ts, priority) of the next row in memory."""
+        near = self.near.first()
         while self._heap:
             key, _, source = self._heap[0]
             now_at = source.head()
             if now_at == key:
-                return key
+                return key if near is None or key <= (near, 0) else (near, 0)
             heapq.heappop(self._heap)
             if now_at is not None:
                 heapq.heappush(self._heap, (now_at, next(self._order), source))
-        return None
+        return None if near is None else (near, 0)
+
+    def _offer_near(self) -> None:
+        """Make the next row a source, if it is one of those that wait one by one."""
+        near = self.near.first()
+        if near is not None and (not self._heap or (near, 0) <= self._heap[0][0]):
+            self.offer(FreeRows(*self.near.pop()))
 
     def tidy(self, until: int) -> None:
         """Remove the sources up to `until` that have no row any more."""
@@ -303,17 +316,19 @@ class Window:
     @property
     def expired_first(self) -> bool:
         """Whether the next row, of which there must be one, is of an expired lease."""
+        self._offer_near()
         return isinstance(self._heap[0][2], ExpiredRows)
 
     def pop(self) -> Source:
         """Remove the first source; there must be one."""
+        self._offer_near()
         return heapq.heappop(self._heap)[2]
 
     def take(
         self, other: Key | None, until: int, now: int, allowance: ReadingAllowance
     ) -> tuple[Source, list[LeasePart]]:
         """Rows of the first source that come before those of another window (`other`) and of every other source."""
-        _, _, source = heapq.heappop(self._heap)
+        source = self.pop()
         own = self.head()
         following = min((key for key in (other, own) if key is not None), default=None)
         bound = (until, limits.PRIORITY_MAX)
@@ -383,6 +398,7 @@ class Window:
             self._fresh = None
         if self._peeked == (key,):
             self._peeked = None
+        self.divided.pop(key, None)
 
     def move_cursor(self, key: bytes) -> None:
         """Record that everything before `key` is in memory from now on."""
@@ -396,7 +412,11 @@ class Window:
         def goes(source: Source) -> bool:
             return self._is_own(source) and key <= source.run.key
 
-        dropped = [source.run for _, _, source in self._heap if goes(source)]
+        gone = {source.run.key: source.run for _, _, source in self._heap if goes(source)}
+        small = [run for _, _, run, _ in self.near.heap if not run.spread]
+        gone |= {run.key: run for run in (*small, *self.divided.values()) if key <= run.key}
+        self.divided = {one: run for one, run in self.divided.items() if one not in gone}
+        dropped = list(gone.values())
         self._heap = [entry for entry in self._heap if not goes(entry[2])]
         heapq.heapify(self._heap)
         self.move_cursor(key)

@@ -8,13 +8,14 @@ also is a tree, whose branches are in order: a search from its root visits only 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from dejaq import limits
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
+from dejaq.storage.rocksdb.timeline.memory.near_rows import NearRow
 from dejaq.storage.rocksdb.timeline.run import Key, Run
 from dejaq.storage.rocksdb.timeline.window import FreeRows, ReadingAllowance, Window
 
@@ -56,6 +57,17 @@ class DueRows:
                 if first <= bound and not allowance.spent:
                     parts += FreeRows(run, rows).take((bound, limits.PRIORITY_MAX), allowance)
         return parts
+
+    def add(self, rows: Iterable[NearRow]) -> None:
+        """Add rows of small runs, which were found elsewhere."""
+        known: dict[bytes, int] = {}
+        for _, run, some in self._found:
+            known[run.key] = known.get(run.key, 0) | some
+        for ts, _, run, row in rows:
+            # A row that waits twice is counted once.
+            if not known.get(run.key, 0) >> row & 1:
+                self._found.append((ts, run, 1 << row))
+                self._rows += 1
 
     def first(self) -> int | None:
         """The time of the first row that was found."""
