@@ -11,7 +11,7 @@ nobody else can have seen it vanish; behind that time it must not act as a membe
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,9 @@ class Synchronization(Protocol):
         record belongs to this member alone and goes with it. With `comes_back=False` a bound record that went with a
         membership that expired is not written again: another member may have created its own since.
         """
+
+    async def put_bound(self, values: Mapping[str, bytes]) -> None:
+        """Write bound records, all or none, as one change: at most 64, and far fewer bytes than the service takes."""
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record; False when it is not there or has another revision than `expected`."""

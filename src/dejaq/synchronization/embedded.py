@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from dejaq.errors import Code, DejaqError, SynchronizationError, SynchronizationFull, error_of
@@ -214,6 +214,10 @@ class EmbeddedSynchronization:
     ) -> Record | None:
         """Write a record."""
         return await self._inner.put(key, value, expected=expected, bound=bound, comes_back=comes_back)
+
+    async def put_bound(self, values: Mapping[str, bytes]) -> None:
+        """Write bound records together."""
+        await self._inner.put_bound(values)
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from math import inf
 
 from dejaq.errors import SynchronizationError
@@ -127,6 +127,11 @@ class LocalSynchronization:
             if comes_back:
                 self._bound[key] = value
         return self._hub.write(key, value)
+
+    async def put_bound(self, values: Mapping[str, bytes]) -> None:
+        """Write bound records."""
+        for key, value in values.items():
+            await self.put(key, value, bound=True)
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record; False when it is not there or changed."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
 from dejaq.broker.assignment.assignment import Seat
 from dejaq.broker.background import Background
-from dejaq.broker.cluster.clients import Clients
+from dejaq.broker.cluster.clients import WRITE_BYTES, Clients
 from dejaq.broker.cluster.connections import PeerConnections
 from dejaq.broker.cluster.seats import PREFIX
 from dejaq.broker.delivery.consumer import ConnectedConsumer
@@ -31,12 +31,18 @@ class CountingSynchronization(LocalSynchronization):
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
         self.sizes: list[int] = []
+        # What was written together: the sizes of each group.
+        self.groups: list[list[int]] = []
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, bound: bool = False, comes_back: bool = True
     ) -> Record | None:
         self.sizes.append(len(value))
         return await super().put(key, value, expected=expected, bound=bound, comes_back=comes_back)
+
+    async def put_bound(self, values: Mapping[str, bytes]) -> None:
+        self.groups.append([len(value) for value in values.values()])
+        await super().put_bound(values)
 
 
 class Desk:
@@ -138,6 +144,25 @@ async def test_consumers_that_join_together_are_written_together() -> None:
             broker.join(f"consumer-{number}")
         await eventually(lambda: len(known_from(hub).seats(TOPIC)) == CONSUMERS, within=10)
         assert len(broker.synchronization.sizes) <= 128
+
+
+async def test_records_that_change_together_are_few_changes_of_bounded_size() -> None:
+    """L7: 200 consumers that left were hundreds of writes, and the other brokers learned of them up to 6 s later."""
+    hub = Hub()
+    async with publishing(hub) as broker:
+        for number in range(CONSUMERS):
+            broker.join(f"consumer-{number}")
+        await eventually(lambda: len(known_from(hub).seats(TOPIC)) == CONSUMERS, within=10)
+        groups = broker.synchronization.groups
+        assert max(map(sum, groups)) <= WRITE_BYTES
+        assert sum(map(len, groups)) > 4 * len(groups)
+        groups.clear()
+        for number in range(0, CONSUMERS, 50):
+            broker.rosters.of(TOPIC).leave(broker.rosters.of(TOPIC)._named[f"consumer-{number}"])
+        left = CONSUMERS - CONSUMERS // 50
+        await eventually(lambda: len(known_from(hub).seats(TOPIC)) == left, within=10)
+        assert sum(map(len, groups)) > 20
+        assert len(groups) <= 2 * CONSUMERS * 100 // WRITE_BYTES
 
 
 async def test_the_records_of_a_topic_that_is_gone_are_removed() -> None:

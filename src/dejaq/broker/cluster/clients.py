@@ -34,8 +34,8 @@ RETRY_SECONDS = 0.2
 FULL_RETRY_SECONDS = 1.0
 # Changes that come within this time after a write are written together.
 GATHER_SECONDS = 0.02
-# Records that are written at once.
-WRITES_MAX = 16
+# Records that are written in one step, and read in one step by the other brokers: at most so many bytes of them.
+WRITE_BYTES = 32 * 1024
 
 
 class Clients:
@@ -85,11 +85,8 @@ class Clients:
         changed, self._changed = self._changed, set()
         for key in changed:
             self._note(key)
-        results = []
-        records = [record for record in self._records if record.differs]
-        for start in range(0, len(records), WRITES_MAX):
-            writes = (self._write(record) for record in records[start : start + WRITES_MAX])
-            results += await asyncio.gather(*writes, return_exceptions=True)
+        writes = map(self._write, _groups([record for record in self._records if record.differs]))
+        results = await asyncio.gather(*writes, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if not errors:
             return GATHER_SECONDS
@@ -112,21 +109,25 @@ class Clients:
             self._stamps.pop(key, None)
             record.remove(key)
 
-    async def _write(self, record: PublishedRecord) -> None:
-        key, value, subscribed = record_key(self._own, record.number), record.value, record.subscribed
+    async def _write(self, records: Sequence[PublishedRecord]) -> None:
+        keys = [record_key(self._own, record.number) for record in records]
+        written = [(record.value, record.subscribed) for record in records]
         try:
-            if value:
-                await self._synchronization.put(key, value, bound=True)
-            else:
-                await self._synchronization.remove(key)
+            for key, (value, _) in zip(keys, written, strict=True):
+                if not value:
+                    await self._synchronization.remove(key)
+            if values := {key: value for key, (value, _) in zip(keys, written, strict=True) if value}:
+                await self._synchronization.put_bound(values)
         except SynchronizationFull:
-            if subscribed != record.written_subscribed:
-                # Removing is possible without space. The others then lease from all buckets, so that what is due in
-                # the buckets of a consumer that has left is delivered; the storage keeps them apart.
-                await self._synchronization.remove(key)
-                record.written, record.written_subscribed = b"", subscribed
+            for key, record, (_, subscribed) in zip(keys, records, written, strict=True):
+                if subscribed != record.written_subscribed:
+                    # Removing is possible without space. The others then lease from all buckets, so that what is due in
+                    # the buckets of a consumer that has left is delivered; the storage keeps them apart.
+                    await self._synchronization.remove(key)
+                    record.written, record.written_subscribed = b"", subscribed
             raise
-        record.written, record.written_subscribed = value, subscribed
+        for record, (value, subscribed) in zip(records, written, strict=True):
+            record.written, record.written_subscribed = value, subscribed
 
     def entered(self, topic: Topic, name: str, members: Mapping[str, object]) -> asyncio.Task[None] | None:
         """A consumer has connected; returns the task that ends the one of that name elsewhere, if there is one."""
@@ -231,3 +232,16 @@ class PublishedRecord:
             self._value = None
             if not named:
                 del self._consumers[number]
+
+
+def _groups(records: Iterable[PublishedRecord]) -> list[list[PublishedRecord]]:
+    """Records in groups that are written together."""
+    groups: list[list[PublishedRecord]] = []
+    size = 0
+    for record in records:
+        size += len(record.value)
+        if not groups or size > WRITE_BYTES:
+            groups.append([])
+            size = len(record.value)
+        groups[-1].append(record)
+    return groups

@@ -28,9 +28,10 @@ LAG_MS = 100
 # be chance, because it is less than so many standard deviations, is published less often.
 PUBLISH_SHARE, CHANCE = 0.2, 3.0
 PUBLISH_MS, PUBLISH_SLOW_MS = 500, 15_000
-# With more consumers than this, changes that come within so long after a computation are handled together.
+# With more consumers than this, changes that come within so long after a computation are handled together: longer after
+# one of so many consumers, because each computation moves many buckets when hundreds of consumers come or go.
 FLEET_CONSUMERS = 64
-GATHER_SECONDS = 0.02
+GATHER_SECONDS, GATHER_MANY_SECONDS, MANY_CHANGES = 0.02, 0.1, 16
 # After so many consumers the event loop does other work: when they get other buckets, and when their pace is read.
 APPLY_CONSUMERS = 64
 BALANCE_CONSUMERS = 128
@@ -54,6 +55,7 @@ class Roster:
         self._changed: set[str] = set()
         self._steps: Iterator[None] | None = None
         self._gathering = False
+        self._gather_seconds = GATHER_SECONDS
         self._published_ms = 0
 
     def __iter__(self) -> Iterator[ConnectedConsumer]:
@@ -215,7 +217,7 @@ class Roster:
         self._steps = None
         if len(self._subscribed) + len(self._remote) > FLEET_CONSUMERS:
             self._gathering = True
-            asyncio.get_running_loop().call_later(GATHER_SECONDS, self._end_gathering)
+            asyncio.get_running_loop().call_later(self._gather_seconds, self._end_gathering)
         elif self._changed:
             self.take_seats(())
 
@@ -226,6 +228,7 @@ class Roster:
     def _assign(self) -> Iterator[None]:
         """Compute the assignment for the consumers that have changed, and apply what moved."""
         names, self._changed = self._changed, set()
+        self._gather_seconds = GATHER_MANY_SECONDS if len(names) >= MANY_CHANGES else GATHER_SECONDS
         seats: dict[str, Seat] = {}
         gone: list[str] = []
         for name in names:
@@ -315,11 +318,18 @@ class Roster:
             self._peers.notify(broker, self.topic, ts, ())
 
     def notify_returned(self, ts: int, buckets: Iterable[int] | None) -> None:
-        """Notify the consumers of `buckets`, or of all, of messages from `ts` on that a consumer has returned."""
-        if buckets is None:
+        """Notify the consumers of `buckets`, or of all, of messages from `ts` on that a consumer has returned.
+
+        Consumers that return messages often leave, and then brokers do not agree for a moment whose a bucket is.
+        Each broker notifies those that have it in its own view.
+        """
+        returned = None if buckets is None or self._seating is None else list(buckets)
+        if returned is None:
             self.notify(ts)
-        else:
-            self.notify_buckets(ts, buckets)
+        elif returned:
+            self.notify_local(ts, returned)
+            for broker in {far.broker for far in self._remote.values()}:
+                self._peers.notify(broker, self.topic, ts, returned)
 
     def notify_buckets(self, ts: int, buckets: Iterable[int]) -> None:
         """Notify the consumers of `buckets` of a new message at `ts`."""

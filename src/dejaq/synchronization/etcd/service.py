@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from math import inf
 
 from dejaq.errors import ClusterRefused, DejaqError, SynchronizationError, SynchronizationFull
@@ -149,13 +149,7 @@ class EtcdSynchronization:
         self, key: str, value: bytes, *, expected: int | None, bound: bool, again: bool = False
     ) -> Record | None:
         put = rpc.PutRequest(key=self._key(key), value=value, lease=self._lease if bound else 0)
-        try:
-            answer = await self._transact(key, rpc.RequestOp(request_put=put), expected)
-        except NotThere as error:
-            raise SynchronizationError("the membership has expired", details=str(error)) from None
-        except SynchronizationFull as error:
-            self.full = str(error)
-            raise
+        answer = await self._written(self._transact(key, rpc.RequestOp(request_put=put), expected))
         kvs = answer.response.responses[-1].response_range.kvs
         if answer.response.succeeded:
             self.full = None
@@ -163,6 +157,23 @@ class EtcdSynchronization:
         # The comparison also fails when an unanswered try was done: then the record is the one it wrote.
         ours = (again or answer.unsure) and kvs and kvs[0].value == value and kvs[0].lease == put.lease
         return self._record(kvs[0]) if ours else None
+
+    async def put_bound(self, values: Mapping[str, bytes]) -> None:
+        """Write bound records in one transaction."""
+        puts = [rpc.PutRequest(key=self._key(key), value=values[key], lease=self._lease) for key in values]
+        request = rpc.TxnRequest(success=[rpc.RequestOp(request_put=put) for put in puts])
+        await self._written(self._wire.call("KV.Txn", request, rpc.TxnResponse))
+        self.full = None
+        self._bound.update(values)
+
+    async def _written(self, answer: Awaitable[EtcdAnswer[rpc.TxnResponse]]) -> EtcdAnswer[rpc.TxnResponse]:
+        try:
+            return await answer
+        except NotThere as error:
+            raise SynchronizationError("the membership has expired", details=str(error)) from None
+        except SynchronizationFull as error:
+            self.full = str(error)
+            raise
 
     async def remove(self, key: str, *, expected: int | None = None) -> bool:
         """Remove a record in one transaction with the comparison."""

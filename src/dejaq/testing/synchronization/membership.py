@@ -32,6 +32,23 @@ async def a_bound_record_goes_with_its_member(scene: ClusterScene) -> None:
     assert await other.get("topics/mail") is not None
 
 
+async def bound_records_that_are_written_together_go_with_their_member(scene: ClusterScene) -> None:
+    """Records of one change are all there, replace what was there before, and go with their member."""
+    one, other = await scene.place(), await scene.place()
+    await one.put("seats/one/0", b"before", bound=True)
+    keys = [f"seats/one/{number}" for number in range(64)]
+    await one.put_bound({key: key.encode() for key in keys})
+    assert {record.key: record.value for record in await other.under("seats/one/")} == {k: k.encode() for k in keys}
+    await one.remove(keys[0])
+    await one.put_bound({keys[1]: b"after"})
+    assert await other.get(keys[0]) is None
+    changed = await other.get(keys[1])
+    assert changed is not None
+    assert changed.value == b"after"
+    await one.close()
+    assert await other.under("seats/one/") == []
+
+
 async def a_bound_record_outlives_many_renewals(scene: ClusterScene) -> None:
     """A member keeps its records for longer than one period of membership."""
     one, other = await scene.place(), await scene.place()
