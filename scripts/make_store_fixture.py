@@ -1,6 +1,6 @@
 """Create a data directory with every kind of record, for the test that a later release can open it.
 
-    python scripts/make_store_fixture.py tests/fixtures/store-format-7.tar.gz
+    python scripts/make_store_fixture.py tests/fixtures/store-format-10.tar.gz
 
 The archive also has `expected.json`: the contents according to the changes that this script made,
 and not according to the store. A released archive is never created again: a new format gets a new archive.

@@ -210,7 +210,7 @@ async def test_a_whole_store_is_checked_and_damage_is_named(storage: RocksStorag
     # The values of the runs, and the records of the journal.
     assert found["log_frames"] == 200
     assert found["log_runs"] == 100
-    assert inspect(data)["format"] == 7
+    assert inspect(data)["format"] == 10
     assert inspect(data)["log_bytes"] == found["log_bytes"]
     first, second, *_ = sorted((data / "commit").iterdir())
     for path in (first, second):

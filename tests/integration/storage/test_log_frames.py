@@ -129,7 +129,7 @@ async def test_only_a_store_with_a_log_gets_the_format_that_older_releases_refus
     # What an older release reads at most.
     monkeypatch.setattr(starting, "LOGS_FORMAT", starting.FORMAT)
     if uses_log:
-        with pytest.raises(StoreError, match="has format 9"):
+        with pytest.raises(StoreError, match="has format 11"):
             await RocksStorage(tmp_path).open(NOW)
     else:
         storage = RocksStorage(tmp_path)

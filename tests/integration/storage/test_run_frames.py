@@ -1,4 +1,4 @@
-"""Runs as frames of the commit log: what is read, what is kept, what is moved, and what damage does."""
+"""Runs and entries of ids as frames of the commit log: what is read, kept and moved, and what damage does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from dejaq.domain.ids import ProducerSession
 from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.errors import Code, StoreError
 from dejaq.storage.base import Filter, apply_one
+from dejaq.storage.commit_log.reader import file_name
+from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES
 from dejaq.storage.rocksdb.engine import committer, emptying, keys, log_keeper
 from dejaq.storage.rocksdb.engine.engine import LogSizes
-from dejaq.storage.rocksdb.engine.frames import address_in
+from dejaq.storage.rocksdb.engine.frames import address_in, size_of
 from dejaq.storage.rocksdb.engine.inspecting import check, inspect
 from dejaq.storage.rocksdb.engine.starting import begin_copy
 from dejaq.storage.rocksdb.store import RocksStorage
+from dejaq.storage.rocksdb.timeline.ids import id_entries, pieces, sorted_run
+from dejaq.storage.rocksdb.timeline.ids.columns import ENTRY_BYTES
 from dejaq.testing.waiting import eventually
 from tests.integration.storage.killing import copied, killed
 
@@ -31,6 +35,17 @@ NOW = 1_800_000_000_000
 LATER = NOW + 86_400_000
 BUCKETS = 2
 SMALL = LogSizes(40_000, 60_000, 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def small_merges_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few dozen ids make sorted runs of entries, of which some are frames."""
+    monkeypatch.setattr(id_entries, "RECENT_ENTRIES", 24)
+    monkeypatch.setattr(id_entries, "RECENT_RECORDS", 5)
+    monkeypatch.setattr(id_entries, "FAN_IN", 3)
+    monkeypatch.setattr(id_entries, "STEP_ENTRIES", 32)
+    monkeypatch.setattr(sorted_run, "PIECE_ENTRIES", 8)
+    monkeypatch.setattr(pieces, "FRAME_BYTES_MIN", 16 * ENTRY_BYTES)
 
 
 class Stage:
@@ -127,6 +142,15 @@ class Stage:
         values = self.storage._database.scan(keys.RUN, keys.after(keys.RUN))
         return sum(address_in(value) is not None for _, value in values)
 
+    def id_frames(self) -> int:
+        """How many frames have entries of ids."""
+        return len(list(self.storage._database.scan_keys(keys.ID_FRAME, keys.after(keys.ID_FRAME))))
+
+    def id_frame_bytes(self) -> int:
+        """Their bytes in the log."""
+        frames = self.storage._database.scan(keys.ID_FRAME, keys.after(keys.ID_FRAME))
+        return sum(FRAME_HEADER_BYTES + size_of(value) for _, value in frames)
+
     async def export(self) -> None:
         """As an exporter that has exported everything."""
         await self.storage.trim_journal(int(self.storage.stats()["journal_sequence"]))
@@ -189,7 +213,8 @@ async def test_a_run_is_a_frame_and_is_read_before_and_after_it_is_written(
     await stage.begin()
     assert await stage.found() == stage.expected
     await stage.deliver(100)
-    assert stage.storage.stats()["log_live_bytes"] == 0
+    # Entries of the messages that have gone are discarded by later changes.
+    assert stage.storage.stats()["log_live_bytes"] == stage.id_frame_bytes()
     await stage.storage.close()
 
 
@@ -257,6 +282,8 @@ async def test_messages_of_the_far_future_keep_no_more_log_than_the_limit(tmp_pa
     await eventually(lambda: stage.storage.stats()["log_bytes"] < 250_000, within=10, what="the log is short")
     await stage.quiet()
     assert stage.storage.stats()["log_moved_bytes"] > 100_000
+    # Entries were moved too, and their run knows that.
+    assert list(stage.storage._database.scan_keys(keys.ID_PIECE, keys.after(keys.ID_PIECE)))
     assert await stage.found() == stage.expected
     await stage.storage.close()
     assert check(tmp_path / "data")["problems"] == []
@@ -343,24 +370,62 @@ async def test_r11_a_damaged_run_is_found_when_it_is_read_and_by_the_check(
     await stage.storage.close()
 
 
+async def test_r11_damaged_entries_are_found_when_they_are_read_and_by_the_check(tmp_path: Path) -> None:
+    """A message whose entry is damaged is not taken for one that does not exist."""
+    stage = Stage(tmp_path / "data")
+    await stage.begin()
+    for _ in range(8):
+        await stage.create(40)
+    assert stage.id_frames()
+    _, pointer = next(stage.storage._database.scan(keys.ID_FRAME, keys.after(keys.ID_FRAME)))
+    address = address_in(pointer)
+    assert address is not None
+    await stage.storage.close()
+    file = tmp_path / "data" / "commit" / file_name(address.file)
+    flip(file, address.offset + FRAME_HEADER_BYTES + 5)
+    assert any(file.name in problem for problem in check(tmp_path / "data")["problems"])
+    await stage.begin()
+    with pytest.raises(StoreError) as found:
+        await stage.storage.get(stage.topic, list(stage.expected), NOW)
+    assert found.value.code is Code.STORE_CORRUPT
+    assert stage.storage.corrupt
+    await stage.storage.close()
+
+
+async def test_entries_that_are_gone_free_the_log(stage: Stage) -> None:
+    """Also those of runs that were merged, and of a topic that is emptied."""
+    for _ in range(12):
+        await stage.create(40)
+    assert stage.id_frames()
+    before = stage.storage.stats()["log_live_bytes"]
+    await stage.cancel(sorted(stage.expected))
+    for _ in range(40):
+        await stage.cancel(await stage.create(1))
+    assert not stage.id_frames()
+    assert stage.storage.stats()["log_live_bytes"] < before / 100
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """G1: while files are emptied and removed, every state that a kill may leave has every message and its body."""
     stage = Stage(tmp_path / "data", LogSizes(20_000, 30_000, 60_000))
-    chance = random.Random(seed)
+    # How often there is a kill does not change what else is done.
+    chance, copies = random.Random(seed), random.Random(seed)
     kills: dict[str, list[tuple[Path, dict[str, bytes], set[str]]]] = {}
 
     def kill(point: str) -> None:
         taken = kills.setdefault(point, [])
         path = tmp_path / f"{point}-{len(taken)}"
-        if len(taken) < 4 and (not taken or chance.random() < 0.2) and copied(tmp_path / "data", path):
+        if len(taken) < 4 and (not taken or copies.random() < 0.2) and copied(tmp_path / "data", path):
             taken.append((path, dict(stage.expected), set(stage.uncertain)))
 
     for module in (committer, emptying, log_keeper):
         monkeypatch.setattr(module, "crash_at", kill)
     await stage.begin()
+    had_entries = False
     for _ in range(25):
         await stage.create(chance.choice([5, 40]), own=chance.random() < 0.7)
+        had_entries |= stage.id_frames() > 0
         known = sorted(stage.expected)
         await stage.cancel(chance.sample(known, min(len(known), chance.choice([1, 30]))))
         if stage.expected:
@@ -370,7 +435,9 @@ async def test_a_kill_at_any_point_loses_nothing(tmp_path: Path, monkeypatch: py
         if chance.random() < 0.7:
             await stage.export()
     await stage.quiet()
-    monkeypatch.undo()
+    for module in (committer, emptying, log_keeper):
+        monkeypatch.setattr(module, "crash_at", lambda _: None)
+    assert had_entries
     assert await stage.found() == stage.expected
     await stage.storage.close()
     assert check(tmp_path / "data")["problems"] == []

@@ -132,7 +132,7 @@ class RocksStorage(RocksTransactions):
     def _start(self, engine: Engine, topics: Iterable[Topic]) -> None:
         crash_at("storage.boot_marked")
         self._database = database = engine.database
-        database.on_fault, database.on_moved = self._meet, self._run_moved
+        database.on_fault, database.on_moved = self._meet, self._frame_moved
         self._number = engine.boot << _COUNTER_BITS
         self._budget = Budget(self._window_bytes, ids_max=self._young_ids)
         self._outbox = Outbox(extent(database)[1]) if self._journal else None
@@ -250,10 +250,10 @@ class RocksStorage(RocksTransactions):
             log.error("%s", self._damage)
         self._fail(str(error))
 
-    def _run_moved(self, key: bytes) -> None:
+    def _frame_moved(self, key: bytes) -> None:
         state = self._states.get(keys.topic_of(key))
         if state is not None:
-            state.runs.stored.forget(key)
+            (state.index.frame_moved if key.startswith(keys.ID_FRAME) else state.runs.stored.forget)(key)
 
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason

@@ -24,16 +24,17 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
 from dejaq.storage.rocksdb.timeline.far import finder
-from dejaq.storage.rocksdb.timeline.ids import id_entries, seen_prints, sorted_run
+from dejaq.storage.rocksdb.timeline.ids import id_entries, pieces, seen_prints, sorted_run
 from dejaq.storage.rocksdb.timeline.ids.columns import Entries, order_of, pack_pieces, unpack_pieces
 from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, note_distinct, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
 from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
+from tests.unit.storage.rocksdb.memory_log import MemoryLog
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
 TOPIC = Topic(name="t", number=1, settings=TopicSettings(buckets=4))
-TABLES = (keys.ID_CHANGES, keys.ID_PIECE, keys.ID_RUN, keys.ID_PRINTS)
+TABLES = (keys.ID_CHANGES, keys.ID_PIECE, keys.ID_FRAME, keys.ID_RUN, keys.ID_PRINTS)
 
 
 @pytest.fixture
@@ -48,18 +49,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_prints, "STEP_PRINTS", 16)
     monkeypatch.setattr(seen_prints, "_ROOM_MIN", 1)
     monkeypatch.setattr(sorted_run, "PIECE_ENTRIES", 8)
+    # Some groups of pieces are frames, and the others are records of the database.
+    monkeypatch.setattr(pieces, "FRAME_BYTES_MIN", 8 * 24)
 
 
 class Book:
     """Entries in a database of their own, and what must be in them."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.sequence = path, 0
+        self.path, self.sequence, self.log = path, 0, MemoryLog()
         self.expected: dict[int, list[tuple[int, int]]] = {}
         self.begin()
 
     def begin(self) -> None:
         self.database = RocksDatabase(self.path)
+        self.database.log = self.log  # type: ignore[assignment]
         self.entries = IdEntries(1, self.database)
         self.entries.load()
 
@@ -83,7 +87,7 @@ class Book:
         batch = new_batch()
         self.entries.write(batch)
         self.sequence += 1
-        self.database.apply(batch, self.sequence)
+        self.log.apply(self.database, batch, self.sequence)
         return len(batch)
 
     def check(self, absent: list[int]) -> None:
@@ -193,7 +197,7 @@ def test_an_empty_topic_has_no_entries(book: Book) -> None:
         book.write()
     batch = new_batch()
     book.entries.clear(batch)
-    book.database.apply(batch, 1_000)
+    book.log.apply(book.database, batch, 1_000)
     book.expected.clear()
     book.restart()
     assert book.entries.empty
@@ -244,11 +248,10 @@ async def test_ids_with_the_same_hash_are_different_messages(tmp_path: Path, mon
 def test_pieces_have_the_entries_that_were_packed(count: int) -> None:
     numbers = np.arange(3 * count, dtype=np.uint64).reshape(3, count)
     entries = Entries(*numbers)
-    pieces = pack_pieces(entries, 128)
-    assert [len(piece) // 24 for piece in pieces] == [128] * (count // 128) + [count % 128] * (count % 128 > 0)
-    assert b"".join(pieces) == b"".join(entries.cut(at, at + 128).pack() for at in range(0, count, 128))
-    if pieces:
-        assert np.array_equal(np.array(unpack_pieces(pieces, 128)), numbers)
+    packed = [entries.cut(at, at + 128).pack() for at in range(0, count, 128)]
+    assert pack_pieces(entries, 128) == b"".join(packed)
+    words = np.frombuffer(b"".join(packed), dtype=np.uint64)
+    assert np.array_equal(np.array(unpack_pieces(words, 128)), numbers)
 
 
 @pytest.mark.parametrize("count", [3, 65_536, 65_537])

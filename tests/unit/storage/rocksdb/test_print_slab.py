@@ -16,8 +16,6 @@ from dejaq.storage.rocksdb.timeline.ids.print_slab import (
     SlabSearch,
     prints_for,
 )
-from dejaq.storage.rocksdb.timeline.ids.run_search import RunSearch
-from dejaq.storage.rocksdb.timeline.ids.sorted_run import SortedRun
 
 Prints = npt.NDArray[np.uint32]
 
@@ -70,26 +68,6 @@ def test_a_search_finds_every_print_of_every_run(kind: str) -> None:
         assert len(set(found)) == len(found)
         assert set(found) == expected([columns[number] for number in numbers], wanted)
         assert all(runs[numbers[0]].may_have(one) for one in columns[numbers[0]].tolist())
-
-
-@pytest.mark.parametrize("count", [3, 400])
-def test_found_prints_name_the_pieces_of_their_entries(count: int) -> None:
-    """G5: with few ids too, and in runs whose pieces have another size."""
-    chance = np.random.default_rng(4)
-    columns = [np.sort(chance.integers(0, 1 << 32, 2_000, dtype=np.uint32)) for _ in range(5)]
-    slab = PrintSlab(3_000, 3)
-    runs = [
-        SortedRun(9, 20 + number, 1, listed(prints, slab), 128 if number % 2 else 512)
-        for number, prints in enumerate(columns)
-    ]
-    wanted = np.sort(np.concatenate(columns)[chance.integers(0, 10_000, count)])
-    found = RunSearch(runs).find(wanted)
-    assert len(set(found.keys)) == len(found.keys)
-    read = set()
-    for row, piece, place in zip(found.rows.tolist(), found.pieces.tolist(), found.places.tolist(), strict=True):
-        number, number_of_piece = (int.from_bytes(found.keys[piece][start:][:8], "big") for start in (5, 13))
-        read.add((row, number - 20, number_of_piece * runs[number - 20].piece_entries + place))
-    assert read == expected(columns, wanted)
 
 
 def test_a_slab_has_room_for_runs_that_are_merged_together() -> None:

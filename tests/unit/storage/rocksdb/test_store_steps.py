@@ -30,6 +30,7 @@ from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRun, WideRuns
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.testing.loop_steps import measured_steps
+from tests.unit.storage.rocksdb.memory_log import MemoryLog
 
 NOW = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -219,7 +220,7 @@ async def test_old_sessions_are_forgotten_a_few_with_each_change(
 
 def test_the_last_step_of_a_merge_of_entries_takes_no_longer_than_the_others(tmp_path: Path) -> None:
     """What is in memory of the merged run grows with each step, and is not made at the end."""
-    database = RocksDatabase(tmp_path / "db")
+    database, log = RocksDatabase(tmp_path / "db"), MemoryLog()
     runs: list[SortedRun] = []
     for number in range(1, 3):
         writer = RunWriter(1, number, 1, prints_for(300_000))
@@ -229,7 +230,7 @@ def test_the_last_step_of_a_merge_of_entries_takes_no_longer_than_the_others(tmp
         run = writer.finish(batch)
         assert run is not None
         runs.append(run)
-        database.apply(batch, number)
+        log.apply(database, batch, number)
     job = MergeJob(runs, RunWriter(1, 9, 2, prints_for(600_000)))
     while not job.done:
         job.step(new_batch(), database, 8 * PIECE_ENTRIES)

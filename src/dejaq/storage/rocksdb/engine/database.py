@@ -52,7 +52,7 @@ class RocksDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Set by the store: called for every read that failed, and for each run that was copied out of the log.
+        # Set by the store: called for every read that failed, and for each frame that was copied out of the log.
         self.on_fault: Callable[[StoreError], None] = lambda error: None
         self.on_moved: Callable[[bytes], None] = lambda key: None
         try:

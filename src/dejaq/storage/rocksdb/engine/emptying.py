@@ -18,14 +18,12 @@ from dejaq.storage.commit_log.record import FRAME_HEADER_BYTES, HEADER_BYTES, Fr
 from dejaq.storage.commit_log.writer import CommitLog
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.committer import Committer
-from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
-from dejaq.storage.rocksdb.engine.frames import MOVED_BATCH, address_in, behind_pointer, unpack_address
+from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase, new_batch
+from dejaq.storage.rocksdb.engine.frames import MOVED_BATCH, address_in, behind_pointer, unpack_address, unpack_checks
 
 # What is looked at in one step, since the loop waits for it.
 _STEP_BYTES = 256 * 1024
 _STEP_FRAMES = 200
-# The tables in which frames have pointers; the journal has addresses.
-_POINTED = (keys.RUN, keys.LOG_BATCH)
 
 
 class _Frame(NamedTuple):
@@ -67,6 +65,9 @@ def _move(number: int, frames: list[_Frame], database: RocksDatabase, committer:
         if frame.key.startswith(keys.JOURNAL_FRAME):
             batch.put(keys.JOURNAL + frame.key[1:], frame.data)
             batch.delete(frame.key)
+        elif frame.key.startswith(keys.ID_FRAME):
+            _move_pieces(batch, frame)
+            batch.released.append((keys.topic_of(frame.key), frame.address))
         else:
             batch.put(frame.key, _moved_value(frame, value))
             batch.released.append((keys.topic_of(frame.key), frame.address))
@@ -76,9 +77,19 @@ def _move(number: int, frames: list[_Frame], database: RocksDatabase, committer:
         crash_at("storage.after_move")
         committer.uses.moved(number, frames[-1].address.offset + 1)
         for frame in frames:
-            if frame.key.startswith(keys.RUN):
+            if frame.key.startswith((keys.RUN, keys.ID_FRAME)):
                 database.on_moved(frame.key)
     return size
+
+
+def _move_pieces(batch: Batch, frame: _Frame) -> None:
+    """Each piece of entries of ids becomes a record of its own, because single ones are read."""
+    batch.delete(frame.key)
+    number, first = keys.pair_of(frame.key)
+    size, checks = unpack_checks(behind_pointer(frame.pointer))
+    for piece in range(len(checks)):
+        key = keys.pair(keys.ID_PIECE, keys.topic_of(frame.key), number, first + piece)
+        batch.put(key, frame.data[piece * size : (piece + 1) * size])
 
 
 def _is_log_batch_at(frame: _Frame, value: bytes | None) -> bool:
@@ -104,7 +115,7 @@ def _frames_of(record: LogRecord) -> Iterator[_Frame]:
             continue
         if key.startswith(keys.JOURNAL_FRAME):
             address = unpack_address(value)
-        elif not key.startswith(_POINTED) or (found := address_in(value)) is None:
+        elif not key.startswith(keys.FRAME_TABLES) or (found := address_in(value)) is None:
             continue
         else:
             address = found

@@ -6,11 +6,15 @@ a frame; one that was moved out of the log, or that an older release wrote, is i
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
 from dejaq.storage.commit_log.record import FrameAddress
+
+# A smaller value costs less in the database than as a frame, which is read by a call of the operating system.
+FRAME_BYTES_MIN = 1_024
 
 _ADDRESS = Struct(">IQI")
 # A field of a protobuf message never has the number 0.
@@ -64,6 +68,17 @@ def address_in(value: bytes) -> FrameAddress | None:
 def behind_pointer(value: bytes) -> bytes:
     """What is stored behind the address in a pointer."""
     return value[POINTER_BYTES:]
+
+
+def pack_checks(piece_bytes: int, checks: Sequence[int]) -> bytes:
+    """What is stored behind the address of a frame of several pieces: their size, and the checksum of each."""
+    return array("I", (piece_bytes, *checks)).tobytes()
+
+
+def unpack_checks(suffix: bytes) -> tuple[int, Sequence[int]]:
+    """The size of a piece, and the checksum of each."""
+    numbers = array("I", suffix)
+    return numbers[0], numbers[1:]
 
 
 def size_of(stored: bytes) -> int:

@@ -185,12 +185,12 @@ def _read_all(database: Rdict, path: Path, on_bytes: Callable[[int], None]) -> i
 
 
 def _check_runs(database: Rdict, path: Path, problems: list[str]) -> int:
-    """Read every run and every batch that is a frame of the log, and compare what the database counts of them."""
+    """Read every frame of the log to which the database has a pointer, and compare what it counts of them."""
     files = DiskFiles(path)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     broken: Counter[str] = Counter()
     try:
-        for key, value in chain(_scan(database, keys.RUN), _scan(database, keys.LOG_BATCH)):
+        for key, value in chain.from_iterable(_scan(database, table) for table in keys.FRAME_TABLES):
             address = address_in(value)
             if address is None:
                 continue

@@ -25,9 +25,9 @@ from dejaq.storage.rocksdb.engine.watermark import Mark, Watermark, manifest_of
 
 log = logging.getLogger(__name__)
 
-FORMAT = 7
-# Of a directory that has had a log topic; all others keep the format that the release before reads.
-LOGS_FORMAT = 9
+FORMAT = 10
+# Of a directory that has had a log topic.
+LOGS_FORMAT = 11
 # The folders of the commit log, and of the segments of logs, in the data directory.
 COMMIT, SEGMENTS = "commit", "segments"
 # More starts than a store has between a backup and its restoration.

@@ -112,6 +112,10 @@ class Index:
         self._budget.index += count - self._counted
         self._counted = count
 
+    def frame_moved(self, key: bytes) -> None:
+        """Record that a frame of entries was copied into the database."""
+        self._entries.frame_moved(key)
+
     def emptied(self, batch: Batch) -> None:
         """Remove what is left of the entries: the topic has no message."""
         self._has_records = False

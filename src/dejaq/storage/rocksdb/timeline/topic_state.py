@@ -23,7 +23,7 @@ from dejaq.storage.rocksdb.bodies.large import LARGE, LargeBodies
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.created_ids import RocksCreatedIds
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
-from dejaq.storage.rocksdb.engine.frames import NewFrame
+from dejaq.storage.rocksdb.engine.frames import FRAME_BYTES_MIN, NewFrame
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.demand import Demand
 from dejaq.storage.rocksdb.timeline.directory import Finder
@@ -54,8 +54,6 @@ _SLICE_STEPS_FEW = 8
 _WEIGHED_STEPS = 24
 # So many due rows of a topic in memory, in many runs, need not leave in the exact order of their times.
 _CROWD_BYTES, _SPENT_PART = 4 * 1024 * 1024, 8
-# A smaller value costs less in the database than as a frame, which is read by a call of the operating system.
-FRAME_BYTES_MIN = 1_024
 # (bucket, slice, owner) of a run; its ids and bodies, where they are not in the record, and its times.
 _Place = tuple[int, int, int]
 _Columns = tuple[IdColumn | None, BodyBlock | None, Column]

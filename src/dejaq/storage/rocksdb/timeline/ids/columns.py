@@ -18,6 +18,8 @@ Prints = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.intp]
 
 _WORD = np.dtype("<u8")
+# What an entry takes on disk.
+ENTRY_BYTES = 24
 # Above a hash of 48 bits, a word has room for the positions of so many entries.
 _POSITION_BITS = 16
 _POSITIONS = np.arange(1 << _POSITION_BITS, dtype=np.uint64)
@@ -49,25 +51,26 @@ class Entries(NamedTuple):
         return b"".join(column.astype(_WORD, copy=False).tobytes() for column in self)
 
 
-def pack_pieces(entries: Entries, size: int) -> list[bytes]:
-    """What `pack` writes of each so many entries; the last piece has the rest."""
+NO_ENTRIES = Entries(*(np.zeros(0, dtype=np.uint64) for _ in Entries._fields))
+
+
+def pack_pieces(entries: Entries, size: int) -> bytes:
+    """What `pack` writes of each so many entries, one after the other; the last piece has the rest."""
     count = len(entries.hashes)
     whole = count // size
     words = np.empty((whole, len(entries), size), dtype=_WORD)
     for at, column in enumerate(entries):
         words[:, at] = column[: whole * size].reshape(whole, size)
-    data, width = words.tobytes(), words.itemsize * len(entries) * size
-    pieces = [data[start : start + width] for start in range(0, len(data), width)]
-    return pieces if count == whole * size else [*pieces, entries.cut(whole * size, count).pack()]
+    return words.tobytes() + entries.cut(whole * size, count).pack()
 
 
-def unpack_pieces(packed: Sequence[bytes], size: int) -> Entries:
-    """The columns that `pack_pieces` wrote."""
-    words = np.frombuffer(b"".join(packed), dtype=_WORD)
-    if len(words) == len(Entries._fields) * size * len(packed):
-        columns = words.reshape(len(packed), len(Entries._fields), size)
-        return Entries(*(columns[:, at].reshape(-1) for at in range(len(Entries._fields))))
-    return Entries(*map(np.concatenate, zip(*map(unpack, packed), strict=True)))
+def unpack_pieces(words: Numbers, size: int) -> Entries:
+    """The columns of pieces of so many entries that follow each other, of which the last may have fewer."""
+    whole = len(words) // (3 * size)
+    columns = words[: 3 * size * whole].reshape(whole, 3, size)
+    entries = Entries(*(columns[:, at].reshape(-1) for at in range(3)))
+    rest = words[3 * size * whole :].reshape(3, -1)
+    return Entries(*map(np.concatenate, zip(entries, rest, strict=True))) if rest.size else entries
 
 
 def unpack(packed: bytes) -> Entries:
@@ -77,12 +80,9 @@ def unpack(packed: bytes) -> Entries:
     return Entries(words[:rows], words[rows : 2 * rows], words[2 * rows :])
 
 
-def entries_at(packed: Sequence[bytes | None], which: Rows, places: Rows) -> Entries:
-    """Of what `pack` wrote several times, one entry per pair of which one of these it is in, and its place in that."""
-    words = np.frombuffer(b"".join(packed), dtype=_WORD)  # type: ignore[arg-type]
-    sizes = np.array([len(one or b"") // 8 for one in packed])
-    at, width = (np.cumsum(sizes) - sizes)[which] + places, sizes[which] // 3
-    return Entries(words[at], words[at + width], words[at + 2 * width])
+def entries_at(words: Numbers, at: Rows, widths: Rows) -> Entries:
+    """The entries whose hashes are at these places of pieces, which have so many entries."""
+    return Entries(words[at], words[at + widths], words[at + 2 * widths])
 
 
 def positions(ordered: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Rows, Rows]:

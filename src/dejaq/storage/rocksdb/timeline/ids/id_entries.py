@@ -18,7 +18,6 @@ from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
 from dejaq.storage.rocksdb.timeline.ids.columns import (
     Entries,
     Rows,
-    entries_at,
     joined,
     order_of,
     positions,
@@ -315,6 +314,15 @@ class IdEntries:
         self._discarded.append(Discarded(self._topic, number))
         self._discarded[-1].begin(batch)
 
+    def frame_moved(self, key: bytes) -> None:
+        """Record that the pieces of a frame were copied into the database."""
+        number, first = keys.pair_of(key)
+        of_jobs = [job.writer.pieces for job in self._jobs.values()]
+        for pieces in [*of_jobs, *(run.pieces for run in self._runs)]:
+            if pieces.number == number:
+                pieces.moved(first)
+        self._search = None
+
     # Searching
 
     def find(self, wanted: Numbers) -> dict[int, list[Arrival]]:
@@ -353,15 +361,20 @@ class IdEntries:
             rows = self._seen.rows(prints)
         if not len(rows):
             return []
-        if self._search is None:
-            self._search = RunSearch(self._runs)
-        found = self._search.find(prints[rows])
-        if not found.keys:
-            return []
-        at = rows[found.rows]
-        entries = entries_at(self._database.get_many(found.keys), found.pieces, found.places)
+        at, entries = self._run_search().find(self._database, prints[rows])
+        at = rows[at]
         same = entries.hashes == wanted[at]
         return [_Entered(at[same], entries.numbers[same], entries.stamps[same])]
+
+    def _run_search(self) -> RunSearch:
+        """Made again until all frames of entries are in the files of the log."""
+        if self._search is None:
+            settled = [run.pieces.settle(self._database) for run in self._runs]
+            search = RunSearch(self._runs)
+            if not all(settled):
+                return search
+            self._search = search
+        return self._search
 
 
 def _standing(found: _Entered, count: int) -> _Entered:

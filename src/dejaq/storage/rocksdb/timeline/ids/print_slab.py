@@ -62,6 +62,11 @@ class RunPrints:
         return self.count
 
     @property
+    def room(self) -> int:
+        """How many prints there may be."""
+        return len(self._column)
+
+    @property
     def prints(self) -> Prints:
         """The prints in order."""
         return self._column[: self.count]

@@ -10,14 +10,18 @@ import numpy as np
 
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import Batch, RocksDatabase
+from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.timeline.ids.columns import (
+    ENTRY_BYTES,
     Entries,
     Prints,
+    Rows,
     joined,
     pack_pieces,
     unpack,
     unpack_pieces,
 )
+from dejaq.storage.rocksdb.timeline.ids.pieces import RunPieces, WantedPieces, read_pieces
 from dejaq.storage.rocksdb.timeline.ids.print_slab import PrintSlab, RunPrints, prints_for
 
 # A lookup that finds a print reads the whole piece of its entry. Runs of the first kind had more.
@@ -36,31 +40,37 @@ DISCARDED = 0xFF
 class SortedRun:
     """One run: its prints are in order, and the entry of each is in piece `position // piece_entries`."""
 
-    def __init__(self, topic: int, number: int, level: int, listed: RunPrints, piece_entries: int) -> None:
-        self.topic, self.number, self.level, self.listed = topic, number, level, listed
+    def __init__(self, level: int, listed: RunPrints, pieces: RunPieces, piece_entries: int) -> None:
+        self.topic, self.number, self.level = pieces.topic, pieces.number, level
+        self.listed, self.pieces, self.piece_entries = listed, pieces, piece_entries
         self.prints = listed.prints
-        self.piece_entries = piece_entries
 
     def __len__(self) -> int:
         return len(self.prints)
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of the prints and of what finds them."""
-        return self.listed.memory_bytes
+        """The memory of the prints and of what finds them, and of the places of pieces."""
+        return self.listed.memory_bytes + self.pieces.memory_bytes
+
+    def bytes_of(self, pieces: Rows) -> Rows:
+        """The sizes of some pieces, of which the last one of the run may have fewer entries."""
+        entries = np.minimum(len(self) - pieces * self.piece_entries, self.piece_entries)
+        return entries * ENTRY_BYTES
 
     def read(self, database: RocksDatabase, start: int, end: int) -> Entries:
         """Entries start to end-1."""
         entries = self.piece_entries
-        first, last = start // entries, (end - 1) // entries
         if end <= start:
             return unpack(b"")
-        values = database.get_many(
-            [keys.pair(keys.ID_PIECE, self.topic, self.number, piece) for piece in range(first, last + 1)]
-        )
-        return unpack_pieces([value or b"" for value in values], entries).cut(
-            start - first * entries, end - first * entries
-        )
+        pieces = np.arange(start // entries, (end - 1) // entries + 1)
+        self.pieces.settle(database)
+        of_runs, origins, checks = np.zeros(len(pieces), np.int64), self.pieces.origins, self.pieces.checks
+        wanted = WantedPieces(of_runs, pieces, self.bytes_of(pieces), origins[pieces], checks[pieces])
+        first = int(pieces[0]) * entries
+        # The frames of a run are in the order of its pieces.
+        words = read_pieces(database, [self.pieces], wanted).words.copy()
+        return unpack_pieces(words, entries).cut(start - first, end - first)
 
 
 class RunWriter:
@@ -70,16 +80,17 @@ class RunWriter:
         self._topic, self.number, self._level = topic, number, level
         # What the run has in memory at last; to make it at the end would take long.
         self._listed = listed
+        self._piece_entries = PIECE_ENTRIES
+        self.pieces = RunPieces(topic, number, ENTRY_BYTES * PIECE_ENTRIES, -(-listed.room // PIECE_ENTRIES))
         self._rest: list[Entries] = []
         self._waiting = 0
-        self._pieces = 0
         self._chunk: list[Prints] = []
         self._chunks = 0
 
     @property
     def memory_bytes(self) -> int:
         """The memory of what was added, which is written in order; the rest is not used yet."""
-        return self._listed.memory_bytes
+        return self._listed.memory_bytes + self.pieces.memory_bytes
 
     def begin(self, batch: Batch) -> None:
         """Say that there may be pieces: a start after a crash deletes them."""
@@ -89,8 +100,8 @@ class RunWriter:
         """Add entries whose hashes are behind those that were added."""
         self._rest.append(entries)
         self._waiting += len(entries.hashes)
-        if self._waiting >= PIECE_ENTRIES:
-            self._write(batch, self._waiting - self._waiting % PIECE_ENTRIES)
+        if self._waiting >= self._piece_entries:
+            self._write(batch, self._waiting - self._waiting % self._piece_entries)
 
     def finish(self, batch: Batch) -> SortedRun | None:
         """The complete run; None where no entry is left."""
@@ -101,16 +112,14 @@ class RunWriter:
             batch.delete(key)
             return None
         self._listed.finish()
-        batch.put(key, _RECORD.pack(self._level, len(self._listed), PIECE_ENTRIES))
-        return SortedRun(self._topic, self.number, self._level, self._listed, PIECE_ENTRIES)
+        batch.put(key, _RECORD.pack(self._level, len(self._listed), self._piece_entries))
+        return SortedRun(self._level, self._listed, self.pieces, self._piece_entries)
 
     def _write(self, batch: Batch, count: int) -> None:
         if not count:
             return
         whole = Entries(*map(np.concatenate, zip(*self._rest, strict=True)))
-        for piece in pack_pieces(whole.cut(0, count), PIECE_ENTRIES):
-            batch.put(keys.pair(keys.ID_PIECE, self._topic, self.number, self._pieces), piece)
-            self._pieces += 1
+        self.pieces.add(batch, pack_pieces(whole.cut(0, count), self._piece_entries))
         prints = whole.prints[:count]
         self._listed.add(prints)
         self._chunk.append(prints)
@@ -162,7 +171,9 @@ def load_runs(topic: int, database: RocksDatabase) -> tuple[list[SortedRun], lis
         for _, chunk in database.scan(start, keys.after(start)):
             listed.add(np.frombuffer(chunk, dtype="<u4").astype(np.uint32, copy=False))
         listed.finish()
-        runs.append(SortedRun(topic, number, level, listed, entries))
+        pieces = RunPieces(topic, number, ENTRY_BYTES * entries, -(-count // entries))
+        pieces.load(database)
+        runs.append(SortedRun(level, listed, pieces, entries))
     return runs, discarded
 
 
@@ -171,7 +182,8 @@ class Discarded:
 
     def __init__(self, topic: int, number: int) -> None:
         self._topic, self._number = topic, number
-        starts = (keys.numbered(table, topic, number) for table in (keys.ID_PIECE, keys.ID_PRINTS))
+        tables = keys.ID_FRAME, keys.ID_PIECE, keys.ID_PRINTS
+        starts = (keys.numbered(table, topic, number) for table in tables)
         self._left = [(start, keys.after(start)) for start in starts]
 
     def begin(self, batch: Batch) -> None:
@@ -185,6 +197,8 @@ class Discarded:
             found = list(islice(database.scan_keys(start, end), count))
             for key in found:
                 batch.delete(key)
+            if start.startswith(keys.ID_FRAME):
+                batch.released += [(self._topic, address_in(value)) for value in database.get_many(found) if value]
             if len(found) == count:
                 self._left[0] = found[-1] + b"\0", end
                 return False
@@ -197,7 +211,7 @@ class MergeJob:
     """Several sources become one run of the next level, a few thousand entries at a time."""
 
     def __init__(self, sources: Sequence[SortedRun | Entries], writer: RunWriter) -> None:
-        self.sources, self._writer = sources, writer
+        self.sources, self.writer = sources, writer
         self.number = writer.number
         self._prints = [source.prints for source in sources]
         self._at = [0] * len(sources)
@@ -209,7 +223,7 @@ class MergeJob:
 
     def begin(self, batch: Batch) -> None:
         """Write nothing yet, but that there may be pieces."""
-        self._writer.begin(batch)
+        self.writer.begin(batch)
 
     def step(self, batch: Batch, database: RocksDatabase, count: int) -> int:
         """Merge about so many of the next entries; how many they were."""
@@ -226,14 +240,14 @@ class MergeJob:
                 merged += end - start
         if pieces:
             # The entries of one source are in order, and none of them removes another.
-            self._writer.add(batch, pieces[0] if len(pieces) == 1 else joined(pieces))
+            self.writer.add(batch, pieces[0] if len(pieces) == 1 else joined(pieces))
         self._low, self._left = high, self._left - merged
         return merged
 
     @property
     def memory_bytes(self) -> int:
         """The memory of what was merged; the sources count themselves."""
-        return self._writer.memory_bytes
+        return self.writer.memory_bytes
 
     @property
     def left(self) -> int:
@@ -247,7 +261,7 @@ class MergeJob:
 
     def finish(self, batch: Batch) -> SortedRun | None:
         """The merged run."""
-        return self._writer.finish(batch)
+        return self.writer.finish(batch)
 
     def _next_bound(self, count: int) -> int:
         """The print before which about so many entries are."""
