@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from bench import records
+from bench.harness.server import exit_at_sigterm
 from bench.plan import BENCHES, PLANS, Plan
 from bench.workloads.names import WORKLOADS, expanded
 from bench.workloads.sizes import changed
@@ -17,8 +16,7 @@ from bench.workloads.sizes import changed
 
 def main() -> int:
     """Run one command; returns the exit code."""
-    # SIGTERM ends the run as Ctrl-C does, so that its servers are stopped.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    exit_at_sigterm()
     arguments = _arguments()
     if arguments.command == "report":
         from bench.report import write_report

@@ -29,6 +29,7 @@ import asyncpg
 import dejaq
 from bench.harness.figures import lateness_figures
 from bench.harness.floor import Floor
+from bench.harness.server import exit_at_sigterm
 from bench.harness.window import Window
 from bench.postgres_cost import BARE, BARE_SETTINGS, SETTINGS, BareTable
 from dejaq.testing.servers.brokers import BrokerCluster
@@ -284,6 +285,7 @@ async def run(messages: int, seconds: int, per_s: int, repeats: int, servers: in
 
 def main() -> None:
     """Measure and print."""
+    exit_at_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=40_000)
     parser.add_argument("--seconds", type=int, default=10)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import asyncpg
 
+from bench.harness.server import exit_at_sigterm
 from dejaq.domain.batch import CreateBatch, LeaseRequest
 from dejaq.domain.changes import Create, Delete
 from dejaq.domain.context import DIRECT_CALL
@@ -193,6 +194,7 @@ async def through(dsn: str, *, messages: int, workers: int = 4) -> dict[str, obj
 
 
 async def main() -> None:
+    exit_at_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--messages", type=int, default=60_000, help="messages per round")

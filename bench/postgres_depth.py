@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from bench.harness.server import exit_at_sigterm
 from bench.postgres_cost import BUCKETS, NOW, SETTINGS
 from dejaq.domain.batch import LeaseRequest
 from dejaq.domain.context import DIRECT_CALL
@@ -104,6 +105,7 @@ async def measure(dsn: str, messages: int, priorities: int) -> dict[str, object]
 
 
 def main() -> None:
+    exit_at_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--priorities", type=int, default=0, help="use a priority topic with so many priorities")

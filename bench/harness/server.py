@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +20,11 @@ STOP_SECONDS = 30.0
 
 class ServerFailed(Exception):
     """A server did not start; the message has the end of its log."""
+
+
+def exit_at_sigterm() -> None:
+    """Let SIGTERM end this program as Ctrl-C does, so that its servers are stopped and their data is removed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def free_port() -> int:

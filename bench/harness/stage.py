@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from bench.harness.crew import Crew
 from bench.harness.figures import Figures
 from bench.harness.server import cpu_seconds, rss_mb
 from bench.systems.base import Server, System
+from dejaq.testing.servers.memory_folder import new_folder, remove_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Stage:
 @contextmanager
 def staged(system: System) -> Iterator[Stage]:
     """Start the system's server with new data; stop it and remove the data at the end."""
-    folder = Path(tempfile.mkdtemp(prefix=f"dejaq-bench-{system.name}-"))
+    folder = new_folder(f"bench-{system.name}", place=Path(tempfile.gettempdir()))
     server = system.server(folder)
     try:
         server.start()
@@ -65,4 +65,4 @@ def staged(system: System) -> Iterator[Stage]:
         discard = getattr(server, "discard", None)
         if discard is not None:
             discard()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)

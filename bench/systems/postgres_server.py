@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.harness.server import ServerFailed, ServerProcess
+from dejaq.testing.servers.memory_folder import new_folder, remove_folder
 
 OPTIONS = {
     "listen_addresses": "127.0.0.1",
@@ -32,7 +33,7 @@ class PostgresServer(ServerProcess):
         super().__init__(folder)
         self.address = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         # Not below the harness's folder, which another user may not enter.
-        self._data = Path(tempfile.mkdtemp(prefix="dejaq-bench-pg-"))
+        self._data = new_folder("bench-pg", place=Path(tempfile.gettempdir()))
 
     def user(self) -> str | None:
         return "postgres" if os.geteuid() == 0 else None
@@ -83,7 +84,7 @@ class PostgresServer(ServerProcess):
 
     def discard(self) -> None:
         """Remove the data."""
-        shutil.rmtree(self._data, ignore_errors=True)
+        remove_folder(self._data)
 
 
 def _program(name: str) -> str:

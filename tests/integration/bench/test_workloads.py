@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from dejaq.testing.waiting import wait_until
+from tests.memory_disk import memory_folder
 
 # The first test waits for the whole run.
 pytestmark = pytest.mark.timeout(300)
@@ -103,6 +104,30 @@ def test_a_run_that_is_terminated_stops_its_broker_and_removes_the_data(tmp_path
         running.wait()
     wait_until(lambda: not brokers_of(tmp_path), within=10, what="the end of the broker")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_of_postgresql_that_is_terminated_stops_its_server_and_removes_the_data() -> None:
+    """The server and its data stayed, and with them the memory where they were on a disk in memory."""
+
+    def servers() -> list[psutil.Process]:
+        found = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or [])]
+        return [one for one in found if one.pid != running.pid]
+
+    with memory_folder() as folder:
+        # Its server may run as another user.
+        folder.chmod(0o755)
+        command = [sys.executable, "-m", "bench.postgres_cost", "--connections", "1", "--messages", "10_000_000"]
+        environment = {**os.environ, "TMPDIR": str(folder)}
+        running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: servers() and list(folder.rglob("postmaster.pid")), within=60, what="the server")
+            running.terminate()
+            assert running.wait(60) == 128 + signal.SIGTERM
+        finally:
+            running.kill()
+            running.wait()
+        wait_until(lambda: not servers(), within=10, what="the end of the server")
+        assert list(folder.iterdir()) == []
 
 
 def brokers_of(folder: Path) -> list[psutil.Process]:

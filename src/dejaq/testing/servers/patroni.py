@@ -17,7 +17,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dejaq.testing.servers.memory_folder import new_folder, remove_folder
 from dejaq.testing.servers.network import Machine, Network
 from dejaq.testing.servers.postgres import as_user, programs
 from dejaq.testing.waiting import wait_until
@@ -125,9 +125,8 @@ class PatroniCluster:
     def __init__(
         self, network: Network, *, etcd: Sequence[str], configuration: Path, path: Path | None = None, size: int = 3
     ) -> None:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._kept = path is not None
-        self.path = path or Path(tempfile.mkdtemp(prefix="dejaq-patroni-", dir=memory))
+        self.path = path or new_folder("patroni")
         self.path.mkdir(exist_ok=True)
         self.path.chmod(0o755)
         if as_user():
@@ -194,7 +193,7 @@ class PatroniCluster:
         for server in self.servers:
             server.kill()
         if not self._kept:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_folder(self.path)
 
     def __enter__(self) -> Self:
         try:

@@ -9,9 +9,7 @@ It runs as the user `postgres` where this process is root, since the server refu
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +20,7 @@ from dejaq.storage.postgres.connection import schema
 from dejaq.storage.postgres.connection.address import Address
 from dejaq.storage.postgres.connection.database import PostgresDatabase
 from dejaq.storage.postgres.store import PostgresStorage
+from dejaq.testing.servers.memory_folder import new_folder, remove_folder
 from dejaq.testing.servers.network import Machine
 from dejaq.testing.waiting import wait_until
 from dejaq.trial.ports import HOST
@@ -67,12 +66,12 @@ class PostgresServer(PostgresProcess):
     def start(self) -> None:
         """Make the directory where there is none, and run the server until it takes connections."""
         if self._path is None:
-            self._path = _new_folder()
+            self._path = new_folder("postgres")
         super().start()
 
     def standby(self) -> PostgresServer:
         """A copy that replicates this server and accepts no writes; it is not started yet."""
-        path = _new_folder()
+        path = new_folder("postgres")
         if as_user():
             shutil.chown(path, "postgres", "postgres")
         self._run(
@@ -124,13 +123,7 @@ class PostgresServer(PostgresProcess):
         """Stop the server and remove its own files."""
         self.stop(fast=True)
         if not self._kept and self._path is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
-
-
-def _new_folder() -> Path:
-    """What is tried is seldom the disk: where there is a disk in memory, syncs cost nothing."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="dejaq-postgres-", dir=memory))
+            remove_folder(self._path)
 
 
 def _stat(pid: int) -> list[str]:
