@@ -2,7 +2,8 @@
 
 Each task has a topic of its own and makes one change at a time, so that after the kill at most one change per task has
 an unknown outcome. A line of `begin` carries the whole state after the change; a line of `done` follows its
-acknowledgement.
+acknowledgement, with the state. A lease in a priority topic takes some of the due messages: its line of `begin` has all
+of them, and says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes, ad
 from dejaq.domain.changes import Cancel, Create, Delete, Edit, Edits, Release
 from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.ids import ProducerSession
-from dejaq.domain.topic import Topic, TopicSettings
+from dejaq.domain.topic import Topic, TopicKind, TopicSettings
 from dejaq.storage.base import Storage, apply_one
 from dejaq.storage.postgres.store import PostgresStorage
 from dejaq.storage.rocksdb.store import RocksStorage
@@ -55,8 +56,8 @@ def store_at(place: str) -> Storage:
 class Task:
     """One task: its topic, the state that it expects there, and its random choices."""
 
-    def __init__(self, storage: Storage, number: int, seed: int) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage, number: int, seed: int, kind: TopicKind) -> None:
+        self.storage, self.by_priority = storage, kind is TopicKind.PRIORITY
         self.number = number
         self.chance = random.Random(seed * 1_000 + number)
         self.session = ProducerSession(NOW, number)
@@ -64,30 +65,40 @@ class Task:
         self.now = NOW
         self.state: State = {}
         self.leases: list[LeaseSet] = []
-        self.topic = Topic("", 0, TopicSettings(buckets=BUCKETS))
+        self.topic = Topic("", 0, TopicSettings(buckets=BUCKETS, kind=kind))
 
     async def run(self, changes: int) -> None:
         number = await self.storage.next_topic_number()
-        self.topic = Topic(f"task-{self.number}", number, TopicSettings(buckets=BUCKETS), created_ms=NOW)
+        self.topic = Topic(f"task-{self.number}", number, self.topic.settings, created_ms=NOW)
         await self.storage.put_topic(self.topic, DIRECT_CALL)
         say({"task": self.number, "topic": self.topic.name})
         for _ in range(changes):
             self.now += 1
             kinds = [self.create, self.create, self.lease, self.delete, self.release, self.change_mind]
+            # A lease takes everything that is due: rows by priority are merged only while they wait for one.
+            kinds += [self.create] * 6 if self.by_priority else []
             await self.chance.choice(kinds)()
 
-    async def change(self, after: State, call: Awaitable[Any]) -> Any:
-        say({"task": self.number, "begin": after})
+    async def change(self, after: State, call: Awaitable[Any], *, some: bool = False) -> Any:
+        say({"task": self.number, "begin": after, "some": some})
         answer = await call
         if isinstance(answer, Outcomes):
             assert not answer.codes, answer
-        say({"task": self.number, "done": True})
+        if some:
+            taken = set(answer.ids())
+            after = {name: row if name in taken else self.state[name] for name, row in after.items()}
+        say({"task": self.number, "done": after})
         self.state = after
         return answer
 
     async def create(self) -> None:
         count = self.chance.choice([1, 5, 40])
-        ts = sorted(self.now + self.chance.randrange(-50, 50_000) for _ in range(count))
+        ahead = 50 if self.by_priority else 50_000
+        priorities = 1_000 if self.by_priority else 1
+        order = sorted(
+            (self.now + self.chance.randrange(-50, ahead), self.chance.randrange(priorities)) for _ in range(count)
+        )
+        ts = [at for at, _ in order]
         bodies = [self.chance.randbytes(self.chance.choice([0, 20, 20_000])) for _ in range(count)]
         ids = None
         if self.chance.random() < 0.5:
@@ -99,6 +110,7 @@ class Task:
             ts=ts,
             bodies=bodies,
             ids=ids,
+            priorities=[priority for _, priority in order] if self.by_priority else None,
             bucket=self.chance.randrange(BUCKETS) if ids is None else 0,
         )
         self.sequence += count
@@ -119,9 +131,11 @@ class Task:
         leased = {name: [expires, self.state[name][1], self.state[name][2] + 1, "worker"] for name in due}
         request = LeaseRequest(range(BUCKETS), "worker", until=self.now, expires=expires)
         lease = await self.change(
-            {**self.state, **leased}, self.storage.lease(self.topic, request, self.now, DIRECT_CALL)
+            {**self.state, **leased},
+            self.storage.lease(self.topic, request, self.now, DIRECT_CALL),
+            some=self.by_priority,
         )
-        assert sorted(lease.ids()) == sorted(due)
+        assert self.by_priority or sorted(lease.ids()) == sorted(due)
         self.leases.append(lease)
 
     async def delete(self) -> None:
@@ -164,13 +178,13 @@ class Task:
         await self.change(after, apply_one(self.storage, Cancel(self.topic, "billing", [one]), self.now, DIRECT_CALL))
 
 
-async def main(place: str, seed: int, changes: int) -> None:
+async def main(place: str, seed: int, changes: int, kind: TopicKind) -> None:
     storage = store_at(place)
     await storage.open(NOW)
-    await asyncio.gather(*(Task(storage, number, seed).run(changes) for number in range(TASKS)))
+    await asyncio.gather(*(Task(storage, number, seed, kind).run(changes) for number in range(TASKS)))
     say({"finished": True})
     await storage.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), TopicKind(sys.argv[4])))
