@@ -1,10 +1,14 @@
 """Settings and fixtures that apply to every test."""
 
+import ast
 import gc
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from functools import wraps
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +28,20 @@ sys.dont_write_bytecode = False
 # A shell starts background commands with SIGINT ignored, and the processes that a test starts would inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Two threads that parse at the same time disturb each other in CPython 3.11: one gets a SystemError ("AST constructor
+# recursion depth mismatch"). pytest parses the source of a test that failed, and `traceback` that of each line.
+_parse, _parsing = ast.parse, threading.RLock()
+
+
+@wraps(_parse)
+def _parse_alone(*arguments: Any, **options: Any) -> Any:
+    with _parsing:
+        return _parse(*arguments, **options)
+
+
+ast.parse = _parse_alone
 
 
 @pytest.fixture(autouse=True)

@@ -268,8 +268,9 @@ class Doctor:
         """Examine everything but the storage, whose recovery may take long."""
         self._examine_clock()
         self._examine_memory()
-        self.report("disk", self._disk.shortage())
         await self._examine_membership()
+        await self._disk.look()
+        self.report("disk", self._disk.shortage())
 
     def _examine_clock(self) -> None:
         jump = self._drift.jump_ms()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from dejaq.broker import Broker
+from dejaq.broker import Broker, disk_space
 from dejaq.broker.disk_space import DiskSpace, Space, space_of
 from dejaq.broker.doctor import Doctor, resident_bytes
 from dejaq.broker.events import NoListener, SingleBroker
@@ -20,6 +21,7 @@ from dejaq.errors import Code, DejaqError, Indefinite, Refused, StoreError
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.protocol.v1 import overseer_pb2 as overseer
 from dejaq.storage.memory.store import MemoryStorage
+from dejaq.testing.waiting import eventually
 from dejaq.timekeeper.clock import VirtualClock
 from tests.unit.broker.client import Batches, RawClient, create_topic, until
 
@@ -275,9 +277,38 @@ async def test_a_broker_with_little_free_space_refuses_only_creates_until_there_
     await doctor.examine()
     assert doctor.degradations == {}
     doctor.admit("create")
-    assert DiskSpace("/data", 50, read=lambda path: Space(51, 1_600)).shortage() is None
-    assert DiskSpace("/data", 0, read=lambda path: Space(0, 1_600)).shortage() is None
-    assert DiskSpace(None, 50).shortage() is None
+    for path, least, left in (("/data", 50, 51), ("/data", 0, 0), (None, 50, 0)):
+        enough = DiskSpace(path, least, read=lambda _, left=left: Space(left, 1_600))  # type: ignore[misc]
+        await enough.look()
+        assert enough.shortage() is None
+
+
+async def test_a_disk_that_hangs_does_not_stop_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G7: the free space was read on the event loop, and nothing was answered any more."""
+    monkeypatch.setattr(disk_space, "LOOK_SECONDS", 0.01)
+    hanging, answers = threading.Event(), 0
+
+    def read(path: str) -> Space:
+        nonlocal answers
+        assert hanging.wait(30)
+        answers += 1
+        return Space(0, 1_600)
+
+    storage = MemoryStorage()
+    await storage.open(0)
+    disk = DiskSpace("/data", 10_000, read=read)
+    doctor = Doctor(storage=storage, clock=VirtualClock(), memory_bytes_max=0, drift_ms_max=500, disk=disk)
+    for _ in range(5):
+        await doctor.examine()
+    assert doctor.ready
+    assert answers == 0
+    hanging.set()
+
+    async def short() -> bool:
+        await doctor.examine()
+        return "disk" in doctor.degradations
+
+    await eventually(short, within=10)
 
 
 def test_the_free_space_of_a_directory_is_known(tmp_path: Path) -> None:

@@ -148,7 +148,12 @@ class Watchdog:
             lag_ms,
             cpu_ms,
             "".join(stack.format()).rstrip(),
-            extra={"cpu_ms": cpu_ms, "files": [frame.filename for frame in stack]},
+            extra={
+                "answered_at": self._answered_at,
+                "lag_ms": lag_ms,
+                "cpu_ms": cpu_ms,
+                "files": [frame.filename for frame in stack],
+            },
         )
 
     def _new(self, place: str, cpu_ms: float) -> bool:
