@@ -20,18 +20,22 @@ WHERE topic = $1 AND id = any($2::text []) AND consumer <> '' AND ts + 0 > $3;
 -- name: keys_of_leases
 SELECT id, keys FROM lease WHERE topic = $1 AND id = any($2::bigint []);
 
+-- The counts of minutes, as counters and in lists.
+-- fragment: counts
+SELECT minute, held, count
+FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
+UNION ALL
+SELECT minute, held, count
+FROM (
+    SELECT held, unnest(minutes) AS minute, unnest(counts) AS count
+    FROM count_list WHERE topic = $1 AND ($4::text IS NULL OR owner = $4)
+) AS entry
+WHERE minute >= $2 AND minute <= $3
+
 -- name: minutes
 SELECT minute, held, sum(count)::bigint AS rows
 FROM (
-    SELECT minute, held, count
-    FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
-    UNION ALL
-    SELECT minute, held, count
-    FROM (
-        SELECT held, unnest(minutes) AS minute, unnest(counts) AS count
-        FROM count_list WHERE topic = $1 AND ($4::text IS NULL OR owner = $4)
-    ) AS entry
-    WHERE minute >= $2 AND minute <= $3
+-- include: counts
 ) AS change
 GROUP BY minute, held HAVING sum(count) <> 0;
 
@@ -50,15 +54,7 @@ FROM (
     FROM (
         SELECT minute, minute::bigint * 60000 AS begin_ms, held, sum(count)::bigint AS rows
         FROM (
-            SELECT minute, held, count
-            FROM counter WHERE topic = $1 AND minute >= $2 AND minute <= $3 AND ($4::text IS NULL OR owner = $4)
-            UNION ALL
-            SELECT minute, held, count
-            FROM (
-                SELECT held, unnest(minutes) AS minute, unnest(counts) AS count
-                FROM count_list WHERE topic = $1 AND ($4::text IS NULL OR owner = $4)
-            ) AS entry
-            WHERE minute >= $2 AND minute <= $3
+-- include: counts
         ) AS change
         GROUP BY minute, held HAVING sum(count) <> 0
     ) AS counted
