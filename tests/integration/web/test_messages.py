@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from dejaq.errors import Code, error_of
-from dejaq.sdk.changing.bulk import BULK_ROWS
+from dejaq.sdk.changing.bulk import BULK_ROWS, BulkResult
 from dejaq.sdk.producing.producer import Producer
+from dejaq.testing.waiting import eventually
+from dejaq.web.api.operations import bulk
 
 MAIL = "/api/v1/topics/mail"
 
@@ -228,3 +232,37 @@ async def test_a_change_that_fails_in_the_middle_says_so(
     first, *_, last = [json.loads(line) for line in answer.text.splitlines()]
     assert first == {"tried": 1_000}
     assert (last["code"], last["retryable"]) == ("DRAINING", True)
+
+
+async def test_a_change_whose_client_leaves_ends_behind_the_step_in_progress(caplog: pytest.LogCaptureFixture) -> None:
+    """It was cut off within a step, and nobody knew what was done."""
+    steps, step = list[int](), asyncio.Event()
+
+    async def change(_: object, progress: Callable[[int, int | None], None]) -> BulkResult:
+        for tried in (1_000, 2_000, 3_000):
+            progress(tried, None)
+            await step.wait()
+            steps.append(tried)
+        return BulkResult()
+
+    @asynccontextmanager
+    async def producer(topic: str, group: str) -> AsyncIterator[None]:
+        yield
+
+    call = SimpleNamespace(
+        gateway=SimpleNamespace(producer=producer),
+        topic="mail",
+        query=SimpleNamespace(group="billing"),
+    )
+    running = bulk._RunningChange(call, change)  # type: ignore[arg-type]
+    await running.news()
+    lines = running.lines()
+    assert json.loads(await anext(lines)) == {"tried": 1_000}
+    await lines.aclose()  # type: ignore[attr-defined]
+    assert not running.task.done()
+    step.set()
+    await eventually(running.task.done, within=5)
+    await asyncio.sleep(0)
+    assert steps == [1_000]
+    assert "a change of billing in mail ended behind 2000 messages" in caplog.text
+    assert not bulk._ending

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -15,6 +16,8 @@ from dejaq.web.api.operation import NDJSON, ApiAnswer, ApiCall
 from dejaq.web.api.times import parse_time
 from dejaq.web.api.values import BulkOutcome, Epoch, MessageChange, Seconds, bulk_outcome, decoded_body
 from dejaq.web.problem import problem_of
+
+log = logging.getLogger(__name__)
 
 
 class MoveTarget(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,12 +55,21 @@ async def _changed(call: ApiCall, change: Change) -> ApiAnswer:
     return ApiAnswer(lines=running.lines())
 
 
+class _ClientLeft(Exception):
+    """Nobody waits for the outcome of a change any more."""
+
+
+# Changes whose clients have left, until their last step is done.
+_ending: set[asyncio.Task[BulkResult]] = set()
+
+
 class _RunningChange:
-    """A change in progress."""
+    """A change in progress. It is ended between two steps, so that the outcome of each message is definite."""
 
     def __init__(self, call: ApiCall, change: Change) -> None:
         self._call, self._change = call, change
         self._tried = 0
+        self._left = False
         self._news = asyncio.Event()
         self.task = asyncio.ensure_future(self._run())
         self.task.add_done_callback(lambda _: self._news.set())
@@ -69,6 +81,8 @@ class _RunningChange:
     def _note(self, tried: int, total: int | None) -> None:
         self._tried = tried
         self._news.set()
+        if self._left:
+            raise _ClientLeft
 
     async def news(self) -> None:
         """Wait until more messages were tried, or the change has ended."""
@@ -76,7 +90,10 @@ class _RunningChange:
         self._news.clear()
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """How many messages were tried, again and again; then the outcome or the problem. Its end ends the change."""
+        """How many messages were tried, again and again; then the outcome or the problem.
+
+        When the client leaves before that, the change ends behind the step in progress.
+        """
         try:
             while not self.task.done():
                 yield _line({"tried": self._tried})
@@ -86,7 +103,20 @@ class _RunningChange:
             except DejaqError as error:
                 yield _line(problem_of(error))
         finally:
-            self.task.cancel()
+            if not self.task.done():
+                self._left = True
+                _ending.add(self.task)
+                self.task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[BulkResult]) -> None:
+        _ending.discard(task)
+        cause = None if task.cancelled() else task.exception()
+        if cause is not None:
+            why = "" if isinstance(cause, _ClientLeft) else f" ({cause!r})"
+            log.warning(
+                "a change of %s in %s ended behind %d messages, because its client closed the connection%s",
+                *(self._call.query.group, self._call.topic, self._tried, why),
+            )
 
 
 def _line(value: object) -> bytes:
@@ -95,8 +125,9 @@ def _line(value: object) -> bytes:
 
 async def move_messages(call: ApiCall) -> ApiAnswer:
     """Give every message that matches another time, or shift each. With `Accept: application/x-ndjson`, lines with the
-    number of messages `tried` so far come before the outcome; a client that closes the connection before that ends the
-    change.
+    number of messages `tried` so far come before the outcome. When the client closes the connection before that, the
+    change ends behind the thousand messages in progress, and the gateway logs how many were tried; the same request
+    continues it. Without these lines, a change is finished whether or not its client waits.
     """
     target = call.json(MoveTarget)
     now = call.client.now_ms()
