@@ -32,7 +32,7 @@ from dejaq.protocol.v1 import carrier_pb2 as carrier
 from pyspark_dejaq.columns import ARROW_SCHEMA, in_schema, record_batch
 from pyspark_dejaq.frames import FrameFiles
 from pyspark_dejaq.options import Options
-from pyspark_dejaq.runs import Wanted, frame_batch, run_batch
+from pyspark_dejaq.runs import WantedBatches, frame_batch, run_batch
 from pyspark_dejaq.worker import connect, forget_transport, settle_in, transport_to
 
 # How long to wait before asking a broker again that has too many snapshots.
@@ -135,7 +135,7 @@ def read_range(partition: BucketRange, schema: pa.Schema = ARROW_SCHEMA) -> Iter
     """The messages of a range of buckets, as the snapshot of its query has them, with the columns of the schema."""
     transport = transport_to(partition.url)
     opened = _shared_snapshot(transport, partition)
-    wanted = Wanted(partition.topic, partition.buckets, opened.at_ms, schema)
+    wanted = WantedBatches(partition.topic, partition.buckets, opened.at_ms, schema)
     with FrameFiles.of(opened) or nullcontext() as files:
         for status in partition.statuses or ("",):
             request = carrier.ScanRequest(
@@ -157,7 +157,7 @@ def read_range(partition: BucketRange, schema: pa.Schema = ARROW_SCHEMA) -> Iter
                         yield batch
 
 
-def _batches(scan: carrier.ScanColumns, files: FrameFiles | None, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _batches(scan: carrier.ScanColumns, files: FrameFiles | None, wanted: WantedBatches) -> Iterator[pa.RecordBatch]:
     """The messages of a portion of a snapshot; most portions have one kind of them."""
     if scan.ts:
         yield in_schema(record_batch(scan, wanted.topic, wanted.at), wanted.schema)

@@ -48,7 +48,7 @@ class _Runs:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedBatches:
     """What the rows of a snapshot of a topic taken at `at` become: record batches with the columns of the schema."""
 
     topic: str
@@ -58,20 +58,20 @@ class Wanted:
     schema: pa.Schema = ARROW_SCHEMA
 
 
-def run_batch(scan: carrier.ScanColumns, wanted: Wanted) -> pa.RecordBatch:
+def run_batch(scan: carrier.ScanColumns, wanted: WantedBatches) -> pa.RecordBatch:
     """The runs of one portion of a snapshot."""
     batch, counts = _batch(scan.runs, scan.run_buckets, wanted)
     return batch.filter(_counting(scan.run_rows, counts)) if any(scan.run_rows) else batch
 
 
-def frame_batch(runs: Sequence[bytes], scan: carrier.ScanColumns, wanted: Wanted) -> pa.RecordBatch:
+def frame_batch(runs: Sequence[bytes], scan: carrier.ScanColumns, wanted: WantedBatches) -> pa.RecordBatch:
     """The same of the runs that were read from the places of the portion."""
     batch, counts = _batch(runs, scan.frame_buckets, wanted)
     absent = scan.frame_rows_without
     return batch.filter(_counting(absent, counts, listed=False)) if any(absent) else batch
 
 
-def _batch(stored: Sequence[bytes], buckets: Sequence[int], wanted: Wanted) -> tuple[pa.RecordBatch, np.ndarray]:
+def _batch(stored: Sequence[bytes], buckets: Sequence[int], wanted: WantedBatches) -> tuple[pa.RecordBatch, np.ndarray]:
     """All rows of runs, and the number of rows of each run."""
     topic, at, schema = wanted.topic, wanted.at, wanted.schema
     runs = _quickly(stored, buckets) or _carefully(stored, buckets)

@@ -28,7 +28,7 @@ from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.timekeeper.clock import VirtualClock
 from pyspark_dejaq.columns import record_batch
 from pyspark_dejaq.frames import FrameFiles
-from pyspark_dejaq.runs import Wanted, frame_batch, run_batch
+from pyspark_dejaq.runs import WantedBatches, frame_batch, run_batch
 
 CONTEXT = CallContext("a-request", "a peer")
 NOW = 1_800_000_000_000
@@ -117,7 +117,7 @@ class Stage:
         """The rows of a snapshot by their ids, read in parts, and how many runs were read from files."""
         found: Rows = []
         framed = 0
-        wanted = Wanted("t", BUCKETS, opened.at_ms)
+        wanted = WantedBatches("t", BUCKETS, opened.at_ms)
         for part in range(PARTS):
             async for scan in self.scan(opened, part, shares=shares, frames=files is not None):
                 batches = [record_batch(scan, "t", opened.at_ms)] if scan.ts else []
@@ -219,7 +219,7 @@ async def test_only_a_caller_on_this_machine_is_told_the_directory(stage: Stage)
         assert not opened.frame_directory
         assert not opened.frame_directory_identity
         assert FrameFiles.of(opened) is None
-    # Two callers who share a view: each is told what it may know.
+    # Two callers who share a view: each gets the directory only if it may read it.
     run = (await stage.opened()).run
     assert not (await stage.opened(name="one", run=run, machine="")).frame_directory
     assert (await stage.opened(name="one", run=run)).frame_directory

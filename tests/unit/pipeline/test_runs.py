@@ -24,7 +24,7 @@ from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.timekeeper.clock import VirtualClock
 from pyspark_dejaq.columns import ARROW_SCHEMA, CODED, in_schema, record_batch
-from pyspark_dejaq.runs import Wanted, run_batch
+from pyspark_dejaq.runs import WantedBatches, run_batch
 
 CONTEXT = CallContext("a-request", "a peer")
 TOPIC = Topic("t", 1, TopicSettings(buckets=4))
@@ -75,7 +75,7 @@ async def _read(snapshots: Snapshots, schema: pa.Schema = ARROW_SCHEMA, **option
         CONTEXT, carrier.ScanRequest(snapshot=opened.snapshot, end_bucket=4, filter=where, **options)
     ):
         rows += in_schema(record_batch(scan, "t", opened.at_ms), schema).to_pylist()
-        rows += run_batch(scan, Wanted("t", 4, opened.at_ms, schema)).to_pylist()
+        rows += run_batch(scan, WantedBatches("t", 4, opened.at_ms, schema)).to_pylist()
     return sorted(rows, key=lambda row: str(row["id"]))
 
 
@@ -102,4 +102,4 @@ def test_a_large_body_is_null_and_the_others_are_read() -> None:
     large = Reference(size=2**21, stored=2**21, digest=b"d" * 32, number=7).pack()
     packed = records.Run(owner="g", ids=["a", "b", "c"], ts=[1, 2, 3], bodies=[b"x", large, sealed(MARK)])
     scan = carrier.ScanColumns(runs=[packed.SerializeToString()], run_buckets=[0], run_rows=[b""])
-    assert run_batch(scan, Wanted("t", 4, AT))["body"].to_pylist() == [b"x", None, MARK]
+    assert run_batch(scan, WantedBatches("t", 4, AT))["body"].to_pylist() == [b"x", None, MARK]

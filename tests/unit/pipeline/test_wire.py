@@ -90,5 +90,5 @@ def test_unexpected_input_is_left_to_the_parser(packed: bytes) -> None:
 
 
 def test_no_runs_have_no_rows() -> None:
-    assert runs.run_batch(carrier.ScanColumns(), runs.Wanted("t", 4, 0)).num_rows == 0
-    assert isinstance(runs.run_batch(carrier.ScanColumns(), runs.Wanted("t", 4, 0)), pa.RecordBatch)
+    assert runs.run_batch(carrier.ScanColumns(), runs.WantedBatches("t", 4, 0)).num_rows == 0
+    assert isinstance(runs.run_batch(carrier.ScanColumns(), runs.WantedBatches("t", 4, 0)), pa.RecordBatch)
