@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from sys import getsizeof
 
 import pytest
 
@@ -201,6 +202,18 @@ async def test_when_memory_is_used_up_rows_of_small_runs_make_room(tmp_path: Pat
     assert stage.storage.stats()["window_bytes"] < 150_000
     await stage.drain()
     await stage.storage.close()
+
+
+async def test_rows_that_wait_count_in_the_memory(stage: Stage) -> None:
+    assert await stage.lease("all", NOW + WIDTH_MS) is None
+    for _ in range(50):
+        await stage.create(40)
+    near = [row for window in windows(stage) for row in window.near.heap]
+    assert len(near) == 2_000
+    rows = sum(map(getsizeof, (part for row in near for part in (row, row[0], row[1]))))
+    runs = {run.key: run.size for _, _, run, _ in near}
+    counted = stage.storage.stats()["window_bytes"]
+    assert rows + sum(runs.values()) < counted < 2 * (rows + sum(runs.values()))
 
 
 def windows(stage: Stage) -> list[Window]:

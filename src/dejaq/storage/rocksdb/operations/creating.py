@@ -25,10 +25,9 @@ from dejaq.storage.rocksdb.timeline.ids.columns import order_of
 from dejaq.storage.rocksdb.timeline.index import YOUNG_MS
 from dejaq.storage.rocksdb.timeline.levels.picking import Rows, pick, pick_bodies, pick_ids
 from dejaq.storage.rocksdb.timeline.levels.scatter import Times, is_scattered, near_and_far
-from dejaq.storage.rocksdb.timeline.memory.near_rows import SMALL_RUN_ROWS, are_few
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.priority_cuts import cuts
-from dejaq.storage.rocksdb.timeline.run import TIMES_TAG, Run
+from dejaq.storage.rocksdb.timeline.run import SMALL_RUN_ROWS, TIMES_TAG, Run, are_few
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 

@@ -26,7 +26,7 @@ from dejaq.storage.rocksdb.timeline.lease import LeasePart, LeaseState
 from dejaq.storage.rocksdb.timeline.levels.cells import Cells, columns_of
 from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 from dejaq.storage.rocksdb.timeline.memory.due_rows import DueRows
-from dejaq.storage.rocksdb.timeline.memory.near_rows import FirstRows, is_small
+from dejaq.storage.rocksdb.timeline.memory.near_rows import FirstRows
 from dejaq.storage.rocksdb.timeline.prioritising import PriorityTopicState
 from dejaq.storage.rocksdb.timeline.run import Key, Run, ranks_of
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
@@ -314,7 +314,7 @@ def _fill_from_small(result: LeaseSet, held: LeaseState, rows: int) -> bool:
     found: list[tuple[int, int, Run, int]] = []
     for part in held.parts:
         run = part.run
-        if part.due or part.attempts or run.held < run.count or not is_small(run) or run.record.headers:
+        if part.due or part.attempts or run.held < run.count or not run.is_small or run.record.headers:
             return False
         ts = run.record.ts
         found += [(ts[row], part.lease_row(row), run, row) for row in masks.rows(part.in_run(rows))]

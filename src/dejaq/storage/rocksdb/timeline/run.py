@@ -18,6 +18,8 @@ from dejaq.storage.rocksdb.timeline.levels.row_buckets import RowBuckets
 Key = tuple[int, int]
 # A run of several priorities lies within an aligned block of so many, as a power of two.
 BLOCK_BITS = 10
+# The rows of a run wait one by one in memory if there are so few; but not if at least so many are due at one time.
+SMALL_RUN_ROWS, EQUAL_ROWS = 64, 8
 # Of the times in a run: fixed numbers, packed.
 TIMES_TAG = varint(records.Run.TS_FIELD_NUMBER << 3 | 2)
 # A shift that is above every ts.
@@ -44,11 +46,17 @@ def ranks_of(priorities: Sequence[int], ts: Sequence[int]) -> list[int]:
     return [(priority << _TS_BITS) + at for priority, at in zip(priorities, ts, strict=True)]
 
 
+def are_few(count: int, first: int, last: int) -> bool:
+    """Whether so many rows, due between two times, wait one by one."""
+    return count < EQUAL_ROWS or (count <= SMALL_RUN_ROWS and first < last)
+
+
 class Run:
     """Rows that were written together. `live` rows still exist; `free` rows are live and not leased."""
 
     __slots__ = (
         "_ids",
+        "_is_small",
         "block",
         "bucket",
         "by_priority",
@@ -127,6 +135,7 @@ class Run:
         self.earliest = self.latest = 0
         # Its columns as matrices, once they were copied as such; see `levels.cells`.
         self.cells: object = None
+        self._is_small: bool | None = None
 
     @classmethod
     def parse(cls, key: bytes, value: bytes, gone: int = 0, leased: int = 0, frame: Stored = None) -> Run:
@@ -142,6 +151,16 @@ class Run:
     def has_id_objects(self) -> bool:
         """Whether its listed ids were decoded."""
         return self._ids is not None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its rows wait one by one: few of them, never leased, without priorities or bodies elsewhere."""
+        if self._is_small is None:
+            record = self.record
+            few = bool(self.count) and are_few(self.count, record.ts[0], record.ts[-1])
+            plain = not (self.generated or record.priorities or record.apart or record.attempts or record.firsts)
+            self._is_small = few and plain
+        return self._is_small
 
     def replace_columns(self, record: records.Run, ids: IdColumn | None, *, held: int) -> None:
         """Have the columns of fewer rows, under the same row numbers."""

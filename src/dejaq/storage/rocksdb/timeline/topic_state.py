@@ -39,7 +39,7 @@ from dejaq.storage.rocksdb.timeline.levels.wide_runs import Ids, Shelf, WideRuns
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget
 from dejaq.storage.rocksdb.timeline.memory.minute_table import Column
 from dejaq.storage.rocksdb.timeline.memory.near import Near
-from dejaq.storage.rocksdb.timeline.memory.near_rows import is_small
+from dejaq.storage.rocksdb.timeline.memory.near_rows import offer_rows
 from dejaq.storage.rocksdb.timeline.memory.owner_counts import OwnerCounts, count_rows
 from dejaq.storage.rocksdb.timeline.minute_counts import MinuteCounts
 from dejaq.storage.rocksdb.timeline.owners import Owners
@@ -236,7 +236,7 @@ class TopicState:
         else:
             self.index.add(batch, key, run.ids, times, young=first <= self.now + YOUNG_MS)
         self._count(run, run.live, 1, times)
-        if run.wide or (run.spread and first < last and self.index.is_young(key) and not is_small(run)):
+        if run.wide or (run.spread and first < last and self.index.is_young(key) and not run.is_small):
             self.wide.add(batch, key, extent_of(run, 0, Ids.GENERATED if record.session else Ids.LISTED))
         if due and not self.runs.budget.spent:
             self.window(bucket).reach_for(key, self.database.first_key)
@@ -479,12 +479,11 @@ class TopicState:
 
     def _offer_rows(self, run: Run, rows: int) -> bool:
         """Offer rows of a small run one by one, each in its bucket; False for another run."""
-        if self.topic.by_priority or not is_small(run):
+        if self.topic.by_priority or not run.is_small:
             return False
         if run.spread:
             self.window(run.bucket).divided[run.key] = run
-        for bucket, mask in self.by_bucket(run).items():
-            self.window(bucket).near.add(run, mask & rows)
+        offer_rows(run, rows, self._buckets_of, lambda bucket: self.window(bucket).near)
         return True
 
     def _let_go(self, dropped: Sequence[Run]) -> None:
@@ -493,6 +492,6 @@ class TopicState:
             run.in_window = False
             if not self.leases.on_run(run.key):
                 self.runs.let_go(run)
-        if dropped and not self.topic.by_priority:
-            for window in self._windows.values():
-                window.near.forget_dropped()
+        buckets = {run.bucket for run in dropped if run.is_small}
+        for bucket in self._windows if keys.SPREAD in buckets else buckets:
+            self.window(bucket).near.forget_dropped()

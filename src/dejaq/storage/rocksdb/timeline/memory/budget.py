@@ -17,6 +17,8 @@ RESERVE_BYTES = 8 * 1024 * 1024
 _RUN_BYTES = 1_900
 # The columns of a run that was read from disk, per row: the decoder copies each body and each id.
 _ROW_BYTES, _ID_BYTES = 45, 43
+# Each row but the first of a run whose rows wait one by one: its place in a bucket, with the numbers there.
+_NEAR_ROW_BYTES = 160
 # Once they were leased, ids are also Python objects, and one text for the frame and the journal.
 _ID_OBJECT_BYTES = 60
 # What finds other rows may take this part of the limit in addition. What it takes beyond that is taken from the rows
@@ -78,7 +80,7 @@ def bytes_of_run(run: Run) -> int:
         return _RUN_BYTES + held * (_ROW_BYTES + _ID_BYTES + _ID_OBJECT_BYTES + run.size // run.count)
     if run.block is not None or not held:
         # The ids are those of the index.
-        return _RUN_BYTES + run.size
+        return _RUN_BYTES + run.size + (_NEAR_ROW_BYTES * (run.count - 1) if run.is_small else 0)
     row = _ROW_BYTES
     if run.record.ids:
         length = len(run.record.ids[0])

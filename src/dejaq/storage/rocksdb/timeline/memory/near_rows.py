@@ -8,7 +8,7 @@ decides is whether its run has it as free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
@@ -16,24 +16,8 @@ from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.lease import LeasePart
 from dejaq.storage.rocksdb.timeline.run import Run
 
-# A run with more rows waits as a whole, and so does one with at least so many that are due at one time.
-SMALL_RUN_ROWS, EQUAL_ROWS = 64, 8
-
 # (ts, number, run, row): the number is that of its arrival.
 NearRow = tuple[int, int, Run, int]
-
-
-def are_few(count: int, first: int, last: int) -> bool:
-    """Whether so many rows, due between two times, wait one by one."""
-    return count < EQUAL_ROWS or (count <= SMALL_RUN_ROWS and first < last)
-
-
-def is_small(run: Run) -> bool:
-    """Whether the rows of a run wait one by one: few of them, never leased, without priorities or bodies elsewhere."""
-    record = run.record
-    if not run.count or not are_few(run.count, record.ts[0], record.ts[-1]):
-        return False
-    return not (run.generated or record.priorities or record.apart or record.attempts or record.firsts)
 
 
 class NearRows:
@@ -45,11 +29,9 @@ class NearRows:
         self.heap: list[NearRow] = []
         self._order = count()
 
-    def add(self, run: Run, rows: int) -> None:
-        """Add rows of a run."""
-        ts = run.record.ts
-        for row in masks.rows(rows):
-            heappush(self.heap, (ts[row], next(self._order), run, row))
+    def add(self, ts: int, run: Run, row: int) -> None:
+        """Add a row of a run, which is due at `ts`."""
+        heappush(self.heap, (ts, next(self._order), run, row))
 
     def first(self) -> int | None:
         """The time of the first row."""
@@ -70,6 +52,24 @@ class NearRows:
         """Remove the rows of runs that are no longer in memory."""
         self.heap = [entry for entry in self.heap if entry[2].in_window]
         heapify(self.heap)
+
+
+def offer_rows(
+    run: Run,
+    rows: int,
+    buckets_of: Callable[[Run, Sequence[str]], Sequence[int]],
+    near_of: Callable[[int], NearRows],
+) -> None:
+    """Add rows of a run, each to those of its bucket."""
+    chosen, ts = masks.rows(rows), run.record.ts
+    if not run.spread:
+        near = near_of(run.bucket)
+        for row in chosen:
+            near.add(ts[row], run, row)
+        return
+    ids = run.ids
+    for row, bucket in zip(chosen, buckets_of(run, [ids[row] for row in chosen]), strict=True):
+        near_of(bucket).add(ts[row], run, row)
 
 
 class FirstRows:
