@@ -39,7 +39,7 @@ COMMON_TIMES = 90
 # By how much longer the intervals are while neither side has anything to ask of the other, and of a connection without
 # streams: 10,000 of them would keep a broker busy with pings.
 REST_FACTOR, IDLE_FACTOR = 6, 10
-# What is written so soon after something came is an answer, and no question.
+# What a broker writes so soon after something came is an answer, and needs none.
 ANSWER_SECONDS = 0.05
 # How long a message may take from its first byte to its last, and how long a connection may not be read.
 STALL_SECONDS = 60.0
@@ -96,7 +96,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         # For the pings: when something came last, and what had left the write buffer at the last look.
         self._heard_at = self._loop.time()
-        # When a message was written last that was no answer.
+        # When a message was written last that needs an answer.
         self._asked_at = self._heard_at
         self._left_then = 0
         # Pings since then that were not answered.
@@ -132,7 +132,7 @@ class WebSocketConnection(asyncio.BufferedProtocol):
     def write(self, *parts: bytes | memoryview) -> None:
         """Send one message without waiting; after the end it is dropped."""
         now = self._loop.time()
-        if now > self._heard_at + ANSWER_SECONDS:
+        if self._client or now > self._heard_at + ANSWER_SECONDS:
             self._asked_at = now
             self.resume_pings()
         self._write_frame(Opcode.BINARY, *parts)

@@ -242,17 +242,36 @@ async def test_a_request_ends_the_rest_until_it_is_answered(transport: Recording
     assert transport.aborted
 
 
-async def test_an_answer_does_not_end_the_rest(transport: RecordingTransport, hand: HandClock) -> None:
-    """A broker answers the seldom pings of an idle session, and waits for nothing."""
+async def test_a_request_right_behind_an_answer_ends_the_rest(transport: RecordingTransport, hand: HandClock) -> None:
+    """A client that sends one message after the other would find a broker that hangs a minute later."""
     connection = attached(transport)
     hand.now += 0.1 * INTERVAL
     hear(connection)
     hand.pass_until_look()
-    at = hand.at
     hand.now += 0.5 * INTERVAL
     hear(connection)
-    connection.write(b"the answer to a ping")
-    assert hand.at == at
+    connection.write(b"the next request")
+    for expected in (1, 2):
+        hand.pass_until_look()
+        assert pinged(transport, connection) == expected
     hand.pass_until_look()
-    assert pinged(transport, connection) == 0
-    connection.abort("the test is over")
+    assert transport.aborted
+
+
+async def test_the_answer_of_a_broker_does_not_end_the_rest(transport: RecordingTransport, hand: HandClock) -> None:
+    """A broker answers the seldom pings of an idle session, and waits for nothing."""
+    broker = WebSocketConnection(client=False, on_message=lambda _: None, on_lost=lambda _: None, ping_seconds=INTERVAL)
+    broker.attach(cast(asyncio.Transport, transport))
+    pong = frame_head(Opcode.PONG, 0, masked=False)[:1] + b"\x80\1\2\3\4"
+    hand.now += 0.1 * INTERVAL
+    receive(broker, pong)
+    hand.pass_until_look()
+    at = hand.at
+    hand.now += 0.5 * INTERVAL
+    receive(broker, pong)
+    broker.write(b"the answer to a ping")
+    assert hand.at == at
+    hand.now += 2 * ANSWER_SECONDS
+    broker.write(b"a push")
+    assert hand.at - hand.now == pytest.approx(QUIET_INTERVALS * INTERVAL, abs=2 * INTERVAL / COMMON_TIMES)
+    broker.abort("the test is over")
