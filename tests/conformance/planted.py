@@ -177,6 +177,13 @@ class ExtendsEverything(Around):
         return outcomes
 
 
+class IgnoredEnds(Around):
+    """A recall ends leases that a later session continues."""
+
+    async def recall(self, change: Recall, now: int, context: CallContext) -> Outcomes:
+        return await apply_one(self.inner, replace(change, expires=None), now, context)
+
+
 class RecallCounts(Around):
     """A recall counts as a release: the attempt that user code never saw is counted."""
 
@@ -417,6 +424,7 @@ BUGS: dict[type[Around], tuple[str, bool]] = {
     UncountedAttempts: ("leases.a_lost_message_is_leased_again", True),
     RenumberedRows: ("leases.leases_of_gives_live_leases_back", True),
     ExtendsEverything: ("settle.extend_moves_the_asked_rows_only", True),
+    IgnoredEnds: ("settle.a_recall_ends_no_lease_that_was_continued", False),
     RecallCounts: ("settle.recall_undoes_a_lease", True),
     AnyoneCancels: ("owner.only_the_owner_changes", True),
     UnconditionalEdits: ("owner.versions_make_an_edit_conditional", True),

@@ -130,12 +130,17 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Undo a live lease that user code never saw, with its time and attempts as before: OK or LEASE_LOST."""
+    """Undo a live lease that user code never saw, with its time and attempts as before: OK or LEASE_LOST.
+
+    With `expires`, rows whose lease has another end stay leased: the consumer has them in a later session, which may be
+    at another broker and has extended the lease.
+    """
 
     topic: Topic
     lease_id: int
     consumer: str
     rows: Sequence[RowRange] | None
+    expires: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,15 @@ def decide_lease(standing: Standing, *, until: int, expires: int, now: int) -> C
     return Code.OK if standing.ts <= max(until, now) else Code.INVALID_TIME
 
 
-def decide_by_consumer(standing: Standing | None, *, consumer: str, version: int, now: int) -> Code:
-    """Extend, release, delete and recall need the live lease with this holder and this version."""
+def decide_by_consumer(
+    standing: Standing | None, *, consumer: str, version: int, now: int, expires: int | None = None
+) -> Code:
+    """Extend, release, delete and recall need the live lease with this holder, this version and, where given, this
+    end.
+    """
     if standing is None or standing.lock_consumer != consumer or standing.version != version or standing.ts <= now:
         return Code.LEASE_LOST
-    return Code.OK
+    return Code.OK if expires is None or standing.ts == expires else Code.LEASE_LOST
 
 
 def decide_by_owner(standing: Standing | None, *, owner: str, now: int, version: int | None = None) -> Code:

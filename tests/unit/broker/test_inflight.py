@@ -113,3 +113,24 @@ def test_the_first_time_of_a_lease_is_that_of_all_its_parts() -> None:
         part.ts = [first, first + 5]
         inflight.add(part)
     assert inflight.first_ms(1) == 30
+
+
+def test_the_ends_of_a_lease_are_those_that_the_storage_may_have() -> None:
+    """A recall names them: one that named an end too few would leave a message with nobody until its lease ends."""
+    inflight = Inflight()
+    inflight.add(lease(1, 4, expires=100))
+    assert inflight.ends_of(1, None) == [100]
+    assert inflight.ends_of(2, None) == []
+    inflight.extending(1, 150)
+    assert inflight.ends_of(1, 0b1) == [100, 150], "the storage may have moved it before it answered"
+    inflight.extend(1, 0b1, 150)
+    assert inflight.ends_of(1, 0b1) == [150]
+    assert inflight.ends_of(1, 0b10) == [100]
+    assert inflight.ends_of(1, 0b11) == [100, 150]
+    inflight.extend(1, 0b1, 120)
+    assert inflight.ends_of(1, 0b1) == [150], "the storage moves no end to an earlier time"
+    inflight.settle(1, 0b11)
+    assert inflight.ends_of(1, 0b11) == []
+    for end in range(1_000, 1_100):
+        inflight.extending(1, end)
+    assert len(inflight.ends_of(1, None)) < 12, "extensions without an answer are forgotten in the end"

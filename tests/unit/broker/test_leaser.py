@@ -10,18 +10,19 @@ import pytest
 
 from dejaq.broker import Broker
 from dejaq.broker.assignment.assignment import Seat, assign_buckets
+from dejaq.broker.delivery.continuing import continued_leases, recall_known
 from dejaq.broker.delivery.flow import Flow
 from dejaq.broker.delivery.inflight import Inflight
 from dejaq.broker.delivery.leaser import GATHER_MS, LEASERS_PER_SECOND, URGENT_MS, Leaser
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Metrics
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
-from dejaq.domain.changes import Change, Create, Recall
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
+from dejaq.domain.changes import Create, Recall
 from dejaq.domain.context import DIRECT_CALL, CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Indefinite, Refused
+from dejaq.errors import Code
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.memory.store import MemoryStorage
@@ -206,7 +207,6 @@ class SlowStorage(MemoryStorage):
         super().__init__()
         self.answer = asyncio.Event()
         self.taken = False
-        self.recalls: list[int] = []
 
     async def lease(self, topic: Topic, request: LeaseRequest, now: int, context: CallContext) -> LeaseSet | None:
         lease = await super().lease(topic, request, now, context)
@@ -214,14 +214,10 @@ class SlowStorage(MemoryStorage):
         await self.answer.wait()
         return lease
 
-    async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
-        self.recalls += [change.lease_id for change in changes if isinstance(change, Recall)]
-        return await super().apply(changes, now, context)
 
-
-@pytest.mark.parametrize("cut_off", [False, True])
-async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_off(
-    clock: VirtualClock, cut_off: bool
+@pytest.mark.parametrize("continued", [False, True])
+async def test_rows_leased_and_not_pushed_are_recalled_unless_another_broker_continues_the_lease(
+    clock: VirtualClock, continued: bool
 ) -> None:
     """G3: another broker may have sent the message to the consumer meanwhile; that lease must stay valid."""
     storage = SlowStorage()
@@ -230,11 +226,6 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_
     await storage.put_topic(topic, DIRECT_CALL)
     batch = CreateBatch("billing", ProducerSession(clock.now_ms(), 1), 0, ts=[clock.now_ms()], bodies=[b"x"])
     await apply_one(storage, Create(topic, batch), clock.now_ms(), DIRECT_CALL)
-    cut: list[bool] = []
-
-    def confirm() -> None:
-        if cut:
-            raise Indefinite("cut off")
 
     async def push(lease: LeaseSet) -> None:
         raise AssertionError("it was stopped earlier")
@@ -248,7 +239,6 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_
         consumer="c",
         inflight=Inflight(),
         push=push,
-        confirm=confirm,
     )
     leaser.set_flow(Flow(credit_rows=10, credit_bytes=1_000_000, lease_ms=30_000, prefetch_ms=0))
     leaser.assign([0])
@@ -256,15 +246,37 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_the_broker_is_cut_
     await until(lambda: storage.taken)
     running.cancel()
     await asyncio.wait([running])
-    if cut_off:
-        cut.append(True)
+    sent = await continued_leases(storage, clock, topic, "c", Inflight(), DIRECT_CALL) if continued else []
+    assert len(sent) == continued
     storage.answer.set()
-    if cut_off:
-        with pytest.raises(Indefinite):
-            await leaser.recall_unpushed()
-    else:
-        await leaser.recall_unpushed()
-    assert len(storage.recalls) == (0 if cut_off else 1)
+    await leaser.recall_unpushed()
+    status = Status.PROCESSING if continued else Status.AVAILABLE
+    assert await storage.count(topic, Filter(status=status), clock.now_ms()) == 1
+
+
+async def test_a_recall_that_a_former_broker_makes_late_ends_no_lease_that_is_continued(clock: VirtualClock) -> None:
+    """G3, R6: a broker that was stopped recalled rows that the consumer's session at another broker had got."""
+    storage = MemoryStorage()
+    await storage.open(clock.now_ms())
+    topic = Topic("mail", 1, TopicSettings(buckets=1))
+    await storage.put_topic(topic, DIRECT_CALL)
+    now = clock.now_ms()
+    batch = CreateBatch("billing", ProducerSession(now, 1), 0, ts=[now] * 3, bodies=[b"x"] * 3)
+    await apply_one(storage, Create(topic, batch), now, DIRECT_CALL)
+    request = LeaseRequest([0], "c", until=now, expires=now + 30_000, rows_max=10, bytes_max=1_000)
+    lease = await storage.lease(topic, request, now, DIRECT_CALL)
+    assert lease is not None
+    former = Inflight()
+    former.add(lease)
+    recall = Recall(topic, lease.lease_id, "c", [(0, 1)])
+    first = await recall_known(storage, recall, former.ends_of(lease.lease_id, 1), now, DIRECT_CALL)
+    assert first.codes == {}
+    (sent,) = await continued_leases(storage, clock, topic, "c", Inflight(), DIRECT_CALL)
+    assert (sent.expires, sent.rows) == (lease.expires + 1, [1, 2])
+    late = replace(recall, rows=[(1, 3)])
+    refused = await recall_known(storage, late, former.ends_of(lease.lease_id, 6), now, DIRECT_CALL)
+    assert refused.codes == {1: Code.LEASE_LOST, 2: Code.LEASE_LOST}
+    assert await storage.count(topic, Filter(status=Status.PROCESSING), now) == 2
 
 
 async def test_rows_whose_push_was_interrupted_are_recalled(clock: VirtualClock) -> None:

@@ -10,7 +10,7 @@ from dejaq.broker.cluster.clients import Clients
 from dejaq.broker.cluster.connections import PeerConnections
 from dejaq.broker.cluster.membership import Membership
 from dejaq.broker.delivery.leaser import NOTICE_MS_MAX
-from dejaq.broker.delivery.peers import RemoteConsumer
+from dejaq.broker.delivery.peers import ReleasedRows, RemoteConsumer
 from dejaq.domain.batch import RowRange
 from dejaq.domain.message import Message
 from dejaq.domain.topic import Topic
@@ -55,15 +55,16 @@ class BrokerDirectory:
 
     async def request_recall(
         self, broker: str, topic: Topic, name: str, lease_id: int, rows: Sequence[int]
-    ) -> list[int]:
+    ) -> ReleasedRows:
         """Ask a consumer at another broker to release rows that are not yet due; none when that broker is silent."""
         request = peer.AskBackRequest(topic=topic.number, consumer=name, lease=lease_id, rows=rows)
         try:
             answer = await self._connections.call(broker, "Peer.AskBack", request, peer.AskBackResponse, ASK_SECONDS)
         except DejaqError as error:
             log.info("a message at broker %s was not recalled: %s", broker, error)
-            return []
-        return list(answer.rows)
+            return ReleasedRows()
+        # A broker of release 0.2 or older does not say the ends.
+        return ReleasedRows(list(answer.rows), list(answer.ends) or (None,))
 
     async def progress(self, broker: str, topic: Topic, messages: Sequence[Message]) -> list[str]:
         """The progress reports of messages at another broker; empty when that broker does not answer."""

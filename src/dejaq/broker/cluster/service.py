@@ -50,9 +50,9 @@ class PeerService:
         consumer = roster.find(request.consumer) if roster is not None else None
         if consumer is None:
             return peer.AskBackResponse()
-        rows = await consumer.request_recall(request.lease, list(request.rows))
-        consumer.forget(request.lease, rows)
-        return peer.AskBackResponse(rows=rows)
+        released = await consumer.release_rows(request.lease, list(request.rows))
+        consumer.forget(request.lease, released.rows)
+        return peer.AskBackResponse(rows=released.rows, ends=[end for end in released.ends if end is not None])
 
     async def settled(self, context: CallContext, request: peer.SettledRequest) -> peer.SettledResponse:
         """Give consumers the room that transactions at another broker have freed."""

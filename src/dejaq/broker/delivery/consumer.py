@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from dejaq import limits
 from dejaq.broker.assignment.assignment import Seat
 from dejaq.broker.assignment.balance import PaceReading
 from dejaq.broker.background import Background
-from dejaq.broker.delivery.client_link import ClientLink
+from dejaq.broker.delivery.continuing import recall_known
 from dejaq.broker.delivery.dead_letters import DeadLetterTopics
-from dejaq.broker.delivery.flow import Flow
+from dejaq.broker.delivery.flow import flow_of
 from dejaq.broker.delivery.inflight import Inflight, mask_of, rows_in
 from dejaq.broker.delivery.leaser import Leaser
 from dejaq.broker.delivery.pace import Pace
+from dejaq.broker.delivery.peers import ReleasedRows
 from dejaq.broker.delivery.prepared import PreparedChange, only
 from dejaq.broker.delivery.priority_window import PriorityWindow
 from dejaq.broker.delivery.settlements import (
@@ -43,9 +45,7 @@ from dejaq.domain.changes import Delete, Extend, Recall, Reject, Release
 from dejaq.domain.context import CallContext
 from dejaq.domain.dead_letter import EXHAUSTED, Cause
 from dejaq.domain.topic import Topic
-from dejaq.domain.transitions import check_lease
 from dejaq.errors import (
-    Code,
     DejaqError,
     InternalError,
     InvalidArgument,
@@ -53,10 +53,9 @@ from dejaq.errors import (
     Refused,
     StoreError,
     Unavailable,
-    error_of,
 )
 from dejaq.protocol.columns import write_push
-from dejaq.protocol.spliced import push_frame
+from dejaq.protocol.spliced import BrokerSent, push_frame
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Storage, apply_one
 from dejaq.timekeeper.alarm import within
@@ -79,6 +78,19 @@ _LEASING = CallContext.internal("lease")
 _BALANCING = CallContext.internal("balance")
 
 
+class ClientLink(Protocol):
+    """The consumer's session, as far as the consumer needs it."""
+
+    async def send(self, frame: BrokerSent) -> None:
+        """Send a frame; waits while the client is not reading."""
+
+    def end(self, error: DejaqError) -> None:
+        """End the session and send the reason to the client."""
+
+    async def request_recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
+        """Ask the client to release rows that are not yet due; returns the rows it released."""
+
+
 class ConnectedConsumer:
     """A named consumer in a live session."""
 
@@ -98,7 +110,6 @@ class ConnectedConsumer:
         dead_letters: DeadLetterTopics,
         storage_failed: Callable[[], None],
         sharing_changed: Callable[[ConnectedConsumer], None] = lambda _: None,
-        is_replaced: Callable[[ConnectedConsumer], bool] = lambda _: False,
         confirm: Callable[[], None] = lambda: None,
         alarms: Alarms | None = None,
     ) -> None:
@@ -127,7 +138,6 @@ class ConnectedConsumer:
         self._priority_window = PriorityWindow() if topic.by_priority else None
         self._storage_failed = storage_failed
         self._sharing_changed = sharing_changed
-        self._is_replaced = is_replaced
         self._confirm = confirm
         self._alarms = alarms
         self._leaser: Leaser | None = None
@@ -205,7 +215,7 @@ class ConnectedConsumer:
 
     def subscribe(self, proto: carrier.Subscribe) -> None:
         """Start the flow of leases, or change its terms."""
-        flow = self._flow_of(proto)
+        flow = flow_of(proto, self.topic, self._prefetch_ms_max)
         if self._leaser is None:
             self._leaser = Leaser(
                 context=self._context,
@@ -230,33 +240,6 @@ class ConnectedConsumer:
         self.rack = proto.rack
         self.start_weight = proto.weight or limits.WEIGHT_DEFAULT
         self.weight = float(self.start_weight)
-
-    def _flow_of(self, proto: carrier.Subscribe) -> Flow:
-        code = check_lease(proto.lease_ms, max_lease_ms=self.topic.settings.max_lease_ms)
-        if code is not Code.OK:
-            raise error_of(
-                code,
-                f"a lease of {proto.lease_ms} ms is not from {limits.LEASE_MS_MIN} to "
-                f"{self.topic.settings.max_lease_ms} ms",
-            )
-        if not 1 <= proto.credit_rows <= limits.CREDIT_ROWS_MAX:
-            raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
-        if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
-            raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
-        if proto.weight > limits.WEIGHT_MAX:
-            raise InvalidArgument(f"weight={proto.weight} is above {limits.WEIGHT_MAX}")
-        if proto.rate > limits.CONSUMER_RATE_MAX:
-            raise InvalidArgument(f"rate={proto.rate} is above {limits.CONSUMER_RATE_MAX}")
-        if len(proto.rack) > limits.RACK_CHARS_MAX or not proto.rack.isprintable():
-            raise InvalidArgument(f"a rack is at most {limits.RACK_CHARS_MAX} printable characters")
-        return Flow(
-            credit_rows=proto.credit_rows,
-            credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
-            lease_ms=proto.lease_ms,
-            prefetch_ms=0 if self.topic.by_priority else min(proto.prefetch_ms, self._prefetch_ms_max),
-            prefetch_ms_max=0 if self.topic.by_priority else self._prefetch_ms_max,
-            rate=proto.rate,
-        )
 
     def unsubscribe(self) -> asyncio.Task[None] | None:
         """Stop the flow; returns the task that recalls what was leased and not pushed."""
@@ -333,6 +316,7 @@ class ConnectedConsumer:
         rows = (self.topic, proto.lease, self.name, ranges)
         if proto.kind == carrier.EXTEND:
             expires = now + checked_lease(self.topic, proto.lease_ms)
+            self.inflight.extending(proto.lease, expires)
             outcomes = await apply_one(self._storage, Extend(*rows, expires), now, context)
             self.inflight.extend(proto.lease, mask, expires)
             mask = mask_of((row, row + 1) for row in outcomes.failed)
@@ -342,7 +326,8 @@ class ConnectedConsumer:
             self._returned(times if isinstance(times, int) else min(times))
         elif proto.kind == carrier.RECALL:
             first_ms = self.inflight.first_ms(proto.lease)
-            outcomes = await apply_one(self._storage, Recall(*rows), now, context)
+            ends = self.inflight.ends_of(proto.lease, mask)
+            outcomes = await recall_known(self._storage, Recall(*rows), ends, now, context)
             self._returned(first_ms or now)
         elif proto.kind == carrier.REJECT:
             cause = Cause(proto.reason, proto.error, proto.traceback)
@@ -416,6 +401,8 @@ class ConnectedConsumer:
         """Extend rows of several leases; OK or LEASE_LOST for each, numbered through all of them."""
         now = self._clock.now_ms()
         extends = extends_of(proto, self.topic, self.name, now)
+        for one in extends:
+            self.inflight.extending(one.lease_id, one.expires)
         total, every = joined(extends, await self._storage.apply(extends, now, context))
         for extend, outcomes in zip(extends, every, strict=True):
             self.inflight.extend(extend.lease_id, mask_of(extend.rows or ()), extend.expires)
@@ -436,6 +423,13 @@ class ConnectedConsumer:
         finally:
             asking.cancel()
 
+    async def release_rows(self, lease_id: int, rows: Sequence[int]) -> ReleasedRows:
+        """Ask the client to release rows that are not yet due; returns those that it released."""
+        return self._released(lease_id, await self.request_recall(lease_id, rows))
+
+    def _released(self, lease_id: int, rows: Sequence[int]) -> ReleasedRows:
+        return ReleasedRows(rows, self.inflight.ends_of(lease_id, mask_of(ranges_of_rows(rows))))
+
     async def _request_recall(self, lease_id: int, rows: Sequence[int]) -> list[int]:
         if lease_id not in self.inflight and self._leaser is not None:
             # The lease is committed but its push is not sent yet; the client would not know the lease.
@@ -450,19 +444,19 @@ class ConnectedConsumer:
         """
         overdue = self.inflight.overdue(before)
         excess = sum(mask.bit_count() for _, mask in overdue) - keep
-        given: list[tuple[int, list[int]]] = []
+        given: list[tuple[int, ReleasedRows]] = []
         for lease_id, mask in overdue:
             if excess <= 0:
                 break
             rows = rows_in(mask)[-excess:]
             excess -= len(rows)
-            given.append((lease_id, await self.request_recall(lease_id, rows)))
-        count = sum(len(rows) for _, rows in given)
+            given.append((lease_id, await self.release_rows(lease_id, rows)))
+        count = sum(len(released.rows) for _, released in given)
         if count:
             self.limit(max(self.inflight.rows - count, 1))
-            for lease_id, rows in given:
-                if rows:
-                    await self.recall(_BALANCING, lease_id, rows)
+            for lease_id, released in given:
+                if released.rows:
+                    await self.recall(_BALANCING, lease_id, released)
             self._returned(self._clock.now_ms())
         return count
 
@@ -470,22 +464,19 @@ class ConnectedConsumer:
         """Stop counting rows that the client has released and whose lease another broker recalls."""
         self.settled(lease_id, mask_of(ranges_of_rows(rows)))
 
-    async def recall(self, context: CallContext, lease_id: int, rows: Sequence[int]) -> None:
+    async def recall(self, context: CallContext, lease_id: int, released: ReleasedRows) -> None:
         """Recall the lease on rows that the client has released, unless a later session of this name has them."""
-        if self._is_replaced(self):
-            return
-        ranges = ranges_of_rows(rows)
-        outcomes = await apply_one(
-            self._storage, Recall(self.topic, lease_id, self.name, ranges), self._clock.now_ms(), context
-        )
-        self.settled(lease_id, mask_of(ranges))
-        self._metrics.add(RECALLED, len(rows) - len(outcomes.codes), self.topic.name)
+        change = Recall(self.topic, lease_id, self.name, ranges_of_rows(released.rows))
+        outcomes = await recall_known(self._storage, change, released.ends, self._clock.now_ms(), context)
+        recalled = [row for row in released.rows if row not in outcomes.codes]
+        self.settled(lease_id, mask_of(ranges_of_rows(recalled)))
+        self._metrics.add(RECALLED, len(recalled), self.topic.name)
 
     async def recall_late(self, lease_id: int, rows: Sequence[int]) -> None:
         """Recall the lease on rows that the client released too late to be waited for, and offer them again."""
         known = [row for row in rows if row < limits.LEASE_ROWS_MAX]
         if known:
-            await self.recall(self._context, lease_id, known)
+            await self.recall(self._context, lease_id, self._released(lease_id, known))
             self._returned(self._clock.now_ms())
 
     def settled(self, lease_id: int, mask: int | None) -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dejaq import limits
+from dejaq.domain.topic import Topic
+from dejaq.domain.transitions import check_lease
+from dejaq.errors import Code, InvalidArgument, error_of
+from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.timekeeper.alarms import Alarms
 
 # Among so many leasers, a window in which there are at most `FEW_ROWS` is twice as long, among twice as many three
@@ -37,6 +42,34 @@ class Flow:
     def lead_ms(self) -> int:
         """How long before its time a message is gone for; the rest of the window gathers more into one lease."""
         return self.prefetch_ms - self.prefetch_ms // 4
+
+
+def flow_of(proto: carrier.Subscribe, topic: Topic, prefetch_ms_max: int) -> Flow:
+    """The terms that a client asks for, within the limits of the topic and of the broker."""
+    code = check_lease(proto.lease_ms, max_lease_ms=topic.settings.max_lease_ms)
+    if code is not Code.OK:
+        raise error_of(
+            code,
+            f"a lease of {proto.lease_ms} ms is not from {limits.LEASE_MS_MIN} to {topic.settings.max_lease_ms} ms",
+        )
+    if not 1 <= proto.credit_rows <= limits.CREDIT_ROWS_MAX:
+        raise InvalidArgument(f"credit_rows={proto.credit_rows} is not from 1 to {limits.CREDIT_ROWS_MAX}")
+    if proto.prefetch_ms > limits.PREFETCH_MS_MAX:
+        raise InvalidArgument(f"prefetch_ms={proto.prefetch_ms} is above {limits.PREFETCH_MS_MAX}")
+    if proto.weight > limits.WEIGHT_MAX:
+        raise InvalidArgument(f"weight={proto.weight} is above {limits.WEIGHT_MAX}")
+    if proto.rate > limits.CONSUMER_RATE_MAX:
+        raise InvalidArgument(f"rate={proto.rate} is above {limits.CONSUMER_RATE_MAX}")
+    if len(proto.rack) > limits.RACK_CHARS_MAX or not proto.rack.isprintable():
+        raise InvalidArgument(f"a rack is at most {limits.RACK_CHARS_MAX} printable characters")
+    return Flow(
+        credit_rows=proto.credit_rows,
+        credit_bytes=proto.credit_bytes or limits.CREDIT_BYTES_DEFAULT,
+        lease_ms=proto.lease_ms,
+        prefetch_ms=0 if topic.by_priority else min(proto.prefetch_ms, prefetch_ms_max),
+        prefetch_ms_max=0 if topic.by_priority else prefetch_ms_max,
+        rate=proto.rate,
+    )
 
 
 class LookAhead:

@@ -6,13 +6,17 @@ The store decides who holds what; this is the broker's estimate of it, for flow 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from heapq import heapify, heappop, heappush
+from operator import or_
 
 from dejaq.domain.batch import LeaseSet, RowRange
 from dejaq.domain.bodies.body_block import body_bytes
 
 _STALE_MAX = 1_000
+# So many ends of extensions without an answer are remembered for each lease set.
+_PENDING_MAX = 8
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class _HeldSet:
     due_ms: int = 0
     # A time before which none of its rows is due.
     first_ms: int | None = None
+    # The ends that extensions without an answer may have given to rows.
+    pending: list[int] = field(default_factory=list)
 
     def left(self) -> int:
         """How many rows are left."""
@@ -90,17 +96,33 @@ class Inflight:
         if not after:
             del self._held[lease_id]
 
+    def extending(self, lease_id: int, expires: int) -> None:
+        """The storage is asked to move the end of rows; it may have done so before it answers."""
+        held = self._held.get(lease_id)
+        if held is not None:
+            held.pending = [*held.pending, expires][-_PENDING_MAX:]
+
     def extend(self, lease_id: int, mask: int | None, expires: int) -> None:
-        """Move the end of rows that are still held; None for all of them."""
+        """Move the end of rows that are still held, never to an earlier time; None for all of them."""
         held = self._held.get(lease_id)
         if held is None:
             return
-        left = _all(held)
-        moved = left if mask is None else left & mask
+        if expires in held.pending:
+            held.pending.remove(expires)
+        sooner = [rows if mask is None else rows & mask for end, rows in held.ends.items() if end < expires]
+        moved = reduce(or_, sooner, 0)
         if moved:
             held.drop(moved)
             held.ends[expires] = held.ends.get(expires, 0) | moved
             self._note(expires, lease_id)
+
+    def ends_of(self, lease_id: int, mask: int | None) -> list[int]:
+        """The ends that the lease of these rows may have, None for all rows; none when they are not held."""
+        held = self._held.get(lease_id)
+        if held is None:
+            return []
+        ends = [end for end, rows in held.ends.items() if mask is None or rows & mask]
+        return [*ends, *held.pending] if ends else []
 
     def expire(self, now: int) -> int:
         """Stop counting what has expired by `now`; says how many rows that were."""
@@ -148,10 +170,7 @@ class Inflight:
 
 
 def _all(held: _HeldSet) -> int:
-    left = 0
-    for part in held.ends.values():
-        left |= part
-    return left
+    return reduce(or_, held.ends.values(), 0)
 
 
 def _share(held: _HeldSet, left: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from dejaq import limits
+from dejaq.broker.delivery.continuing import continued_leases
 from dejaq.broker.delivery.flow import YOUNG_ROWS, Flow, LookAhead
 from dejaq.broker.delivery.inflight import Inflight
 from dejaq.broker.delivery.pace import LateRows
@@ -226,8 +227,9 @@ class Leaser:
 
     async def run(self) -> None:
         """Push what the consumer already holds, then lease and push until cancelled or until the store fails."""
-        held = await self._storage.leases_of(self._topic, self._consumer, self._clock.now_ms())
-        for lease in [lease for lease in held if lease.lease_id not in self._inflight]:
+        for lease in await continued_leases(
+            self._storage, self._clock, self._topic, self._consumer, self._inflight, self._context
+        ):
             self._inflight.buckets = None
             self._inflight.add(lease, self._clock.now_ms())
             await self._push(lease)
@@ -243,7 +245,7 @@ class Leaser:
     async def recall_unpushed(self) -> bool:
         """After `run`: recall the leases that were not pushed, so that others get their messages at once.
 
-        Returns whether there were any; raises when they must expire instead.
+        Returns whether there were any.
         """
         recalled = False
         while self._calls:
@@ -255,11 +257,10 @@ class Leaser:
             if not lease or call.pushed:
                 continue
             self._inflight.settle(lease.lease_id, None)
-            # After the broker was cut off, another may have sent these leases to the consumer, so they must stay.
-            self._confirm()
+            # Another broker may have sent these leases to the consumer; then they have another end.
             await apply_one(
                 self._storage,
-                Recall(self._topic, lease.lease_id, self._consumer, None),
+                Recall(self._topic, lease.lease_id, self._consumer, None, lease.expires),
                 self._clock.now_ms(),
                 self._context,
             )

@@ -14,6 +14,14 @@ from dejaq.domain.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)
+class ReleasedRows:
+    """Rows that a consumer has released, and the ends that their lease may have; None stands for every end."""
+
+    rows: Sequence[int] = ()
+    ends: Sequence[int | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteConsumer:
     """A consumer that is connected to another broker."""
 
@@ -41,7 +49,7 @@ class Peers(Protocol):
 
     async def request_recall(
         self, broker: str, topic: Topic, name: str, lease_id: int, rows: Sequence[int]
-    ) -> list[int]:
+    ) -> ReleasedRows:
         """Ask a consumer of that broker to release rows that are not yet due; returns the rows it released."""
 
     async def progress(self, broker: str, topic: Topic, messages: Sequence[Message]) -> list[str]:
@@ -74,9 +82,9 @@ class NoPeers:
 
     async def request_recall(
         self, broker: str, topic: Topic, name: str, lease_id: int, rows: Sequence[int]
-    ) -> list[int]:
+    ) -> ReleasedRows:
         """None."""
-        return []
+        return ReleasedRows()
 
     async def progress(self, broker: str, topic: Topic, messages: Sequence[Message]) -> list[str]:
         """No other broker has reports."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from dejaq.broker.delivery.continuing import recall_known
+from dejaq.broker.delivery.peers import ReleasedRows
 from dejaq.broker.delivery.roster import Roster
 from dejaq.domain.batch import Outcomes, ranges_of_rows
 from dejaq.domain.changes import Recall
 from dejaq.domain.context import CallContext
 from dejaq.domain.topic import Topic
 from dejaq.errors import Code
-from dejaq.storage.base import Storage, apply_one
+from dejaq.storage.base import Storage
 from dejaq.timekeeper.clock import Clock
 
 # The row in the lease and the row in the owner's batch.
@@ -45,19 +47,27 @@ async def recall_and_retry(
     if not leased:
         return
     groups = await _holders(storage, clock, topic, ids, leased)
-    returned = await asyncio.gather(*(_ask(roster, name, lease, pairs) for (lease, name), pairs in groups.items()))
-    back = [(key, pairs) for key, pairs in zip(groups, returned, strict=True) if pairs]
+    returned = await asyncio.gather(
+        *(
+            roster.request_recall(name, lease, [number for number, _ in pairs])
+            for (lease, name), pairs in groups.items()
+        )
+    )
+    back = [(key, groups[key], released) for key, released in zip(groups, returned, strict=True) if released.rows]
     if not back:
         return
-    rows = [row for _, pairs in back for _, row in pairs]
+    places = [
+        (lease, [pair for pair in pairs if pair[0] in set(released.rows)]) for (lease, _), pairs, released in back
+    ]
+    rows = [row for _, pairs in places for _, row in pairs]
     # All are started before any is awaited, so that no lease can come between the recall and the change.
     undone = [
-        asyncio.ensure_future(_recall(context, storage, clock, roster, name, lease, [number for number, _ in pairs]))
-        for (lease, name), pairs in back
+        asyncio.ensure_future(_recall(context, storage, clock, roster, name, lease, released))
+        for (lease, name), _, released in back
     ]
     if versions is not None and not storage.capabilities.shared:
         # In a shared storage, another client may change the message before the retry.
-        for (lease, _), pairs in back:
+        for lease, pairs in places:
             for _, row in pairs:
                 versions[row] = None if versions[row] == lease else versions[row]
     if storage.capabilities.shared:
@@ -83,15 +93,6 @@ async def _holders(storage: Storage, clock: Clock, topic: Topic, ids: Sequence[s
     return groups
 
 
-async def _ask(roster: Roster, name: str, lease_id: int, pairs: _Pairs) -> _Pairs:
-    asked = roster.find(name)
-    numbers = set(await roster.request_recall(name, lease_id, [number for number, _ in pairs]))
-    if asked is not None and roster.is_replaced(asked):
-        # The next session of this name has got these rows.
-        return []
-    return [pair for pair in pairs if pair[0] in numbers]
-
-
 async def _recall(
     context: CallContext,
     storage: Storage,
@@ -99,10 +100,11 @@ async def _recall(
     roster: Roster,
     name: str,
     lease_id: int,
-    numbers: Sequence[int],
+    released: ReleasedRows,
 ) -> None:
     consumer = roster.find(name)
     if consumer is not None:
-        await consumer.recall(context, lease_id, numbers)
+        await consumer.recall(context, lease_id, released)
     else:
-        await apply_one(storage, Recall(roster.topic, lease_id, name, ranges_of_rows(numbers)), clock.now_ms(), context)
+        change = Recall(roster.topic, lease_id, name, ranges_of_rows(released.rows))
+        await recall_known(storage, change, released.ends, clock.now_ms(), context)

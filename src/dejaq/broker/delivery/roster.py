@@ -16,7 +16,7 @@ from dejaq.broker.assignment.seating import Seating
 from dejaq.broker.delivery.consumer import ConnectedConsumer
 from dejaq.broker.delivery.inflight import mask_of
 from dejaq.broker.delivery.pace import MEMORY_MS
-from dejaq.broker.delivery.peers import NoPeers, Peers, RemoteConsumer
+from dejaq.broker.delivery.peers import NoPeers, Peers, ReleasedRows, RemoteConsumer
 from dejaq.domain.batch import RowRange
 from dejaq.domain.topic import Topic
 
@@ -104,23 +104,20 @@ class Roster:
         """The live consumer of this name, if it is connected here."""
         return self._named.get(name)
 
-    def is_replaced(self, consumer: ConnectedConsumer) -> bool:
-        """Whether a later session has the consumer's name. It has got the rows that this consumer's lease still has."""
-        found = self._named.get(consumer.name)
-        return consumer.name in self._remote if found is None else found is not consumer
-
     def broker_of(self, name: str) -> str | None:
         """The other broker that a consumer is connected to; None when it is connected here, or not known."""
         far = None if name in self._named else self._remote.get(name)
         return None if far is None else far.broker
 
-    async def request_recall(self, name: str, lease_id: int, rows: Sequence[int]) -> list[int]:
+    async def request_recall(self, name: str, lease_id: int, rows: Sequence[int]) -> ReleasedRows:
         """Ask a consumer of any broker to release rows that are not yet due; returns the rows it released."""
         consumer = self._named.get(name)
         if consumer is not None:
-            return await consumer.request_recall(lease_id, rows)
+            return await consumer.release_rows(lease_id, rows)
         far = self._remote.get(name)
-        return [] if far is None else await self._peers.request_recall(far.broker, self.topic, name, lease_id, rows)
+        if far is None:
+            return ReleasedRows()
+        return await self._peers.request_recall(far.broker, self.topic, name, lease_id, rows)
 
     def settled(self, name: str, lease_id: int, rows: Sequence[RowRange] | None) -> None:
         """A transaction has settled rows of a consumer of any broker; None for all rows of the lease."""

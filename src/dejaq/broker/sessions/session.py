@@ -449,7 +449,6 @@ class Session:
             dead_letters=self._broker.dead_letters,
             storage_failed=self._broker.doctor.look,
             sharing_changed=roster.sharing_changed,
-            is_replaced=roster.is_replaced,
             confirm=self._broker.doctor.confirm,
             alarms=self._broker.alarms,
         )

@@ -27,7 +27,7 @@ from dejaq.protocol.v1 import history_pb2 as dejaq_dot_v1_dot_history__pb2
 from dejaq.protocol.v1 import overseer_pb2 as dejaq_dot_v1_dot_overseer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64\x65jaq/v1/peer.proto\x12\x08\x64\x65jaq.v1\x1a\x15\x64\x65jaq/v1/access.proto\x1a\x16\x64\x65jaq/v1/history.proto\x1a\x17\x64\x65jaq/v1/overseer.proto\"e\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\x0e\n\x06groups\x18\x04 \x03(\t\x12\r\n\x05\x61\x64min\x18\x05 \x01(\x08\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"x\n\x1b\x46orwardedCreateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12 \n\x06\x63\x61ller\x18( \x01(\x0b\x32\x10.dejaq.v1.Caller\"3\n\x05Nudge\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\n\n\x02ts\x18\x02 \x01(\x10\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\r\"/\n\x0cNudgeRequest\x12\x1f\n\x06nudges\x18\x01 \x03(\x0b\x32\x0f.dejaq.v1.Nudge\"\x0f\n\rNudgeResponse\"N\n\x0e\x41skBackRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x03(\r\"\x1f\n\x0f\x41skBackResponse\x12\x0c\n\x04rows\x18\x01 \x03(\r\"M\n\x0bSettledRows\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0e\n\x06ranges\x18\x04 \x03(\r\"5\n\x0eSettledRequest\x12#\n\x04rows\x18\x01 \x03(\x0b\x32\x15.dejaq.v1.SettledRows\"\x11\n\x0fSettledResponse\"=\n\x0fProgressRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x0b\n\x03ids\x18\x02 \x03(\t\x12\x0e\n\x06leases\x18\x03 \x03(\x04\"!\n\x10ProgressResponse\x12\r\n\x05texts\x18\x01 \x03(\t\"/\n\x0cLetGoRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\"\x0f\n\rLetGoResponse\"\x1d\n\x0cLearnRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x0f\n\rLearnResponse2\x8c\x05\n\x04Peer\x12\x38\n\x05Nudge\x12\x16.dejaq.v1.NudgeRequest\x1a\x17.dejaq.v1.NudgeResponse\x12>\n\x07\x41skBack\x12\x18.dejaq.v1.AskBackRequest\x1a\x19.dejaq.v1.AskBackResponse\x12>\n\x07Settled\x12\x18.dejaq.v1.SettledRequest\x1a\x19.dejaq.v1.SettledResponse\x12\x41\n\x08Progress\x12\x19.dejaq.v1.ProgressRequest\x1a\x1a.dejaq.v1.ProgressResponse\x12\x38\n\x05LetGo\x12\x16.dejaq.v1.LetGoRequest\x1a\x17.dejaq.v1.LetGoResponse\x12\x38\n\x05Learn\x12\x16.dejaq.v1.LearnRequest\x1a\x17.dejaq.v1.LearnResponse\x12\x39\n\x08\x44\x65scribe\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12I\n\x08Sessions\x12\x1d.dejaq.v1.ListSessionsRequest\x1a\x1e.dejaq.v1.ListSessionsResponse\x12>\n\x07History\x12\x18.dejaq.v1.HistoryRequest\x1a\x19.dejaq.v1.HistoryResponse\x12M\n\x0b\x43reateTopic\x12%.dejaq.v1.ForwardedCreateTopicRequest\x1a\x17.dejaq.v1.TopicResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x64\x65jaq/v1/peer.proto\x12\x08\x64\x65jaq.v1\x1a\x15\x64\x65jaq/v1/access.proto\x1a\x16\x64\x65jaq/v1/history.proto\x1a\x17\x64\x65jaq/v1/overseer.proto\"e\n\x06\x43\x61ller\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\x0e\n\x06groups\x18\x04 \x03(\t\x12\r\n\x05\x61\x64min\x18\x05 \x01(\x08\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"x\n\x1b\x46orwardedCreateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x08settings\x18\x02 \x01(\x0b\x32\x17.dejaq.v1.TopicSettings\x12 \n\x06\x63\x61ller\x18( \x01(\x0b\x32\x10.dejaq.v1.Caller\"3\n\x05Nudge\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\n\n\x02ts\x18\x02 \x01(\x10\x12\x0f\n\x07\x62uckets\x18\x03 \x03(\r\"/\n\x0cNudgeRequest\x12\x1f\n\x06nudges\x18\x01 \x03(\x0b\x32\x0f.dejaq.v1.Nudge\"\x0f\n\rNudgeResponse\"N\n\x0e\x41skBackRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x03(\r\"-\n\x0f\x41skBackResponse\x12\x0c\n\x04rows\x18\x01 \x03(\r\x12\x0c\n\x04\x65nds\x18\x02 \x03(\x03\"M\n\x0bSettledRows\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\r\n\x05lease\x18\x03 \x01(\x04\x12\x0e\n\x06ranges\x18\x04 \x03(\r\"5\n\x0eSettledRequest\x12#\n\x04rows\x18\x01 \x03(\x0b\x32\x15.dejaq.v1.SettledRows\"\x11\n\x0fSettledResponse\"=\n\x0fProgressRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x0b\n\x03ids\x18\x02 \x03(\t\x12\x0e\n\x06leases\x18\x03 \x03(\x04\"!\n\x10ProgressResponse\x12\r\n\x05texts\x18\x01 \x03(\t\"/\n\x0cLetGoRequest\x12\r\n\x05topic\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\"\x0f\n\rLetGoResponse\"\x1d\n\x0cLearnRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x0f\n\rLearnResponse2\x8c\x05\n\x04Peer\x12\x38\n\x05Nudge\x12\x16.dejaq.v1.NudgeRequest\x1a\x17.dejaq.v1.NudgeResponse\x12>\n\x07\x41skBack\x12\x18.dejaq.v1.AskBackRequest\x1a\x19.dejaq.v1.AskBackResponse\x12>\n\x07Settled\x12\x18.dejaq.v1.SettledRequest\x1a\x19.dejaq.v1.SettledResponse\x12\x41\n\x08Progress\x12\x19.dejaq.v1.ProgressRequest\x1a\x1a.dejaq.v1.ProgressResponse\x12\x38\n\x05LetGo\x12\x16.dejaq.v1.LetGoRequest\x1a\x17.dejaq.v1.LetGoResponse\x12\x38\n\x05Learn\x12\x16.dejaq.v1.LearnRequest\x1a\x17.dejaq.v1.LearnResponse\x12\x39\n\x08\x44\x65scribe\x12\x15.dejaq.v1.InfoRequest\x1a\x16.dejaq.v1.InfoResponse\x12I\n\x08Sessions\x12\x1d.dejaq.v1.ListSessionsRequest\x1a\x1e.dejaq.v1.ListSessionsResponse\x12>\n\x07History\x12\x18.dejaq.v1.HistoryRequest\x1a\x19.dejaq.v1.HistoryResponse\x12M\n\x0b\x43reateTopic\x12%.dejaq.v1.ForwardedCreateTopicRequest\x1a\x17.dejaq.v1.TopicResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,25 +47,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASKBACKREQUEST']._serialized_start=449
   _globals['_ASKBACKREQUEST']._serialized_end=527
   _globals['_ASKBACKRESPONSE']._serialized_start=529
-  _globals['_ASKBACKRESPONSE']._serialized_end=560
-  _globals['_SETTLEDROWS']._serialized_start=562
-  _globals['_SETTLEDROWS']._serialized_end=639
-  _globals['_SETTLEDREQUEST']._serialized_start=641
-  _globals['_SETTLEDREQUEST']._serialized_end=694
-  _globals['_SETTLEDRESPONSE']._serialized_start=696
-  _globals['_SETTLEDRESPONSE']._serialized_end=713
-  _globals['_PROGRESSREQUEST']._serialized_start=715
-  _globals['_PROGRESSREQUEST']._serialized_end=776
-  _globals['_PROGRESSRESPONSE']._serialized_start=778
-  _globals['_PROGRESSRESPONSE']._serialized_end=811
-  _globals['_LETGOREQUEST']._serialized_start=813
-  _globals['_LETGOREQUEST']._serialized_end=860
-  _globals['_LETGORESPONSE']._serialized_start=862
-  _globals['_LETGORESPONSE']._serialized_end=877
-  _globals['_LEARNREQUEST']._serialized_start=879
-  _globals['_LEARNREQUEST']._serialized_end=908
-  _globals['_LEARNRESPONSE']._serialized_start=910
-  _globals['_LEARNRESPONSE']._serialized_end=925
-  _globals['_PEER']._serialized_start=928
-  _globals['_PEER']._serialized_end=1580
+  _globals['_ASKBACKRESPONSE']._serialized_end=574
+  _globals['_SETTLEDROWS']._serialized_start=576
+  _globals['_SETTLEDROWS']._serialized_end=653
+  _globals['_SETTLEDREQUEST']._serialized_start=655
+  _globals['_SETTLEDREQUEST']._serialized_end=708
+  _globals['_SETTLEDRESPONSE']._serialized_start=710
+  _globals['_SETTLEDRESPONSE']._serialized_end=727
+  _globals['_PROGRESSREQUEST']._serialized_start=729
+  _globals['_PROGRESSREQUEST']._serialized_end=790
+  _globals['_PROGRESSRESPONSE']._serialized_start=792
+  _globals['_PROGRESSRESPONSE']._serialized_end=825
+  _globals['_LETGOREQUEST']._serialized_start=827
+  _globals['_LETGOREQUEST']._serialized_end=874
+  _globals['_LETGORESPONSE']._serialized_start=876
+  _globals['_LETGORESPONSE']._serialized_end=891
+  _globals['_LEARNREQUEST']._serialized_start=893
+  _globals['_LEARNREQUEST']._serialized_end=922
+  _globals['_LEARNRESPONSE']._serialized_start=924
+  _globals['_LEARNRESPONSE']._serialized_end=939
+  _globals['_PEER']._serialized_start=942
+  _globals['_PEER']._serialized_end=1594
 # @@protoc_insertion_point(module_scope)

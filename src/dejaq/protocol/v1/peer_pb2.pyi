@@ -68,10 +68,12 @@ class AskBackRequest(_message.Message):
     def __init__(self, topic: _Optional[int] = ..., consumer: _Optional[str] = ..., lease: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AskBackResponse(_message.Message):
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "ends")
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rows: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SettledRows(_message.Message):
     __slots__ = ("topic", "consumer", "lease", "ranges")

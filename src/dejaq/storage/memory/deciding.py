@@ -79,9 +79,13 @@ def settle_rows(
     rows: Sequence[RowRange] | None,
     now: int,
     change: Callable[[HeldMessage, int], None],
+    *,
+    expires: int | None = None,
 ) -> tuple[Outcomes, list[tuple[int, HeldMessage]]]:
     """Apply `change` to each row that may be settled, with the row's place among the requested rows; returns these
     rows.
+
+    With `expires`, only rows whose lease has this end may be settled.
     """
     if lease is None:
         return _all_lost(rows), []
@@ -91,7 +95,11 @@ def settle_rows(
     for position, row in enumerate(asked):
         message = lease.rows[row]
         code = transitions.decide_by_consumer(
-            message.standing() if message else None, consumer=consumer, version=lease.lease_id, now=now
+            message.standing() if message else None,
+            consumer=consumer,
+            version=lease.lease_id,
+            now=now,
+            expires=expires,
         )
         if message is None or code is not Code.OK:
             outcomes.codes[row] = code

@@ -25,9 +25,9 @@ def settle(state: MemoryState, change: ByConsumer, now: int) -> Outcomes:
     lease = timeline.leases.get(change.lease_id)
     outcomes, record = Outcomes(0), state.journal.settled
 
-    def held(alter: Alter) -> list[tuple[int, HeldMessage]]:
+    def held(alter: Alter, expires: int | None = None) -> list[tuple[int, HeldMessage]]:
         nonlocal outcomes
-        outcomes, settled = settle_rows(lease, change.consumer, change.rows, now, alter)
+        outcomes, settled = settle_rows(lease, change.consumer, change.rows, now, alter, expires=expires)
         return settled
 
     match change:
@@ -42,7 +42,7 @@ def settle(state: MemoryState, change: ByConsumer, now: int) -> Outcomes:
             released = held(releasing(timeline, change.ts, state.next_version()))
             record(RELEASED, topic, lease, released, ts=change.ts, handed_us=change.handed_us)
         case Recall():
-            record(RECALLED, topic, lease, held(recalling(timeline, state.next_version())))
+            record(RECALLED, topic, lease, held(recalling(timeline, state.next_version()), change.expires))
         case Reject():
             state.check_live(change.dead_letter)
             rejected = held(leaving)

@@ -247,7 +247,7 @@ class PostgresLeases:
                 rows = [await applying.settlement_of(changing, call.change, self.keys_of) for call in calls]
             except Refused:
                 raise NotTogether from None
-            await settling.recall(changing, *rows)
+            await settling.recall(changing, *zip(rows, [call.change.expires for call in calls], strict=True))
             return [[settlement.outcomes] for settlement in rows]
 
         return await self._change(first.change.topic, now, first.context, recall)

@@ -263,13 +263,16 @@ class Scene:
         return await settled(answer, lease, rows)
 
     async def recall(
-        self, lease: LeaseSet, rows: Sequence[RowRange] | None = None, *, consumer: str | None = None
+        self,
+        lease: LeaseSet,
+        rows: Sequence[RowRange] | None = None,
+        *,
+        consumer: str | None = None,
+        expires: int | None = None,
     ) -> list[Code]:
-        """Recall rows and return the outcome of each requested row."""
-        asked = numbered(lease, rows)
-        answer = apply_one(
-            self.storage, Recall(self.topic, lease.lease_id, consumer or lease.consumer, asked), self.now, self.context
-        )
+        """Recall rows, with `expires` those with this end, and return the outcome of each requested row."""
+        recall = Recall(self.topic, lease.lease_id, consumer or lease.consumer, numbered(lease, rows), expires)
+        answer = apply_one(self.storage, recall, self.now, self.context)
         return await settled(answer, lease, rows)
 
     async def transact(self, *steps: Step, sequence: int = 0) -> Verdict:

@@ -48,7 +48,7 @@ async def apply(changing: Changing, change: Change, keys_of: KeysOf) -> Outcomes
         case Release():
             await settling.release(changing, settlement, change.ts, change.handed_us)
         case Recall():
-            await settling.recall(changing, settlement)
+            await settling.recall(changing, (settlement, change.expires))
         case Reject():
             await dead_letters.check_live(changing, change.dead_letter)
             await dead_letters.reject(changing, settlement, change.dead_letter, change.cause, change.handed_us)

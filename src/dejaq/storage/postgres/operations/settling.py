@@ -200,9 +200,9 @@ async def lock(change: TopicTransaction, settlement: RowsToSettle) -> None:
     settlement.found(await change.link.fetch("lock_held", *asked_of(change, settlement)))
 
 
-async def recall(change: TopicTransaction, *settlements: RowsToSettle) -> None:
-    """Put the rows that are held back into the state before the lease."""
-    every = [(one, place) for one in settlements for place in range(len(one.rows))]
+async def recall(change: TopicTransaction, *settlements: tuple[RowsToSettle, int | None]) -> None:
+    """Put the rows that are held back into the state before the lease; where an end is given, those with this end."""
+    every = [(one, place) for one, _ in settlements for place in range(len(one.rows))]
     records = await change.link.fetch(
         "recall",
         change.topic.number,
@@ -210,10 +210,11 @@ async def recall(change: TopicTransaction, *settlements: RowsToSettle) -> None:
         [one.lease_id for one, _ in every],
         [one.consumer for one, _ in every],
         change.now,
+        [expires for one, expires in settlements for _ in one.rows],
     )
     _moved(change, records)
     held = {every[record["place"]] for record in records}
-    for one in settlements:
+    for one, _ in settlements:
         one.hold([place for place in range(len(one.rows)) if (one, place) in held])
         one.record(change, RECALLED)
         one.end(change)

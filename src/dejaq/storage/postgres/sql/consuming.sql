@@ -222,9 +222,13 @@ WITH number AS MATERIALIZED (
 ),
 held AS MATERIALIZED (
     SELECT m.id, m.ts, m.owner, asked.place, asked.lease
-    FROM unnest($2::text [], $3::bigint [], $4::text []) WITH ORDINALITY AS asked (id, lease, consumer, place)
+    FROM
+        unnest($2::text [], $3::bigint [], $4::text [], $6::bigint [])
+        WITH ORDINALITY AS asked (id, lease, consumer, expires, place)
     JOIN message AS m ON m.topic + 0 = $1 AND m.id = any(ARRAY[asked.id])
-    WHERE m.version = asked.lease AND m.consumer = asked.consumer AND m.ts + 0 > $5
+    WHERE
+        m.version = asked.lease AND m.consumer = asked.consumer AND m.ts + 0 > $5
+        AND (asked.expires IS NULL OR m.ts + 0 = asked.expires)
     FOR UPDATE OF m
 )
 UPDATE message AS m SET

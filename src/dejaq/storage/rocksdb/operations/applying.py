@@ -66,7 +66,8 @@ def apply(states: TopicStates, change: Change, now: int, batch: Batch) -> Outcom
         case Redrive():
             state.expire_leases(now, batch)
             return dead_letters.redrive(state, states[change.target.number], change.ids, now, batch)
-    settlement = settling.LeaseChange(state, change.lease_id, change.consumer, change.rows, now)
+    expires = change.expires if isinstance(change, Recall) else None
+    settlement = settling.LeaseChange(state, change.lease_id, change.consumer, change.rows, now, expires)
     match change:
         case Delete():
             settling.delete(settlement, change.handed_us, batch)

@@ -24,8 +24,15 @@ class LeaseChange:
     """One settlement: the requested rows that the consumer still holds, and the outcomes of the others."""
 
     def __init__(
-        self, state: TopicState, lease_id: int, consumer: str, ranges: Sequence[RowRange] | None, now: int
+        self,
+        state: TopicState,
+        lease_id: int,
+        consumer: str,
+        ranges: Sequence[RowRange] | None,
+        now: int,
+        expires: int | None = None,
     ) -> None:
+        """With `expires`, only rows whose lease has this end are held."""
         self.state = state
         self.lease = state.leases.get(lease_id)
         if self.lease is None:
@@ -33,7 +40,7 @@ class LeaseChange:
         else:
             self.asked = whole(ranges, self.lease.count)
         asked = masks.of_ranges(self.asked)
-        self.held = _held(self.lease, consumer, asked, now)
+        self.held = _held(self.lease, consumer, asked, now, expires)
         self._parts: tuple[int, list[tuple[LeasePart, int]]] | None = None
         refused = asked & ~self.held
         self.outcomes = Outcomes(asked.bit_length(), dict.fromkeys(masks.rows(refused), Code.LEASE_LOST))
@@ -93,14 +100,17 @@ class LeaseChange:
         return self._parts[1]
 
 
-def _held(lease: LeaseState | None, consumer: str, asked: int, now: int) -> int:
+def _held(lease: LeaseState | None, consumer: str, asked: int, now: int, expires: int | None) -> int:
     """The requested rows whose live lease this is. Rows with the same end share one decision."""
     if lease is None:
         return 0
     held = 0
-    for expires, rows in lease.terms.items():
-        standing = Standing(expires, "", lease.consumer, lease.id)
-        if rows & asked and decide_by_consumer(standing, consumer=consumer, version=lease.id, now=now) is Code.OK:
+    for end, rows in lease.terms.items():
+        if not rows & asked:
+            continue
+        standing = Standing(end, "", lease.consumer, lease.id)
+        code = decide_by_consumer(standing, consumer=consumer, version=lease.id, now=now, expires=expires)
+        if code is Code.OK:
             held |= rows & asked
     return held
 

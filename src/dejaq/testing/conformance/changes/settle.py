@@ -172,6 +172,18 @@ async def rows_outside_the_lease_are_refused(scene: Scene) -> None:
     assert await scene.delete(lease) == [Code.OK] * 3
 
 
+async def a_recall_ends_no_lease_that_was_continued(scene: Scene) -> None:
+    """A recall that names an end leaves rows leased whose end is another: a later session continues them (G3)."""
+    await scene.put_many(3)
+    lease = await scene.lease(lease_ms=1_000)
+    assert await scene.extend(lease, [(0, 1)], by=4_000) == [Code.OK]
+    assert await scene.recall(lease, expires=lease.expires) == [Code.LEASE_LOST, Code.OK, Code.OK]
+    assert await scene.recall(lease, [(0, 1)], expires=lease.expires) == [Code.LEASE_LOST]
+    assert await scene.statuses() == (2, 0, 1)
+    assert await scene.recall(lease, [(0, 1)], expires=scene.now + 4_000) == [Code.OK]
+    assert await scene.statuses() == (3, 0, 0)
+
+
 async def extend_moves_the_end(scene: Scene) -> None:
     """An extended lease ends later; the lease id, holder, attempts and due time stay."""
     await scene.put("m", -7)
