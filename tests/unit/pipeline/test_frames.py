@@ -211,7 +211,7 @@ async def test_a_snapshot_keeps_its_rows_while_they_are_removed_created_and_merg
         await stage.close()
 
 
-async def test_only_a_caller_on_this_machine_is_told_the_directory(stage: Stage) -> None:
+async def test_only_a_caller_on_this_machine_gets_the_directory(stage: Stage) -> None:
     await stage.create(0)
     assert (await stage.opened()).frame_directory
     for other in ("", "another"):
