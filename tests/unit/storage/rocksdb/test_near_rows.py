@@ -190,6 +190,37 @@ async def test_rows_that_lack_memory_are_leased_once_each(tmp_path: Path, window
     await stage.storage.close()
 
 
+@pytest.mark.parametrize("seed", range(107, 113))
+@pytest.mark.parametrize("window_bytes", [60_000, 64 * 1024 * 1024])
+async def test_no_consumer_sleeps_past_a_message_and_none_finds_a_row_twice(
+    tmp_path: Path, seed: int, window_bytes: int
+) -> None:
+    """G4: also where a row that was recalled waits in its bucket, and in its run, which was read from disk again."""
+    stage = Stage(tmp_path / "s", seed, window_bytes)
+    await stage.begin()
+    for number in range(100):
+        if number % 40 == 20:
+            await stage.storage.close()
+            await stage.begin()
+        action = stage.chance.random()
+        if action < 0.45:
+            await stage.create(stage.chance.choice([1, 2, 3, 8, 40]))
+        elif action < 0.6:
+            await stage.settle()
+        elif action < 0.7:
+            await stage.change()
+        else:
+            name, until = stage.chance.choice(list(OWN)), NOW + stage.chance.randrange(WIDTH_MS)
+            await stage.lease(name, until, stage.chance.choice([1, 4, 40, 1_000]))
+        for name in OWN:
+            found = await stage.storage.next_ts(TOPIC, OWN[name], NOW)
+            for first in stage.wanted(name, NOW + WIDTH_MS, 1):
+                assert found is not None
+                assert found <= first
+    await stage.drain()
+    await stage.storage.close()
+
+
 async def test_when_memory_is_used_up_rows_of_small_runs_make_room(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "s", 3, 100_000)
     await stage.begin()

@@ -125,8 +125,9 @@ def _take_due(
             continue
         mine = bucket == keys.SPREAD and own is not None
         window = own if mine and own is not None else state.window(bucket)
-        if own is not None and (head := window.head()) != first:
-            # Rows that were put back are offered over several buckets and in their own bucket, and left from the other.
+        if (head := window.head()) != first:
+            # Rows that were put back may be offered over several buckets and in their own bucket, and left from the
+            # other.
             if head is not None and head[0] <= until:
                 heapq.heappush(heads, (head, bucket))
             continue
