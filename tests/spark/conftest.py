@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     # Several workers have a session each, so each leaves memory to the others; the usual share is a quarter.
     memory = {} if FULL else {"spark.driver.memory": "3g"}
-    session = start("local[2]", settings={"spark.sql.shuffle.partitions": "2", **memory}, brief=True)
+    # Tasks are tried four times, as on a cluster.
+    session = start("local[2,4]", settings={"spark.sql.shuffle.partitions": "2", **memory}, brief=True)
     yield session
     session.stop()
 

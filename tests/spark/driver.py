@@ -55,22 +55,6 @@ def stream(given: dict[str, Any]) -> None:
     spark.stop()
 
 
-def cancel(given: dict[str, Any]) -> None:
-    """Cancel messages in one write per list of ids, with tasks that Spark tries four times; report how each ended."""
-    spark = start("local[2,4]", brief=True)
-    failed = []
-    for listed in given["lists"]:
-        ids = spark.createDataFrame([(name,) for name in listed], "id string").repartition(2)
-        writer = ids.write.format("dejaq").option("dejaq.url", given["url"]).option("topic", given["topic"])
-        try:
-            writer.options(operation="cancel", group=given["group"]).mode("append").save()
-            failed.append("")
-        except Exception as error:
-            failed.append(str(error))
-    _say(failed=failed)
-    spark.stop()
-
-
 def follow(spark: SparkSession, given: dict[str, Any]) -> Any:
     """Start the streaming query of `stream`."""
     files = spark.readStream.schema("id string, ts long, body string").option("maxFilesPerTrigger", "1")
@@ -86,4 +70,4 @@ def _say(**values: Any) -> None:
 
 
 if __name__ == "__main__":
-    {"story": story, "stream": stream, "cancel": cancel}[sys.argv[1]](json.loads(sys.argv[2]))
+    {"story": story, "stream": stream}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 import dejaq.sync
 from dejaq.testing.servers.process import BrokerProcess
-from tests.spark.test_story import driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def test_a_cancel_of_an_unknown_id_fails_though_tasks_are_tried_again(tmp_path: Path) -> None:
+def test_a_cancel_of_an_unknown_id_fails_though_tasks_are_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     """P3: on `local[2,4]`, ids that never existed were reported as cancelled."""
+    assert spark.sparkContext.master == "local[2,4]"
+
+    def cancel(*listed: str) -> None:
+        ids = spark.createDataFrame([(name,) for name in listed], "id string").repartition(2)
+        writer = ids.write.format("dejaq").option("dejaq.url", process.url).option("topic", "t")
+        writer.options(operation="cancel", group="g").mode("append").save()
+
     process = BrokerProcess(tmp_path / "data")
     process.start()
     asyncio.run(process.ready())
@@ -21,12 +32,9 @@ def test_a_cancel_of_an_unknown_id_fails_though_tasks_are_tried_again(tmp_path: 
             client.create_topic("t")
             with client.producer("t", group="g") as producer:
                 producer.send_batch([b"x"] * 4, delay=3_600, ids=[f"m-{number}" for number in range(4)])
-        lists = [["m-0", "m-1", "nobody"], ["m-2", "m-3"]]
-        cancelling = driver("cancel", {"url": process.url, "topic": "t", "group": "g", "lists": lists})
-        out, _ = cancelling.communicate(timeout=300)
-        answers = json.loads(out.splitlines()[-1])["failed"]
-        assert "the first is 'nobody': NOT_FOUND" in answers[0]
-        assert answers[1] == ""
+        with pytest.raises(Exception, match="the first is 'nobody': NOT_FOUND"):
+            cancel("m-0", "m-1", "nobody")
+        cancel("m-2", "m-3")
         with dejaq.sync.connect(process.url) as client:
             assert client.count("t") == 0
     finally:
