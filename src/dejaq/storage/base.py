@@ -385,8 +385,8 @@ class BeginsChanges(Protocol):
 class ReadsColumns(Protocol):
     """A storage that has most messages as columns."""
 
-    # How many ids a call may name while the sizes of bodies are not known, and when they are known to be small.
-    columns_rows: tuple[int, int]
+    def columns_rows(self, topic: Topic) -> tuple[int, int]:
+        """How many ids a call may name while the sizes of bodies are not known, and when they are known to be small."""
 
     async def get_columns(
         self, topic: Topic, ids: Sequence[str], now: int

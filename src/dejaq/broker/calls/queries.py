@@ -62,7 +62,7 @@ class QueryCalls:
         size = 0
         now = self._clock.now_ms()
         rows_min, rows_max = (
-            self._storage.columns_rows if isinstance(self._storage, ReadsColumns) else (CHUNK_ROWS, PART_ROWS)
+            self._storage.columns_rows(topic) if isinstance(self._storage, ReadsColumns) else (CHUNK_ROWS, PART_ROWS)
         )
         start, chunk_rows = 0, rows_min
         while start < len(asked):

@@ -101,7 +101,7 @@ def inspect(invocation: Invocation, /, data: Path) -> None:
         f"commit log: {found['log_bytes']:,} bytes; durable at least up to record {found['watermark']}, "
         f"in tables up to record {found['flushed']}",
         *(
-            f"  {one['file']}  {one['bytes']:,} bytes, {one['live_bytes']:,} of them live in {one['runs']:,} runs, "
+            f"  {one['file']}  {one['bytes']:,} bytes, {one['live_bytes']:,} of them live in {one['runs']:,} frames, "
             f"from record {one['first']}"
             for one in found["log_files"]
         ),
@@ -138,7 +138,7 @@ def check(invocation: Invocation, /, data: Path) -> None:
         found = check(data, lambda count: bar.advance(count, ""))
     summary = (
         f"{data}: {found['database_records']:,} records of the database, {found['log_records']:,} records and "
-        f"{found['log_frames']:,} frames of the commit log, {found['log_runs']:,} runs, "
+        f"{found['log_frames']:,} frames of the commit log, {found['log_runs']:,} of them needed, "
         f"{found['segments']:,} segments of logs"
     )
     invocation.output.record(found, "\n".join([summary, *found["problems"]]))

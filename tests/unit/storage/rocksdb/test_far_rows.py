@@ -24,9 +24,8 @@ from dejaq.storage.memory.store import MemoryStorage
 from dejaq.storage.outbox import CANCELLED, EDITED, MOVED
 from dejaq.storage.rocksdb.bodies import row_groups
 from dejaq.storage.rocksdb.bodies.row_groups import read_head
-from dejaq.storage.rocksdb.reading import answering
 from dejaq.storage.rocksdb.store import RocksStorage
-from dejaq.storage.rocksdb.timeline.far import by_id_steps, group_search
+from dejaq.storage.rocksdb.timeline.far import by_id_steps, group_search, stored_run
 from dejaq.storage.rocksdb.timeline.far.finder import find_far
 from dejaq.storage.rocksdb.timeline.far.stored_run import OFFSET_BITS
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
@@ -286,8 +285,7 @@ async def test_other_tasks_run_while_many_ids_are_read_or_changed(
     tmp_path: Path, small_groups: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they change meanwhile is neither changed again nor lost, and each message is counted once."""
-    monkeypatch.setattr(by_id_steps, "STEP_IDS", 20)
-    monkeypatch.setattr(answering, "STEP_IDS", 20)
+    monkeypatch.setattr(stored_run, "FIND_IDS_MAX", 20)
     monkeypatch.setattr(by_id_steps, "PART_IDS", 60)
     both = Both(tmp_path, seed=9)
     await both.begin()
@@ -335,7 +333,8 @@ async def test_the_parts_of_a_large_change_have_their_own_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Versions, times and headers belong to the ids of their part; the answer is one."""
-    monkeypatch.setattr(by_id_steps, "STEP_IDS", 20)
+    monkeypatch.setattr(by_id_steps, "LARGE_IDS", 20)
+    monkeypatch.setattr(stored_run, "FIND_IDS_MAX", 20)
     monkeypatch.setattr(by_id_steps, "PART_IDS", 40)
     both = Both(tmp_path, seed=10)
     await both.begin()

@@ -22,18 +22,23 @@ from dejaq.storage.postgres.reading.standbys import copies_of
 _SNAPSHOT_SLACK_MS = 60_000
 
 
+_GET_ROWS = 1_000
+
+
 class PostgresQueries:
     """The queries of a `PostgresStorage`, which change nothing."""
 
     _address: Address
     _database: PostgresDatabase
     _snapshots: WeakSet[PostgresSnapshot]
-    # The statement itself leaves out what is large.
-    columns_rows = (1_000, 1_000)
 
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
         """The messages with the ids."""
         return await self._database.read(lambda link: querying.get(link, topic, ids))
+
+    def columns_rows(self, topic: Topic) -> tuple[int, int]:
+        """How many ids a call of `get_columns` may name: the statement itself leaves out what is large."""
+        return _GET_ROWS, _GET_ROWS
 
     async def get_columns(
         self, topic: Topic, ids: Sequence[str], now: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -25,11 +26,12 @@ from dejaq.storage.rocksdb.reading.pace import QueryPace
 from dejaq.storage.rocksdb.reading.priority_browsing import PriorityBrowsing, pack_priority_cursor
 from dejaq.storage.rocksdb.reading.snapshot import RocksSnapshot
 from dejaq.storage.rocksdb.timeline import prioritising
-from dejaq.storage.rocksdb.timeline.far.by_id_steps import STEP_IDS
 from dejaq.storage.rocksdb.timeline.topic_state import TopicState
 
 Result = TypeVar("Result")
 
+# How many messages are read at once while the sizes of their bodies are not known.
+_ROWS_FIRST = 64
 # How many messages are read in one step when only few of them match.
 _NARROW_STEP = 250
 
@@ -39,7 +41,6 @@ class RocksQueries:
 
     _database: RocksDatabase
     _committer: Committer
-    columns_rows = (64, STEP_IDS)
     # A snapshot that is no longer referenced is removed, with its view.
     _snapshots: WeakSet[RocksSnapshot]
 
@@ -57,17 +58,39 @@ class RocksQueries:
     async def get(self, topic: Topic, ids: Sequence[str], now: int) -> list[Message | None]:
         """The messages with the ids; other tasks run between the steps of a large call."""
         messages: list[Message | None] = []
-        for start in range(0, len(ids), STEP_IDS):
-            if start:
+        while len(messages) < len(ids):
+            if messages:
                 await asyncio.sleep(0)
-            messages += querying.get(self._state(topic), ids[start : start + STEP_IDS])
+            messages += self._find(topic, ids[len(messages) :], querying.get)
         return await self._look(topic, lambda _: messages)
+
+    def columns_rows(self, topic: Topic) -> tuple[int, int]:
+        """How many ids a call of `get_columns` may name."""
+        rows = self._state(topic).runs.stored.finding.ids
+        return min(_ROWS_FIRST, rows), rows
 
     async def get_columns(
         self, topic: Topic, ids: Sequence[str], now: int
     ) -> tuple[UnleasedMessages, list[tuple[int, Message]]]:
         """The same in one step, mostly as columns."""
-        return await self._look(topic, lambda state: querying.get_columns(state, ids))
+        return await self._look(topic, lambda _: self._find(topic, ids, querying.get_columns, all_of=True))
+
+    def _find(
+        self,
+        topic: Topic,
+        ids: Sequence[str],
+        find: Callable[[TopicState, Sequence[str]], Result],
+        *,
+        all_of: bool = False,
+    ) -> Result:
+        """What is found of the first ids, as many as one step should have, or of all of them."""
+        state = self._state(topic)
+        finding = state.runs.stored.finding
+        some = ids if all_of else ids[: finding.ids]
+        began = time.thread_time()
+        found = find(state, some)
+        finding.took(len(some), time.thread_time() - began)
+        return found
 
     async def find_body(self, topic: Topic, digest: bytes) -> bytes | None:
         """A shared body by its digest."""

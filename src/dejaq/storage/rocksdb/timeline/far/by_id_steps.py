@@ -6,6 +6,7 @@ What was found is used if it is still true: a run that nobody changed has the ro
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 Applied = tuple[list[Outcomes | Refused], "asyncio.Future[None] | None"]
 
-# So many ids are looked for in one step of the event loop, and so many are changed in one.
-STEP_IDS = 250
-PART_IDS = 1_000
+# A change of more ids is made in several steps: their rows are found in some, and so many are changed in one. Smaller
+# parts would cost half as much again, because each is a write with runs of its own.
+LARGE_IDS, PART_IDS = 128, 1_000
 
 
 def is_large(change: Change) -> TypeGuard[Edit | Cancel]:
     """Whether a change is made in several steps."""
-    return isinstance(change, Edit | Cancel) and len(_ids_of(change)) > STEP_IDS
+    return isinstance(change, Edit | Cancel) and len(_ids_of(change)) > LARGE_IDS
 
 
 def _ids_of(change: Edit | Cancel) -> list[str]:
@@ -64,11 +65,16 @@ async def _find_ahead(state: TopicState, change: Edit | Cancel, is_live: Callabl
     """Find the rows of a change, which follows at once; not those of a topic that is dropped meanwhile."""
     ids = change.edits.ids if isinstance(change, Edit) else change.ids
     parts = []
-    for start in range(0, len(ids), STEP_IDS):
+    start, finding = 0, state.runs.stored.finding
+    while start < len(ids):
         if not is_live(state):
             return
-        found = find_far(state, ids[start : start + STEP_IDS])
+        some = ids[start : start + finding.ids]
+        began = time.thread_time()
+        found = find_far(state, some)
+        finding.took(len(some), time.thread_time() - began)
         parts.append(replace(found, items=found.items + start))
+        start += len(some)
         await asyncio.sleep(0)
     state.runs.stored.ahead = FoundAhead(ids, joined_far(parts) if parts else NO_ROWS)
 

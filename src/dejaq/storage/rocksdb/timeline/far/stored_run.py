@@ -17,6 +17,7 @@ from dejaq.storage.rocksdb.engine.database import RocksDatabase
 from dejaq.storage.rocksdb.engine.frames import address_in
 from dejaq.storage.rocksdb.timeline import masks
 from dejaq.storage.rocksdb.timeline.far.run_parts import RunPlace, groups_at, rows_at
+from dejaq.storage.rocksdb.timeline.far.step_size import StepSize
 from dejaq.storage.rocksdb.timeline.memory.budget import Budget, bytes_of_known_run
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # So many runs of a topic are known at most, of about a kilobyte each.
 KNOWN_RUNS_MAX = 16_384
+# More ids are not looked for in one step, because their bodies may be large.
+FIND_IDS_MAX = 250
 # A place in a file has fewer.
 OFFSET_BITS = 40
 
@@ -150,6 +153,8 @@ class RunsOnDisk:
         self._runs: dict[bytes, StoredRun] = {}
         # Rows that were found for the change that follows.
         self.ahead: FoundAhead | None = None
+        # How many ids a step of the event loop looks for.
+        self.finding = StepSize(FIND_IDS_MAX)
 
     def take_ahead(self) -> FoundAhead | None:
         """The rows that were found for the present change."""
