@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from dejaq.errors import StoreError, Unavailable
 from dejaq.limits import INLINE_BODY_BYTES_MAX
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import apply_one
+from dejaq.storage.rocksdb.engine.database import View
+from dejaq.storage.rocksdb.reading import snapshot as reading
 from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline.levels.settings import LevelSettings
 from dejaq.timekeeper.clock import VirtualClock
@@ -209,6 +211,33 @@ async def test_a_snapshot_keeps_its_rows_while_they_are_removed_created_and_merg
         assert len(merged) == opened.messages != len(expected)
     finally:
         await stage.close()
+
+
+async def test_a_step_looks_at_few_runs_however_many_belong_to_other_tasks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(BATCHES):
+        # Of those that are scattered, each is one run over all buckets.
+        if number % 3:
+            await stage.create(number)
+    await stage.applied()
+    monkeypatch.setattr(reading, "_PORTION_RUNS", 3)
+    steps: list[int] = []
+    items = View.items
+
+    def counted(view: View, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        steps.append(0)
+        for item in items(view, start, end):
+            steps[-1] += 1
+            yield item
+
+    monkeypatch.setattr(View, "items", counted)
+    opened = await stage.opened()
+    for framed in (True, False):
+        portions = [one async for one in stage.scan(opened, frames=framed, share=999, shares=1_000)]
+        assert not any(portion.frame_files for portion in portions)
+    assert sum(steps) > BATCHES // 2
+    assert max(steps) <= 3
 
 
 async def test_only_a_caller_on_this_machine_gets_the_directory(stage: Stage) -> None:

@@ -24,7 +24,7 @@ SWEEP_SECONDS = 30.0
 # How much longer than a portion took the scans rest before the next: they take a tenth of the time.
 _PAUSE_SHARE = 9.0
 # What is said of runs in files that the caller reads itself; it holds them in memory at once.
-_FRAMED_BYTES = 4 * 1024 * 1024
+_FRAMED_BYTES, _FRAMES = 4 * 1024 * 1024, 2_000
 # Runs go together until a message has about so many bytes or rows, while nobody waits for deliveries.
 _MESSAGE_BYTES = 1024 * 1024
 _MESSAGE_ROWS = 20_000
@@ -182,7 +182,8 @@ class Snapshots:
                 add_stored(gathered, portion)
                 size += sum(map(len, portion.runs))
                 rows += portion.count
-            if size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or framed >= _FRAMED_BYTES or self._delivers():
+            full = framed >= _FRAMED_BYTES or len(gathered.frame_files) >= _FRAMES
+            if full or size >= _MESSAGE_BYTES or rows >= _MESSAGE_ROWS or self._delivers():
                 break
         return gathered if size or framed else None
 

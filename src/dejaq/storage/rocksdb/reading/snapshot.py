@@ -220,16 +220,17 @@ class RocksSnapshot:
         items: list[tuple[bytes, bytes]] = []
         size = held = 0
         for item in self._view.items(start, end):
-            if not _is_in(share, item[0]):
-                continue
             items.append(item)
-            held, size = held + len(item[1]), size + size_of(item[1])
+            if _is_in(share, item[0]):
+                held, size = held + len(item[1]), size + size_of(item[1])
             if held >= _PORTION_BYTES or size >= _FRAMED_BYTES or len(items) >= _PORTION_RUNS:
                 break
         if not items:
             return frames, found, end
         gone, leased = self._gone(items), self._leased_rows
         for key, stored in items:
+            if not _is_in(share, key):
+                continue
             absent, in_lease = gone.get(key[1:], 0), leased.get(key, 0)
             address = self._view.frame_at(stored)
             if address is not None:
