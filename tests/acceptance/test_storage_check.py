@@ -40,7 +40,7 @@ def test_a_whole_directory_has_no_problems(data: Path) -> None:
     assert found["log_records"] > 0
     assert found["log_frames"] > 0
     (shown,) = dejaq("storage", "inspect", str(data), "--json").objects
-    assert shown["format"] == 7
+    assert shown["format"] == 10
     assert sum(file["bytes"] for file in shown["log_files"]) == shown["log_bytes"] == found["log_bytes"]
     assert "commit log" in dejaq("storage", "inspect", str(data)).out
 

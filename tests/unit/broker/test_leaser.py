@@ -16,13 +16,13 @@ from dejaq.broker.delivery.inflight import Inflight
 from dejaq.broker.delivery.leaser import GATHER_MS, LEASERS_PER_SECOND, URGENT_MS, Leaser
 from dejaq.broker.inprocess import InProcessTransport
 from dejaq.broker.metrics import Metrics
-from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet
-from dejaq.domain.changes import Create, Recall
+from dejaq.domain.batch import CreateBatch, LeaseRequest, LeaseSet, Outcomes
+from dejaq.domain.changes import Change, Create, Extend, Recall
 from dejaq.domain.context import DIRECT_CALL, CallContext
 from dejaq.domain.ids import ProducerSession
 from dejaq.domain.message import Status
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Code
+from dejaq.errors import Code, Refused
 from dejaq.protocol.v1 import carrier_pb2 as carrier
 from dejaq.storage.base import Filter, apply_one
 from dejaq.storage.memory.store import MemoryStorage
@@ -252,6 +252,37 @@ async def test_rows_leased_and_not_pushed_are_recalled_unless_another_broker_con
     await leaser.recall_unpushed()
     status = Status.PROCESSING if continued else Status.AVAILABLE
     assert await storage.count(topic, Filter(status=status), clock.now_ms()) == 1
+
+
+async def test_a_lease_that_the_former_broker_gets_meanwhile_is_left_to_it(clock: VirtualClock) -> None:
+    """G3: it was committed after the new session had read what it continues, and so has no end that protects it."""
+    now = clock.now_ms()
+    topic = Topic("mail", 1, TopicSettings(buckets=1))
+
+    class LateLease(MemoryStorage):
+        """The former broker leases another message while a lease is extended."""
+
+        late: LeaseSet | None = None
+
+        async def apply(self, changes: Sequence[Change], now: int, context: CallContext) -> list[Outcomes | Refused]:
+            answers = await super().apply(changes, now, context)
+            if any(isinstance(change, Extend) for change in changes):
+                self.late = await self.lease(topic, request, now, context)
+            return answers
+
+    storage = LateLease()
+    await storage.open(now)
+    await storage.put_topic(topic, DIRECT_CALL)
+    batch = CreateBatch("billing", ProducerSession(now, 1), 0, ts=[now] * 2, bodies=[b"x"] * 2)
+    await apply_one(storage, Create(topic, batch), now, DIRECT_CALL)
+    request = LeaseRequest([0], "c", until=now, expires=now + 30_000, rows_max=1, bytes_max=1_000)
+    first = await storage.lease(topic, request, now, DIRECT_CALL)
+    sent = await continued_leases(storage, clock, topic, "c", Inflight(), DIRECT_CALL)
+    assert first is not None
+    assert storage.late is not None
+    assert [lease.lease_id for lease in sent] == [first.lease_id]
+    recall = Recall(topic, storage.late.lease_id, "c", None)
+    assert (await recall_known(storage, recall, [storage.late.expires], now, DIRECT_CALL)).codes == {}
 
 
 async def test_a_recall_that_a_former_broker_makes_late_ends_no_lease_that_is_continued(clock: VirtualClock) -> None:

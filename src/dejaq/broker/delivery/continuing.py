@@ -42,8 +42,13 @@ async def continued_leases(
         for lease in held
     ]
     await storage.apply(extends, clock.now_ms(), context)
-    # Without the rows that were recalled or settled meanwhile.
-    return await _held(storage, clock, topic, consumer, inflight)
+    # Without the rows that were recalled or settled meanwhile, and without leases that the earlier session got since.
+    given = {(lease.lease_id, lease.expires + 1) for lease in held}
+    return [
+        lease
+        for lease in await _held(storage, clock, topic, consumer, inflight)
+        if (lease.lease_id, lease.expires) in given
+    ]
 
 
 async def recall_known(
