@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # A step takes about so much processor time; what is done with its rows comes behind that.
-STEP_S = 0.0012
+STEP_S = 0.0018
 IDS_MIN, IDS_FIRST = 32, 128
 # A step changes what is known of one id by one part in so many.
 _PART = 4
