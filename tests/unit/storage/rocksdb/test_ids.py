@@ -17,7 +17,7 @@ from dejaq.domain.context import DIRECT_CALL
 from dejaq.domain.id_column import IdColumn
 from dejaq.domain.ids import ProducerSession, bucket_of
 from dejaq.domain.topic import Topic, TopicSettings
-from dejaq.errors import Code
+from dejaq.errors import Code, StoreError
 from dejaq.storage.base import apply_one
 from dejaq.storage.rocksdb.engine import keys
 from dejaq.storage.rocksdb.engine.database import RocksDatabase, new_batch
@@ -25,9 +25,10 @@ from dejaq.storage.rocksdb.store import RocksStorage
 from dejaq.storage.rocksdb.timeline import index
 from dejaq.storage.rocksdb.timeline.far import finder
 from dejaq.storage.rocksdb.timeline.ids import id_entries, pieces, seen_prints, sorted_run
-from dejaq.storage.rocksdb.timeline.ids.columns import Entries, order_of, pack_pieces, unpack_pieces
+from dejaq.storage.rocksdb.timeline.ids.columns import ENTRY_BYTES, Entries, order_of, pack_pieces, unpack_pieces
 from dejaq.storage.rocksdb.timeline.ids.hashing import bucket_column, hash_column, hashes_of, note_distinct, picked
 from dejaq.storage.rocksdb.timeline.ids.id_entries import IdEntries
+from dejaq.storage.rocksdb.timeline.ids.pieces import RunPieces, WantedPieces, read_pieces
 from dejaq.storage.rocksdb.timeline.ids.seen_prints import SeenPrints
 from tests.unit.storage.rocksdb.memory_log import MemoryLog
 
@@ -187,6 +188,20 @@ def test_no_commit_does_much_of_a_merge(book: Book) -> None:
         most = max(most, book.write())
     assert len(book.entries._runs) > 5
     assert most < 150
+
+
+def test_a_piece_that_is_not_there_is_damage_and_no_absent_id(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G1: a create whose id seems to be absent would make a second message."""
+    size = 8 * ENTRY_BYTES
+    run = RunPieces(1, 7, size, 1)
+    one, none = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    faults: list[StoreError] = []
+    monkeypatch.setattr(book.database, "on_fault", faults.append)
+    wanted = WantedPieces(none, none, size * one, none, none.astype(np.uint32))
+    with pytest.raises(StoreError) as raised:
+        read_pieces(book.database, [run], wanted)
+    assert raised.value.code is Code.STORE_CORRUPT
+    assert faults == [raised.value]
 
 
 def test_an_empty_topic_has_no_entries(book: Book) -> None:

@@ -155,7 +155,9 @@ def read_pieces(database: RocksDatabase, runs: Sequence[RunPieces], wanted: Want
     names = {at: keys.pair(keys.ID_PIECE, run.topic, run.number, piece) for at, run, piece in left if at not in values}
     values |= zip(names, (value or b"" for value in database.get_many(list(names.values()))), strict=True)
     listed = [values[at] for at in range(len(wanted.origins))]
-    return PiecesRead.of(b"".join(listed), np.array(list(map(len, listed))))
+    if list(map(len, listed)) != wanted.sizes.tolist():
+        raise _damaged(database, "pieces of entries of ids are not in the database")
+    return PiecesRead.of(b"".join(listed), wanted.sizes)
 
 
 def _read(database: RocksDatabase, wanted: WantedPieces, at: Rows) -> list[memoryview]:
@@ -179,10 +181,13 @@ def _read(database: RocksDatabase, wanted: WantedPieces, at: Rows) -> list[memor
     if read != sizes.tolist() or checks != wanted.checks[at].tolist():
         wrong = (np.array(read) != sizes) | (np.array(checks) != wanted.checks[at])
         number = int(np.flatnonzero(wrong)[0])
-        where = f"entries of ids at {offsets[number]} of file {files[number]} of the log"
-        message = f"{database.path.parent} is damaged; restore it from a backup"
-        damaged = error_of(Code.STORE_CORRUPT, message, details=where)
-        assert isinstance(damaged, StoreError)
-        database.on_fault(damaged)
-        raise damaged
+        raise _damaged(database, f"entries of ids at {offsets[number]} of file {files[number]} of the log")
     return parts
+
+
+def _damaged(database: RocksDatabase, where: str) -> StoreError:
+    message = f"{database.path.parent} is damaged; restore it from a backup"
+    damaged = error_of(Code.STORE_CORRUPT, message, details=where)
+    assert isinstance(damaged, StoreError)
+    database.on_fault(damaged)
+    return damaged
