@@ -84,9 +84,10 @@ async def test_batches_are_read_across_the_border_and_after_a_restart(tmp_path: 
         await storage.logs.segments.settle()
         count += 3
     expected = [content(n) for n in range(count)]
+    # The rest may be moved while it is read.
+    assert 4_000 < bucket.border < bucket.next
     assert await contents(storage) == expected
     assert bucket.segments[0].base == 0
-    assert 4_000 < bucket.border < bucket.next
     assert storage.stats()["log_moved_bytes"] == 0
     # Repeated bytes are packed.
     assert sum(one.file_bytes for one in bucket.segments) < sum(one.bytes for one in bucket.segments) / 10
